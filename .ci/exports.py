@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write what the package exports: the `__init__.py` of each family, and `raysafl/__init__.pyi`.
+"""Write what the package exports: the `__init__.py` of each namespace, and `raysafl/__init__.pyi`.
 
 A component (an algorithm, a policy, a dataset, ...) is exported because it is defined
-in a module of its family. So adding one takes its own file and its test; this script
+in a module of its namespace. So adding one takes its own file and its test; this script
 does the rest:
 
     python .ci/exports.py           # write the files
@@ -20,55 +20,81 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FAMILIES = ("algorithms", "data", "models", "objectives", "participation")
-# What a family exports besides its components, and what of that is not for `import
-# raysafl`.
+# What each namespace exports besides the components that its modules define: of its own
+# modules, and of the core.
 MORE = {
-    "data": {
-        "sources": ["data_root"],
-        "image_sets": ["EMNIST_LABELS"],
-        "own_arrays": ["from_arrays", "from_torch"],
-        "own_tables": ["from_csv", "from_pandas"],
-        "parquet": ["from_parquet"],
-        "server_images": ["STL10_AS_CIFAR10"],
+    "algorithms": {
+        "core.algorithm": [
+            *("Algorithm", "CountSamples", "MeanUpdate", "Round", "Setting", "State"),
+            *("Train", "TrainMean", "Update"),
+        ],
+        "core.problem": ["EVERYONE", "SERVER"],
+        "core.randomness": ["Key"],
     },
-    "models": {"flat": ["FlatModel"], "dropout": ["Dropout"]},
-    "objectives": {"classification": ["PLAIN", "has_plain_losses", "is_plain"]},
+    "data": {
+        "core.problem": ["Column", "Dataset", "Samples"],
+        "data.image_sets": ["EMNIST_LABELS"],
+        "data.own_arrays": ["from_arrays", "from_torch"],
+        "data.own_tables": ["from_csv", "from_pandas"],
+        "data.parquet": ["from_parquet"],
+        "data.server_images": ["STL10_AS_CIFAR10"],
+        "data.sources": ["data_root"],
+    },
+    "models": {
+        "core.problem": ["Model"],
+        "models.dropout": ["Dropout"],
+        "models.flat": ["FlatModel"],
+    },
+    "objectives": {
+        "core.objective": ["ClientStatistic", "Metric", "Objective", "mean_of"],
+        "objectives.classification": ["PLAIN", "has_plain_losses", "is_plain"],
+    },
+    "participation": {"core.participation": ["Cohort", "Participation", "Sampling"]},
+    "training": {
+        "core.algorithm": ["ContinuedTraining", "LocalTraining"],
+        "core.rates": [
+            *("CosineRate", "ListedRate", "RateSchedule", "StepRate", "WarmUpRate"),
+        ],
+    },
 }
-INTERNAL = {"data_root", "FlatModel", "PLAIN", "has_plain_losses", "is_plain"}
-# What `import raysafl` offers of the other rooms.
-OTHERS = {
-    "core.algorithm": [
-        *("Algorithm", "CountSamples", "LocalTraining", "MeanUpdate", "Round"),
-        *("Setting", "State", "Train", "TrainMean", "Update"),
+# What stands at the top, `raysafl.Run`: what a first sweep, the reading of its results,
+# and classes of one's own need.
+TOP = {
+    "algorithms": ["FSL", "SAFARI", "FedAvg"],
+    "cluster.hardware": ["Hardware"],
+    "core.algorithm": ["Algorithm", "LocalTraining", "Train", "TrainMean"],
+    "core.objective": ["Objective"],
+    "core.participation": ["Cohort", "Participation"],
+    "core.problem": ["Model"],
+    "data": [
+        *("ByColumn", "ClassesPerClient", "Digits", "Dirichlet", "Federation", "Iid"),
+        *("IidServer", "Validation", "from_arrays", "from_csv", "from_pandas"),
+        *("from_parquet", "from_torch"),
     ],
-    "core.objective": ["ClientStatistic", "Metric", "Objective", "mean_of"],
-    "core.participation": ["Cohort", "Participation", "Sampling"],
-    "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples", "Column"],
     "kept.load": ["load_model"],
-    "core.randomness": ["Key"],
-    "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
-    "runtime.hardware": ["Hardware"],
+    "models": ["CNN", "MLP", "Logistic"],
+    "participation": ["Absent", "Snapshot", "Uniform"],
     "simulation.patience": ["Patience"],
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
-    "storage.manifest": ["Claim", "Printed", "Table"],
+    "storage.manifest": ["Claim", "Table"],
+    "storage.results": ["load"],
     "sweep.definition": ["Sweep"],
-    "sweep.outcome": ["Outcome"],
+    "sweep.grid": ["grid"],
+    "sweep.on_ray.trainable": ["trainable"],
     "sweep.runner": ["Runner"],
     "sweep.simulate": ["simulate"],
-    "sweep.on_ray.trainable": ["trainable"],
     "version": ["__version__"],
 }
 
 
-def exported(family: str) -> dict[str, list[str]]:
-    """Map each module of a family to the names that it exports."""
+def exported(namespace: str) -> dict[str, list[str]]:
+    """Map each module, as `data.sources`, to the names that a namespace exports of it."""
     from raysafl.core.component import Component
 
-    found = {}
-    for path in sorted((ROOT / "raysafl" / family).glob("[!_]*.py")):
-        module = importlib.import_module(f"raysafl.{family}.{path.stem}")
+    found = {module: list(names) for module, names in MORE[namespace].items()}
+    for path in sorted((ROOT / "raysafl" / namespace).glob("[!_]*.py")):
+        module = importlib.import_module(f"raysafl.{namespace}.{path.stem}")
         names = [
             name
             for name, value in vars(module).items()
@@ -77,9 +103,8 @@ def exported(family: str) -> dict[str, list[str]]:
             and value.__module__ == module.__name__
             and not name.startswith("_")
         ]
-        names += MORE.get(family, {}).get(path.stem, [])
         if names:
-            found[path.stem] = sorted(names)
+            found.setdefault(f"{namespace}.{path.stem}", []).extend(names)
     return found
 
 
@@ -96,15 +121,12 @@ def listing(modules: dict[str, list[str]], prefix: str) -> str:
 def files() -> dict[Path, str]:
     """Return the content of every generated file."""
     out = {}
-    offered = {module: sorted(names) for module, names in OTHERS.items()}
-    for family in FAMILIES:
-        modules = exported(family)
-        init = ROOT / "raysafl" / family / "__init__.py"
+    for namespace in MORE:
+        init = ROOT / "raysafl" / namespace / "__init__.py"
         docstring = ast.get_docstring(ast.parse(init.read_text()), clean=False)
-        out[init] = f'"""{docstring}"""\n\n' + listing(modules, f"raysafl.{family}.")
-        names = sorted(name for part in modules.values() for name in part)
-        offered[family] = [name for name in names if name not in INTERNAL]
-    out[ROOT / "raysafl" / "__init__.pyi"] = listing(dict(sorted(offered.items())), ".")
+        names = listing(exported(namespace), "raysafl.")
+        out[init] = f'"""{docstring}"""\n\n{names}'
+    out[ROOT / "raysafl" / "__init__.pyi"] = listing({"": list(MORE), **TOP}, ".")
     return {path: formatted(text, path) for path, text in out.items()}
 
 

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.found import COMMIT, ROOT
+from raysafl.cluster.provenance import commit
 from raysafl.data.sources import data_root
-from raysafl.runtime.provenance import commit
 
 NAME = "raysafl-gpu"
 SOURCES = ("raysafl", "benchmarks", "tests", "experiments", "pyproject.toml")

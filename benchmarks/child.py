@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from benchmarks.rounds import (
 from benchmarks.shared_data import load
 from benchmarks.watch import client_actors, resident_mib
 from benchmarks.whole import WHOLE
-from raysafl.core.work import Training
+from raysafl.core.work import Tasks, Training
 from raysafl.simulation.run import Run
 from raysafl.sweep.hosting import worker_of
 
@@ -74,8 +75,8 @@ def on_actors(job: Job) -> Iterator[Rounds]:
     The facts are the memory of this process and of the actors in MiB, and the bytes of
     a message, by run.
     """
-    from raysafl.runtime.hardware import Hardware
-    from raysafl.runtime.ray_session import ray_session
+    from raysafl.cluster.hardware import Hardware
+    from raysafl.cluster.ray_session import ray_session
 
     runs = job.all_runs()
     hardware = Hardware(actors=job.actors)
@@ -101,14 +102,13 @@ def on_actors(job: Job) -> Iterator[Rounds]:
 
 def header_bytes(runs: Sequence[Run], work: Any) -> int:
     """Return the bytes of a round's message to an only actor, without parameters."""
-    from raysafl.runtime.exact_mean import count_averaged
-    from raysafl.runtime.messages import TaskMessage
+    from raysafl.runtime.messages import packed
 
     simulations = Pack(runs, work).simulations.values()
-    asked = [next(simulation.next_round()) for simulation in simulations]
-    whole = Training.merged([one for one in asked if isinstance(one, Training)])
-    counts = count_averaged(whole.tasks, whole.averaged)
-    return len(TaskMessage(whole.tasks, counts).encode({})[0])
+    asked = [next(own) for one in simulations for own in one.next_rounds()]
+    tasks = Tasks.of([one for one in asked if isinstance(one, Training)])
+    sent = packed(replace(tasks, vectors=[]))
+    return len(sent if isinstance(sent, bytes) else sent[0])
 
 
 # Jobs that are timed round by round.

@@ -24,7 +24,7 @@ from benchmarks.workloads import W2
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.randomness import Key
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks, Training
 from raysafl.models import FlatModel, FslCifarNet
 from raysafl.training.trainer import LocalTrainer
 
@@ -136,8 +136,8 @@ def samples_per_s(
         trained.gradients = torch.compile(trained.gradients)
     local = LocalTraining(lr=0.01, batch_size=row["batch"], epochs=1)
     w_P = model.init(Key(0))
-    clients = range(row["clients"])
-    tasks = [Task(0, i, w_P, local, 0, 0, 1, None, 0.0) for i in clients]
+    asked = Training(0, range(row["clients"]), w_P, local, seed=0, round=0, call=1)
+    tasks = Tasks.of([asked])
     took = seconds_of(lambda: trainer.train(tasks), device, row["repeats"])
     return float(held * row["clients"] / took)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from raysafl.runtime.provenance import commit
+from raysafl.cluster.provenance import commit
 from raysafl.version import __version__
 
 Piece = Mapping[str, Any]

@@ -213,6 +213,8 @@ def _pack(
         "steps": size * run.participation.m * run.local.num_steps(clients),  # type: ignore[attr-defined]
         "memory_mb": peak_device_mb(job.device) or memory_mb(job.device)[1],
     }
+    # Else the round that is counted would begin the runs as well.
+    pack.begin()
     try:
         yield {"calls": device_calls(pack.step, job.device)}
     except Exception as error:

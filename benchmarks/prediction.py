@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.processes import median
 from benchmarks.tables import in_digits
-from raysafl.runtime.messages import LARGE, MOST_IN_PARTS
+from raysafl.runtime.messages import LARGE
 from raysafl.sweep.execution import REPORT_SECONDS
 from raysafl.sweep.packs import MOST_RUNS, PACKS_PER_TRIAL
 from raysafl.sweep.session import FLUSH_SECONDS
@@ -182,7 +182,7 @@ def predict(s: Shape, m: Measured) -> dict[str, float]:
     evaluated = s.evaluated / s.rounds
     moved = cells * ((2 + evaluated) * 4 * m.parameters + 40 * s.clients + m.header)
     vectors = cells * 4 * m.parameters
-    in_messages = 4 * m.parameters <= LARGE and vectors <= MOST_IN_PARTS
+    in_messages = vectors <= LARGE
     in_flight = 0.0 if pack_s < FLUSH_SECONDS else TRIALS * runs / FLUSH_SECONDS
     reports = packs * max(1, pack_s / REPORT_SECONDS)
     return {

@@ -60,7 +60,7 @@ def copies_of(run: Run, count: int) -> list[Run]:
 
 
 class Pack:
-    """Runs that advance in lock-step on the same work.
+    """Runs that advance in lock-step on the same work, and begin anew after their end.
 
     Args:
         runs: the runs.
@@ -68,15 +68,23 @@ class Pack:
     """
 
     def __init__(self, runs: Sequence[Run], work: Work) -> None:
+        self.runs = runs
+        self.work = work
+        self._lockstep = Lockstep[int](work)
+        self.begin()
+
+    def begin(self) -> None:
+        """Let all runs begin with their first round."""
         self.simulations: dict[int, Simulation] = {}
         first_cell = 0
-        for number, run in enumerate(runs):
-            self.simulations[number] = Simulation(run, work, first_cell)
+        for number, run in enumerate(self.runs):
+            self.simulations[number] = Simulation(run, self.work, first_cell)
             first_cell += run.replicates
-        self._lockstep = Lockstep[int](work)
 
     def step(self) -> float | None:
         """Run one round of all runs; return the mean test accuracy if one was evaluated."""
+        if all(simulation.done for simulation in self.simulations.values()):
+            self.begin()
         records = list[Record]()
         for outcome in self._lockstep.advance(self.simulations).values():
             if isinstance(outcome, BaseException):

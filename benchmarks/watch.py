@@ -17,7 +17,7 @@ from benchmarks.processes import repeatedly
 # How the title of a client actor's process begins; a method that runs follows.
 TITLE = "ray::Clients"
 # The methods that are called in the rounds of a pack.
-METHODS = (f"{TITLE}.train", f"{TITLE}.evaluate", f"{TITLE}.count_correct")
+METHODS = (f"{TITLE}.train", f"{TITLE}.sums")
 # Seconds between two looks at known actors, at the ledger, and for new actors, which
 # takes some milliseconds.
 ACTOR_SECONDS = 0.05

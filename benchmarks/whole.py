@@ -65,7 +65,7 @@ def done_sweep(
         has MLflow's as well. `driver_rss_mb` is what `driver_memory` notes; `busy` is
         the share of `rounds_seconds` in which client actors computed (see `Busy`).
     """
-    from raysafl.runtime.hardware import Hardware
+    from raysafl.cluster.hardware import Hardware
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.runner import Runner
 
@@ -173,7 +173,7 @@ class Coordinator:
     def __init__(self, runs: Sequence[Run], data: Any) -> None:
         import torch
 
-        from raysafl.runtime.hardware import Hardware
+        from raysafl.cluster.hardware import Hardware
 
         torch.set_num_threads(1)
         self.runs = runs
@@ -196,7 +196,7 @@ def time_packs_at_once(job: Job) -> Told:
     """Time packs that have nothing in common but the machine; the slowest one counts."""
     import ray
 
-    from raysafl.runtime.ray_session import ray_session
+    from raysafl.cluster.ray_session import ray_session
 
     runs = job.all_runs()
     size = len(runs) // job.parts

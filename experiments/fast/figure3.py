@@ -6,9 +6,9 @@ The figure shows table 3 as curves. Its runs are those of table 3, with the same
 ids; alpha is 0.05 for Fashion-MNIST. The option `--only dataset=CIFAR-10` runs one
 dataset only.
 
-Run it with `raysafl run experiments/fast/figure3.py`. Its 75 entries with 3 seeds each
-take about 17,400 hours of one core, so use a GPU; with `--scale small` they take about
-22 minutes on two cores.
+Run it with `raysafl run experiments/fast/figure3.py`. Its 75 entries with 1 seed each
+take about 1,400 hours of one core; with `--scale small` they take about 7 minutes on
+two cores.
 """
 
 import raysafl as fl

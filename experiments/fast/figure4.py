@@ -7,9 +7,9 @@ lambda = 1, 4 and 7. The text of the paper names 1 and 7; it names neither the f
 dataset nor its distribution. The value of q in each round is a column of the sweep's
 `rounds/`, and its mean over the rounds is 1 - Ratio.
 
-Run it with `raysafl run experiments/fast/figure4.py`. Its 9 entries with 3 seeds each
-take about 100 hours of one core, so use a GPU; with `--scale small` they take about 6
-minutes on two cores.
+Run it with `raysafl run experiments/fast/figure4.py`. Its 9 entries with 1 seed each
+take about 16 hours of one core; with `--scale small` they take about 1 minute on two
+cores.
 """
 
 import raysafl as fl

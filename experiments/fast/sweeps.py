@@ -6,14 +6,25 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_run
+from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_runs
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
+
+# What the runs of an entry differ in, before the labels of the table.
+SOURCE = ("reading", "deal")
+
+
+def _of_runs(printed, runs):
+    """Return the printed numbers of a table's entries for all of its runs."""
+    return {key: printed[key[2:]] for key in runs if key[2:] in printed}
 
 
 def participation_table(number, dataset, method, printed, notes):
     """Return table 2 or 4: accuracy under four kinds of participation, for alpha."""
     paper = printed_numbers(printed)
+    runs = entry_runs(
+        dataset, method, {(name, alpha): (name, 0, alpha) for name, alpha in paper}
+    )
     smallest_alpha = min(alpha for _, alpha in paper)
     pairs = [
         [{"participation": "Uniform"}, {"participation": name}]
@@ -22,19 +33,17 @@ def participation_table(number, dataset, method, printed, notes):
     return fl.Sweep(
         name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} on {dataset} under four participations",
-        axes=("participation", "alpha"),
-        runs={
-            (name, alpha): entry_run(dataset, name, 0, alpha, method)
-            for name, alpha in paper
-        },
+        axes=(*SOURCE, "participation", "alpha"),
+        runs=runs,
         table=fl.Table(
-            rows=["participation"],
+            rows=[*SOURCE, "participation"],
+            readings=["reading"],
             columns=["alpha"],
             statistic="last5",
             also=["last5_std", "final", "last10", "best"],
             source=f"FAST, table {number} ({dataset})",
         ),
-        paper=paper,
+        paper=_of_runs(paper, runs),
         claims=[
             *(
                 fl.Claim(
@@ -63,20 +72,22 @@ def participation_table(number, dataset, method, printed, notes):
 def snapshot_table(number, dataset, method, printed, notes):
     """Return table 3, 6 or 7: accuracy for fixed and adaptive probabilities q."""
     paper = printed_numbers(printed)
+    runs = entry_runs(dataset, method, {key: key for key in paper})
     return fl.Sweep(
         name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} with snapshots on {dataset}",
-        axes=("participation", "q", "alpha"),
-        runs={key: entry_run(dataset, *key, method) for key in paper},
+        axes=(*SOURCE, "participation", "q", "alpha"),
+        runs=runs,
         table=fl.Table(
-            rows=["participation", "q"],
+            rows=[*SOURCE, "participation", "q"],
+            readings=["reading"],
             columns=["alpha"],
             statistic="last5",
             also=["last5_std", "final", "best", "arbitrary_ratio"],
             source=f"FAST, table {number} ({dataset})",
         ),
-        paper=paper,
-        more={"arbitrary_ratio": printed_ratios(printed)},
+        paper=_of_runs(paper, runs),
+        more={"arbitrary_ratio": _of_runs(printed_ratios(printed), runs)},
         claims=[claim for name in DISTRIBUTIONS for claim in _snapshot_claims(name)],
         notes=notes + NOTES,
         scales=SCALES,
@@ -120,28 +131,28 @@ def _snapshot_claims(name):
 def lambda_table(number, alpha, printed, notes):
     """Return table 5 or 8: adaptive FAST on Fashion-MNIST for each lambda."""
     paper = printed_numbers(printed)
+    entries = {
+        (strength, name): (name, f"Ada.({strength})", alpha) for strength, name in paper
+    }
+    runs = entry_runs("Fashion-MNIST", "FedAvg", entries)
     return fl.Sweep(
         name=f"fast_table{number}_fashion_mnist",
         title=(
             f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = "
             f"{alpha}"
         ),
-        axes=("lambda", "participation"),
-        runs={
-            (strength, name): entry_run(
-                "Fashion-MNIST", name, f"Ada.({strength})", alpha
-            )
-            for strength, name in paper
-        },
+        axes=(*SOURCE, "lambda", "participation"),
+        runs=runs,
         table=fl.Table(
-            rows=["participation"],
+            rows=[*SOURCE, "participation"],
+            readings=["reading"],
             columns=["lambda"],
             statistic="last5",
             also=["last5_std", "final", "best", "arbitrary_ratio"],
             source=f"FAST, table {number}",
         ),
-        paper=paper,
-        more={"arbitrary_ratio": printed_ratios(printed)},
+        paper=_of_runs(paper, runs),
+        more={"arbitrary_ratio": _of_runs(printed_ratios(printed), runs)},
         claims=[
             fl.Claim(
                 text="the ratio falls with lambda (1 against 9)",

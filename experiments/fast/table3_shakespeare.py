@@ -7,9 +7,9 @@ part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
 adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table3_shakespeare.py`. Its 25 entries with 3
-seeds each take about 3,097 hours of one core, so use a GPU; with `--scale small` they
-take about 2 minutes on two cores.
+Run it with `raysafl run experiments/fast/table3_shakespeare.py`. Its 33 entries with 1
+seed each take about 1,600 hours of one core; with `--scale small` they take about 2
+minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

@@ -6,9 +6,9 @@ Cohorts are drawn uniformly, or by one of three distributions under which some c
 hardly ever take part. The smaller alpha is, the fewer classes a client holds, and the
 more arbitrary participation costs.
 
-Run it with `raysafl run experiments/fast/table4_cifar10.py`. Its 12 entries with 3 seeds
-each take about 6,400 hours of one core, so use a GPU; with `--scale small` they take
-about 6 minutes on two cores.
+Run it with `raysafl run experiments/fast/table4_cifar10.py`. Its 24 entries with 1 seed
+each take about 110 hours of one core; with `--scale small` they take about 2 minutes on
+two cores.
 """
 
 from experiments.fast.sweeps import participation_table

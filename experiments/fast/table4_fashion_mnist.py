@@ -9,9 +9,9 @@ more arbitrary participation costs.
 Uniform participation at alpha = 0.05 is printed with +- 3.4 here and with +- 3.9 in
 table 6, although it is the same run.
 
-Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 20 entries with 3
-seeds each take about 230 hours of one core, so use a GPU; with `--scale small` they
-take about 6 minutes on two cores.
+Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 60 entries with
+1 seed each take about 110 hours of one core; with `--scale small` they take about 7
+minutes on two cores.
 """
 
 from experiments.fast.sweeps import participation_table

@@ -9,9 +9,9 @@ percentage of rounds with arbitrary participation.
 Gamma with lambda = 2 is printed with the same digits as Beta with lambda = 9 (79.63 +-
 5.2), so one of the two may be a slip of the paper.
 
-Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 27 entries with 3
-seeds each take about 310 hours of one core, so use a GPU; with `--scale small` they
-take about 9 minutes on two cores.
+Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 63 entries with
+1 seed each take about 110 hours of one core; with `--scale small` they take about 7
+minutes on two cores.
 """
 
 from experiments.fast.sweeps import lambda_table

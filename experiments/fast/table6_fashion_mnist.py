@@ -7,9 +7,9 @@ part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
 adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table6_fashion_mnist.py`. Its 50 entries with 3
-seeds each take about 600 hours of one core, so use a GPU; with `--scale small` they
-take about 15 minutes on two cores.
+Run it with `raysafl run experiments/fast/table6_fashion_mnist.py`. Its 150 entries with
+1 seed each take about 270 hours of one core; with `--scale small` they take about 18
+minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

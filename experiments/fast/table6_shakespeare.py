@@ -7,9 +7,9 @@ part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
 adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table6_shakespeare.py`. Its 25 entries with 3
-seeds each take about 3,244 hours of one core, so use a GPU; with `--scale small` they
-take about 2 minutes on two cores.
+Run it with `raysafl run experiments/fast/table6_shakespeare.py`. Its 50 entries with 1
+seed each take about 2,400 hours of one core; with `--scale small` they take about 3
+minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

@@ -6,9 +6,9 @@ In adaptive FAST the probability q of a snapshot changes during training, and a 
 lambda makes more rounds snapshots. An entry is printed as the accuracy, a slash, and the
 percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 27 entries with 3
-seeds each take about 300 hours of one core, so use a GPU; with `--scale small` they
-take about 9 minutes on two cores.
+Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 63 entries with
+1 seed each take about 110 hours of one core; with `--scale small` they take about 7
+minutes on two cores.
 """
 
 from experiments.fast.sweeps import lambda_table

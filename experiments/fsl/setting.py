@@ -66,33 +66,33 @@ def _base_run(dataset, model, clients, server, m, batch_size):
 BASE_RUNS = {  # (dataset, scenario)
     ("CIFAR-10", 1): _base_run(
         cifar10(),
-        fl.FslCifarNet(),
+        fl.models.FslCifarNet(),
         clients=10,
-        server=fl.StratifiedServer(n0=500),
+        server=fl.data.StratifiedServer(n0=500),
         m=4,
         batch_size=50,
     ),
     ("EMNIST", 1): _base_run(
-        fl.Emnist(),
-        fl.FslEmnistNet(),
+        fl.data.Emnist(),
+        fl.models.FslEmnistNet(),
         clients=45,
-        server=fl.StratifiedServer(n0=225),
+        server=fl.data.StratifiedServer(n0=225),
         m=5,
         batch_size=50,
     ),
     ("CIFAR-10", 2): _base_run(
         cifar10(),
-        fl.FslCifarNet(),
+        fl.models.FslCifarNet(),
         clients=1000,
-        server=fl.FromClients(c=10, per_client=50),
+        server=fl.data.FromClients(c=10, per_client=50),
         m=10,
         batch_size=10,
     ),
     ("EMNIST", 2): _base_run(
-        fl.Emnist(),
-        fl.FslEmnistNet(),
+        fl.data.Emnist(),
+        fl.models.FslEmnistNet(),
         clients=450,
-        server=fl.FromClients(c=9, per_client=50),
+        server=fl.data.FromClients(c=9, per_client=50),
         m=5,
         batch_size=50,
     ),
@@ -101,7 +101,9 @@ BASE_RUNS = {  # (dataset, scenario)
 
 def stl10_server(n0):
     """Return FSLsyn's server data for CIFAR-10: n0 images of STL-10, nine classes."""
-    return fl.OtherDatasetServer(dataset=fl.Stl10(), n0=n0, classes=fl.STL10_AS_CIFAR10)
+    return fl.data.OtherDatasetServer(
+        dataset=fl.data.Stl10(), n0=n0, classes=fl.data.STL10_AS_CIFAR10
+    )
 
 
 def scenario1(dataset, method, C, S=None, lr=0.01, gamma=1.0, n0=None, pretrain=500):
@@ -132,7 +134,7 @@ def scenario1(dataset, method, C, S=None, lr=0.01, gamma=1.0, n0=None, pretrain=
         if not pretrain:
             return run
         return run.replace(algorithm=fl.FSL(gamma=0, pretrain=pretrain))
-    kind = fl.FSLParallel if method == "FSL-p" else fl.FSL
+    kind = fl.algorithms.FSLParallel if method == "FSL-p" else fl.FSL
     return run.replace(algorithm=kind(gamma=gamma, pretrain=pretrain))
 
 
@@ -149,13 +151,16 @@ def scenario2(dataset, method, C, lr, gamma=1.0, alpha=0.01, server=None):
         server: The server's data; None keeps the method's own.
     """
     if method == "FSLsyn" and server is None:
-        server = fl.Glyphs() if dataset == "EMNIST" else stl10_server(504)
+        server = fl.data.Glyphs() if dataset == "EMNIST" else stl10_server(504)
     changes = {"data.partition.p": C, "local.lr": lr}
     if server:
         changes["data.server"] = server
     run = BASE_RUNS[dataset, 2].replace(changes)
 
-    rivals = {"FedDyn": fl.FedDyn(alpha=alpha), "SCAFFOLD": fl.SCAFFOLD(lr=None)}
+    rivals = {
+        "FedDyn": fl.algorithms.FedDyn(alpha=alpha),
+        "SCAFFOLD": fl.algorithms.SCAFFOLD(lr=None),
+    }
     return run.replace(algorithm=rivals.get(method, fl.FSL(gamma=gamma)))
 
 
@@ -169,14 +174,16 @@ def small(run):
     if _is_pretrained(run):
         changes["algorithm.pretrain"] = 20
 
-    if isinstance(run.data.dataset, fl.Emnist):
-        emnist = fl.ParquetImages(path="emnist47")
-        dataset = fl.Subset(dataset=emnist, test=900, classes=45)
+    if isinstance(run.data.dataset, fl.data.Emnist):
+        emnist = fl.data.ParquetImages(path="emnist47")
+        dataset = fl.data.Subset(dataset=emnist, test=900, classes=45)
         changes |= {"data.clients": 45, "local.batch_size": 20}
-        if isinstance(run.data.server, fl.Glyphs):
-            changes["data.server"] = fl.Glyphs(characters=fl.EMNIST_LABELS[:45])
+        if isinstance(run.data.server, fl.data.Glyphs):
+            changes["data.server"] = fl.data.Glyphs(
+                characters=fl.data.EMNIST_LABELS[:45]
+            )
     else:
-        dataset = fl.Subset(dataset=run.data.dataset, train=6000, test=1000)
+        dataset = fl.data.Subset(dataset=run.data.dataset, train=6000, test=1000)
         changes |= _small_cifar10(run)
     return run.replace(changes).replace({"data.dataset": dataset})
 
@@ -189,7 +196,7 @@ def _small_cifar10(run):
     else:
         changes = {"data.clients": 100}
 
-    if isinstance(run.data.server, fl.OtherDatasetServer):
+    if isinstance(run.data.server, fl.data.OtherDatasetServer):
         changes["data.server"] = fl.IidServer(n0=run.data.server.n0)
     elif is_scenario1:
         changes["data.server.n0"] = run.data.server.n0 // 10

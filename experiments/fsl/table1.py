@@ -43,7 +43,7 @@ def entry_run(method, n0, tuned):
     if method == "FLSyn":
         server = stl10_server(n0)
         return scenario2("CIFAR-10", "FSLsyn", 2, lr=0.02, gamma=tuned, server=server)
-    server = fl.FromClients(c=10, per_client=n0 // 10)
+    server = fl.data.FromClients(c=10, per_client=n0 // 10)
     return scenario2("CIFAR-10", "FSL", 2, lr=0.02, gamma=tuned, server=server)
 
 

@@ -41,12 +41,12 @@ SERVER_ROUNDS = {
 SPREADS = {  # partition, and seed of the data (None: one per replicate)
     "even, one": (fl.ClassesPerClient, 0),
     "even, per seed": (fl.ClassesPerClient, None),
-    "shards, per seed": (fl.Shards, None),
-    "independent, per seed": (fl.IndependentClasses, None),
+    "shards, per seed": (fl.data.Shards, None),
+    "independent, per seed": (fl.data.IndependentClasses, None),
 }
 SERVERS = {
     "uniform": fl.IidServer(n0=1000),
-    "per class": fl.StratifiedServer(n0=1000),
+    "per class": fl.data.StratifiedServer(n0=1000),
 }
 
 

@@ -33,7 +33,7 @@ SERVER_ROUNDS = {
 }
 SPREADS = {  # partition, and seed of the data (None: one per replicate)
     "even, one": (fl.ClassesPerClient, 0),
-    "shards, per seed": (fl.Shards, None),
+    "shards, per seed": (fl.data.Shards, None),
 }
 
 

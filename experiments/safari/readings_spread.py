@@ -33,8 +33,8 @@ from experiments.tools.printed_tables import printed_numbers
 TABLE8 = printed_numbers(table8_mnist.PRINTED)
 TABLE10 = printed_numbers(table10_mnist.PRINTED)
 SPREADS = {  # the rule, and the number of its deals
-    "shards": (fl.Shards, 32),
-    "dealt": (fl.DealtClasses, 8),
+    "shards": (fl.data.Shards, 32),
+    "dealt": (fl.data.DealtClasses, 8),
     "even": (fl.ClassesPerClient, 8),
 }
 PRINTED = {  # (s, m, p): accuracy of FedAvg

@@ -62,8 +62,8 @@ PRINTED_STATISTIC = "best5"
 # (x - 0.1307) / 0.3081, with the mean and the standard deviation of MNIST's training
 # images: what PyTorch's own example does.
 INPUTS = {
-    "0 to 1": fl.Mnist(),
-    "standardised": fl.Mnist(standardise=(0.1307, 0.3081)),
+    "0 to 1": fl.data.Mnist(),
+    "standardised": fl.data.Mnist(standardise=(0.1307, 0.3081)),
 }
 _MNIST = fl.Run(
     data=fl.Federation(
@@ -100,10 +100,10 @@ BASE_RUNS = {  # FedAvg with all clients present; `entry_run` changes what an en
     ),
     "Fashion-MNIST": _MNIST.replace(
         {
-            "data.dataset": fl.FashionMnist(standardise=True),
+            "data.dataset": fl.data.FashionMnist(standardise=True),
             "data.clients": 150,
             "data.server.n0": 6000,
-            "model": fl.FastFashionNet(),
+            "model": fl.models.FastFashionNet(),
         }
     ),
 }
@@ -127,7 +127,7 @@ def entry_run(base, method, p, s=4, m=5, n0=None, q=0.8):
     """
     spread = dict(DEALS[base]) if isinstance(base, str) else {}
     if spread and p in (5, 2):
-        spread["data.partition"] = fl.Shards(p=p)
+        spread["data.partition"] = fl.data.Shards(p=p)
     base = BASE_RUNS[base] if isinstance(base, str) else base
     run = base.replace(
         {"data.partition.p": p, "participation.s": s, "participation.m": m}
@@ -148,12 +148,12 @@ def small(run):
     if run.algorithm.uses_server_data:
         changes["algorithm.server_update.batch_size"] = 32
     dataset = run.data.dataset
-    if isinstance(dataset, fl.FashionMnist):
-        dataset = fl.Mnist(standardise=dataset.standardise)
+    if isinstance(dataset, fl.data.FashionMnist):
+        dataset = fl.data.Mnist(standardise=dataset.standardise)
     return run.replace(
         {
             **changes,
-            "data.dataset": fl.Subset(dataset=dataset, train=10000, test=1000),
+            "data.dataset": fl.data.Subset(dataset=dataset, train=10000, test=1000),
             "data.server.n0": run.data.server.n0 // 10,
             "model": fl.CNN(channels=[16, 32], hidden=64),
             "rounds": 40,

@@ -19,19 +19,19 @@ minute on two cores.
 
 import raysafl as fl
 
-BETA = fl.Arbitrary(dist=fl.Beta(), m=10)
+BETA = fl.participation.Arbitrary(dist=fl.participation.Beta(), m=10)
 UNIFORM = fl.Uniform(m=10)
 ALGORITHMS = {
     "FedAvg": fl.FedAvg(),
-    "FedProx": fl.FedProx(prox=0.01),
-    "FedAvgM": fl.FedAvgM(momentum=0.9, lr=0.3),
-    "SCAFFOLD": fl.SCAFFOLD(),
-    "FedDyn": fl.FedDyn(alpha=0.1),
-    "MIFA": fl.MIFA(),
-    "FedVARP": fl.FedVARP(),
-    "FedAU": fl.FedAU(),
-    "FedAmplify": fl.FedAmplify(P=10, eta=1.5),
-    "AFL": fl.AFL(),
+    "FedProx": fl.algorithms.FedProx(prox=0.01),
+    "FedAvgM": fl.algorithms.FedAvgM(momentum=0.9, lr=0.3),
+    "SCAFFOLD": fl.algorithms.SCAFFOLD(),
+    "FedDyn": fl.algorithms.FedDyn(alpha=0.1),
+    "MIFA": fl.algorithms.MIFA(),
+    "FedVARP": fl.algorithms.FedVARP(),
+    "FedAU": fl.algorithms.FedAU(),
+    "FedAmplify": fl.algorithms.FedAmplify(P=10, eta=1.5),
+    "AFL": fl.algorithms.AFL(),
     "SAFARI": fl.SAFARI(
         client_prob=0.8,
         server_update=fl.LocalTraining(lr=0.05, batch_size=16, epochs=2),
@@ -44,8 +44,8 @@ POLICIES = {
     "Beta, q = 0.1": fl.Snapshot(base=BETA, uniform=UNIFORM, snapshot_prob=0.1),
     "Beta, q = 0.5": fl.Snapshot(base=BETA, uniform=UNIFORM, snapshot_prob=0.5),
     "Beta, adaptive": fl.Snapshot(base=BETA, uniform=UNIFORM, adapt=7.0),
-    "Markov": fl.Markov(mean=0.1, correlation=0.9, at_least_one=True),
-    "cyclic": fl.Cyclic(groups=10),
+    "Markov": fl.participation.Markov(mean=0.1, correlation=0.9, at_least_one=True),
+    "cyclic": fl.participation.Cyclic(groups=10),
 }
 PARTITIONS = {
     "1 class": fl.ClassesPerClient(p=1),
@@ -53,7 +53,7 @@ PARTITIONS = {
 }
 BASE = fl.Run(
     data=fl.Federation(
-        dataset=fl.Mnist(),
+        dataset=fl.data.Mnist(),
         clients=100,
         partition=fl.ClassesPerClient(p=1),
         server=fl.IidServer(n0=500),

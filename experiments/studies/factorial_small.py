@@ -16,14 +16,14 @@ takes about 1 minute on two cores.
 
 import raysafl as fl
 
-BETA = fl.Arbitrary(dist=fl.Beta(), m=5)
+BETA = fl.participation.Arbitrary(dist=fl.participation.Beta(), m=5)
 ALGORITHMS = {
     "FedAvg": fl.FedAvg(),
-    "SCAFFOLD": fl.SCAFFOLD(),
-    "FedDyn": fl.FedDyn(alpha=0.1),
-    "MIFA": fl.MIFA(),
-    "FedVARP": fl.FedVARP(),
-    "FedAU": fl.FedAU(),
+    "SCAFFOLD": fl.algorithms.SCAFFOLD(),
+    "FedDyn": fl.algorithms.FedDyn(alpha=0.1),
+    "MIFA": fl.algorithms.MIFA(),
+    "FedVARP": fl.algorithms.FedVARP(),
+    "FedAU": fl.algorithms.FedAU(),
     "SAFARI": fl.SAFARI(
         client_prob=0.8, server_update=fl.LocalTraining(lr=0.1, batch_size=16, epochs=5)
     ),
@@ -36,8 +36,8 @@ POLICIES = {
         base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5
     ),
     "Beta, adaptive": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), adapt=1.0),
-    "Markov": fl.Markov(mean=0.25, correlation=0.9, at_least_one=True),
-    "cyclic": fl.Cyclic(groups=4),
+    "Markov": fl.participation.Markov(mean=0.25, correlation=0.9, at_least_one=True),
+    "cyclic": fl.participation.Cyclic(groups=4),
 }
 PARTITIONS = {
     "1 class": fl.ClassesPerClient(p=1),

@@ -20,15 +20,15 @@ from experiments.fast.setting import participation_policy
 
 METHODS = {
     "FedAvg": fl.FedAvg(),
-    "SCAFFOLD": fl.SCAFFOLD(),
-    "MIFA": fl.MIFA(),
-    "FedVARP": fl.FedVARP(),
-    "FedAU": fl.FedAU(),
+    "SCAFFOLD": fl.algorithms.SCAFFOLD(),
+    "MIFA": fl.algorithms.MIFA(),
+    "FedVARP": fl.algorithms.FedVARP(),
+    "FedAU": fl.algorithms.FedAU(),
 }
 SNAPSHOT_PROBS = (0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, "Ada.(1)", "Ada.(3)", "Ada.(7)")
 BASE = fl.Run(
     data=fl.Federation(
-        dataset=fl.Mnist(), clients=100, partition=fl.Dirichlet(alpha=0.1)
+        dataset=fl.data.Mnist(), clients=100, partition=fl.Dirichlet(alpha=0.1)
     ),
     model=fl.Logistic(),
     algorithm=fl.FedAvg(),

@@ -20,7 +20,7 @@ from experiments.safari.setting import BASE_RUNS, SCALES, entry_run
 BASE = BASE_RUNS["MNIST"]  # its classes are spread as evenly as possible
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
 METHODS = {
-    "server alone": {"algorithm": fl.ServerOnly(server_update=EPOCH)},
+    "server alone": {"algorithm": fl.algorithms.ServerOnly(server_update=EPOCH)},
     "data sharing": {"data.share": 1.0},
     "SAFARI, q = 0.8": {"algorithm": fl.SAFARI(client_prob=0.8, server_update=EPOCH)},
     "SAFARI, q = 0.5": {"algorithm": fl.SAFARI(client_prob=0.5, server_update=EPOCH)},

@@ -92,7 +92,7 @@ def copy_runs(source, target, run_ids):
     """Commit runs, in halves where their rows are more than a file may have."""
     if len(run_ids) <= MOST_RUNS:
         found = source.read(run_ids)
-        size = len(encoded([found.rows], found.rows.schema))
+        size = len(encoded(found.rows))
         if size < MAX_FILE_BYTES or len(run_ids) == 1:
             target.commit(found.rows, found.ledger, found.clients)
             return

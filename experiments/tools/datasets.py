@@ -13,8 +13,8 @@ def cifar10():
     their runs have different ids.
     """
     if (data_root() / "cifar10" / "train.parquet").is_file():
-        return fl.ParquetImages(path="cifar10")
-    return fl.Cifar10()
+        return fl.data.ParquetImages(path="cifar10")
+    return fl.data.Cifar10()
 
 
 def file_part(dataset):

@@ -15,7 +15,8 @@ from datetime import datetime
 
 import numpy as np
 
-from experiments.tools.measured import ROOT, compared, sweeps
+from experiments.tools.answers import standing, with_intervals
+from experiments.tools.measured import PAPERS, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
     odd_entry,
     places,
@@ -23,25 +24,25 @@ from experiments.tools.open_choices import (
     safari_readings_n0,
     spreads,
 )
+from raysafl.core.text import count, duration
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.entries import EVERYWHERE, distance, matching
 from raysafl.report.analysis.evidence import bias
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import pipe_table
-from raysafl.report.pages.origin import duration
 from raysafl.report.wording import (
     NOTHING,
-    count,
     number,
     signed,
     signed_spread,
     spread,
 )
+from raysafl.storage.manifest import PAPER
 
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
-SCRIPTS = "safari/theorem1|fsl/figure9"  # files without a sweep
+SCRIPTS = r"safari/theorem1|fsl/figure9|theorems/"  # files without a sweep
 
 
 def tables_with_paper():
@@ -49,7 +50,52 @@ def tables_with_paper():
     return [
         name
         for name, sweep in sweeps().items()
-        if sweep.manifest.table.paper and not name.startswith("safari_readings")
+        if sweep.manifest.paper and not name.startswith("safari_readings")
+    ]
+
+
+def items():
+    """Return a line for each item of the papers: what was run of it, and what came out."""
+    rows = []
+    text = (ROOT / "experiments/README.md").read_text()
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        of_paper = cells[1:] and cells[1].startswith(tuple(f"`{p}/" for p in PAPERS))
+        if len(cells) == 7 and of_paper and "open choices" not in cells[0]:
+            item, file, data, _, hours, _, measured = cells
+            rows.append(
+                [f"{item}, {data}", *_outcome(file.strip("`"), hours, measured)]
+            )
+    head = ["item", "run at scale", "distance", "inside", "claims that hold", "missing"]
+    return pipe_table(head, rows, 2)
+
+
+def _outcome(file, hours, measured):
+    """Return what was run of an item, and what came out of it.
+
+    Args:
+        file: Its path, relative to `experiments`.
+        hours: What experiments/README.md says the paper's scale takes.
+        measured: What it says was run.
+    """
+    name = file.replace("/", "_").removesuffix(".py")
+    folders = [folder for folder in sweeps() if folder.split("-")[0] == name]
+    if not folders and "in seconds" in measured:
+        return [PAPER, *[NOTHING] * 4]
+    if not folders:
+        return ["not run", *[NOTHING] * 3, f"all: {hours}"]
+    entries, manifest = compared(folders[-1])
+    found = distance(entries, manifest)
+    judged = int((entries["verdict"] == "inside").sum())
+    verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
+    held = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
+    at_paper = manifest.scale == PAPER
+    return [
+        manifest.scale,
+        number(found.difference, manifest.table.unit) if found.entries else NOTHING,
+        f"{judged} of {found.entries}" if found.entries else NOTHING,
+        f"{held} of {len(verdicts)}" if verdicts else NOTHING,
+        NOTHING if at_paper else f"scale `paper`: {hours}",
     ]
 
 
@@ -344,6 +390,7 @@ def fill_measured_column(text):
 
 SECTIONS = {  # document -> marker -> what stands there
     "docs/reproduction.md": {
+        "items": items,
         "overview": overview,
         "tables": distances,
         "largest": largest_differences,
@@ -353,8 +400,20 @@ SECTIONS = {  # document -> marker -> what stands there
         "spreads": spreads,
         "places": places,
         "claims": claims,
-        "factorials": factorials,
         "shared": shared_runs,
+    },
+    "docs/answers.md": {
+        "standing": lambda: standing("factorial_mnist"),
+        "factorials": factorials,
+        "server data": lambda: with_intervals(
+            "pareto_server_data", ["p", "method"], "n0"
+        ),
+        "enforced rounds": lambda: with_intervals(
+            "pareto_enforced_rounds", ["participation", "method"], "q"
+        ),
+        "both": lambda: with_intervals(
+            "safari_and_fast", ["n0", "snapshots"], "server rounds"
+        ),
     },
     "results/README.md": {"measured": measured_sweeps},
 }

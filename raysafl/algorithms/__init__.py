@@ -14,16 +14,33 @@ from raysafl.algorithms.fsl import FSL, FSLParallel
 from raysafl.algorithms.mifa import MIFA
 from raysafl.algorithms.safari import SAFARI
 from raysafl.algorithms.scaffold import SCAFFOLD
+from raysafl.core.algorithm import (
+    Algorithm,
+    CountSamples,
+    MeanUpdate,
+    Round,
+    Setting,
+    State,
+    Train,
+    TrainMean,
+    Update,
+)
+from raysafl.core.problem import EVERYONE, SERVER
+from raysafl.core.randomness import Key
 
 __all__ = [
     "AFL",
+    "EVERYONE",
     "FSL",
     "MIFA",
     "SAFARI",
     "SCAFFOLD",
+    "SERVER",
+    "Algorithm",
     "Centralised",
     "Compressed",
     "Compression",
+    "CountSamples",
     "DPFedAvg",
     "FSLParallel",
     "FedAU",
@@ -37,7 +54,15 @@ __all__ = [
     "FedProx",
     "FedVARP",
     "FedYogi",
+    "Key",
+    "MeanUpdate",
     "Quantised",
+    "Round",
     "ServerOnly",
+    "Setting",
+    "State",
     "TopK",
+    "Train",
+    "TrainMean",
+    "Update",
 ]

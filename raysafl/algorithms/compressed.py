@@ -248,7 +248,8 @@ class Compressed(Algorithm):
 
     Example:
         >>> import raysafl as fl
-        >>> algorithm = fl.Compressed(inner=fl.FedAvg(), compression=fl.TopK(fraction=0.1))
+        >>> from raysafl.algorithms import Compressed, TopK
+        >>> algorithm = Compressed(inner=fl.FedAvg(), compression=TopK(fraction=0.1))
         >>> algorithm.compression.num_bytes(650)
         342
     """

@@ -43,7 +43,7 @@ class DPFedAvg(Algorithm):
 
     Example:
         >>> import raysafl as fl
-        >>> fl.DPFedAvg(clip=0.5, noise=1.0).to_json()
+        >>> fl.algorithms.DPFedAvg(clip=0.5, noise=1.0).to_json()
         '{"clip":0.5,"cohort":null,"kind":"DPFedAvg","lr":1.0,"noise":1.0}'
     """
 
@@ -136,7 +136,7 @@ class DPFedAvg(Algorithm):
 
         Example:
             >>> import raysafl as fl
-            >>> algorithm = fl.DPFedAvg(clip=1.0, noise=0.0)
+            >>> algorithm = fl.algorithms.DPFedAvg(clip=1.0, noise=0.0)
             >>> algorithm.epsilon(rounds=10, clients=100, participation=fl.Uniform(m=5))
             inf
         """
@@ -150,21 +150,25 @@ class DPFedAvg(Algorithm):
         if not self.noise:
             return math.inf
         accounting = _accounting()
+        gaussian = accounting.GaussianDpEvent
         sampling = participation.sampling(clients)
         if sampling is None or sampling.cohort >= clients:
-            return _gaussian_epsilon(accounting, self.noise, rounds, delta)
+            return _epsilon(accounting, gaussian(self.noise), rounds, delta)
         if sampling.is_fixed:
-            return _fixed_epsilon(
-                accounting, self.noise, rounds, delta, clients, int(sampling.cohort)
+            # Replacing a client changes the sum by up to 2 S, so that relative to this the
+            # noise is half as large.
+            event = accounting.SampledWithoutReplacementDpEvent(
+                clients, int(sampling.cohort), gaussian(self.noise / 2)
+            )
+            relation = accounting.NeighboringRelation.REPLACE_ONE
+            return _epsilon(
+                accounting, event, rounds, delta, neighboring_relation=relation
             )
         rate = sampling.cohort / clients
+        event = accounting.PoissonSampledDpEvent(rate, gaussian(self.noise))
         if not sampling.at_least_one:
-            gaussian = accounting.GaussianDpEvent(self.noise)
-            event = accounting.PoissonSampledDpEvent(rate, gaussian)
             return _epsilon(accounting, event, rounds, delta)
-        return _independent_epsilon(
-            accounting, self.noise, rounds, delta, clients, rate
-        )
+        return _independent_epsilon(accounting, event, rounds, delta, clients, rate)
 
 
 def _accounting() -> Any:
@@ -184,47 +188,19 @@ def _accounting() -> Any:
     return dp_accounting
 
 
-def _epsilon(accounting: Any, event: Any, rounds: int, delta: float) -> float:
+def _epsilon(
+    accounting: Any, event: Any, rounds: int, delta: float, **options: Any
+) -> float:
     """Return epsilon of an event that happens in each of some rounds."""
-    accountant = accounting.rdp.RdpAccountant()
-    accountant.compose(event, rounds)
-    return float(accountant.get_epsilon(delta))
-
-
-def _gaussian_epsilon(
-    accounting: Any, noise: float, rounds: int, delta: float
-) -> float:
-    """Return epsilon where a client may come in every round."""
-    event = accounting.GaussianDpEvent(noise)
-    return _epsilon(accounting, event, rounds, delta)
-
-
-def _fixed_epsilon(
-    accounting: Any, noise: float, rounds: int, delta: float, clients: int, m: int
-) -> float:
-    """Return epsilon where m of all clients are drawn without replacement.
-
-    Replacing a client changes the sum by up to 2 S, so that relative to this the noise
-    is half as large.
-    """
-    relation = accounting.NeighboringRelation.REPLACE_ONE
-    accountant = accounting.rdp.RdpAccountant(neighboring_relation=relation)
-    event = accounting.SampledWithoutReplacementDpEvent(
-        clients, m, accounting.GaussianDpEvent(noise / 2)
-    )
+    accountant = accounting.rdp.RdpAccountant(**options)
     accountant.compose(event, rounds)
     return float(accountant.get_epsilon(delta))
 
 
 def _independent_epsilon(
-    accounting: Any,
-    noise: float,
-    rounds: int,
-    delta: float,
-    clients: int,
-    rate: float,
+    accounting: Any, event: Any, rounds: int, delta: float, clients: int, rate: float
 ) -> float:
-    """Return epsilon where each client comes with probability `rate`.
+    """Return epsilon where each client comes with probability `rate`, and one in any case.
 
     Rounds in which nobody comes, whose probability is at most
     t = rounds (1 - rate)^(clients - 1), differ from the sampling that is analysed. If
@@ -235,7 +211,6 @@ def _independent_epsilon(
     Raises:
         ValueError: (1 + e^epsilon) t is more than half of delta.
     """
-    event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise))
     at_most = _epsilon(accounting, event, rounds, delta / 2)
     nobody = rounds * (1 - rate) ** (clients - 1)
     # The logarithm cannot overflow, however large epsilon is.

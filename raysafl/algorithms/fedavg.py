@@ -1,7 +1,8 @@
-"""FedAvg (docs/papers.md#fedavg), with FedProx and FedAvgM as special cases."""
+"""FedAvg, FedProx and FedAvgM (docs/papers.md#fedavg): the mean of the cohort's updates."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -27,29 +28,26 @@ def global_rate(lr: float | None, ids: Sequence[int]) -> float:
     return float(len(ids) ** 0.5) if lr is None else lr
 
 
-def sample_weights(
-    ids: Sequence[int], weighted: bool
-) -> Generator[Request | CountSamples, Tensor, Tensor | None]:
-    """Ask for the weights of a mean over the cohort, as a part of an algorithm's round.
+def mean_update(
+    w_P: Tensor, ids: Sequence[int], weighted: bool, prox: float = 0.0
+) -> Generator[Request | CountSamples, Any, MeanUpdate]:
+    """Let the cohort train, and ask for the mean update, as a part of an algorithm's round.
 
     Args:
+        w_P: [P] where all clients start.
         ids: The cohort.
         weighted: Whether client i weighs its number n_i of training samples.
-
-    Returns:
-        [M] the numbers of samples; None if all clients weigh the same.
+        prox: Weight of the clients' pull towards w_P.
     """
-    return (yield CountSamples(ids)) if weighted else None
+    weight_M = (yield CountSamples(ids)) if weighted else None
+    update: MeanUpdate = yield TrainMean(w_P, ids, prox=prox, weight_M=weight_M)
+    return update
 
 
 class FedAvg(Algorithm):
     """The server subtracts the mean of the cohort's updates.
 
-        v <- momentum * v + mean_i(Delta_i)          with Delta_i = w - w_i
-        w <- w - lr * v
-
-    Clients descend along g + prox * (w_i - w). With momentum = prox = 0 this is FedAvg;
-    prox > 0 is FedProx, and momentum > 0 is FedAvgM.
+        w <- w - lr * mean_i(Delta_i)          with Delta_i = w - w_i
 
     The mean is uniform over the cohort, as in SAFARI (algorithm 1, line 9), where all
     clients hold equally many samples. With `weighted` it is
@@ -63,8 +61,8 @@ class FedAvg(Algorithm):
 
     Example:
         >>> import raysafl as fl
-        >>> fl.FedAvg(lr=0.5, momentum=0.9).to_json()
-        '{"kind":"FedAvg","lr":0.5,"momentum":0.9,"prox":0.0,"weighted":false}'
+        >>> fl.FedAvg(lr=0.5).to_json()
+        '{"kind":"FedAvg","lr":0.5,"weighted":false}'
     """
 
     lr: float | None = Field(
@@ -72,34 +70,17 @@ class FedAvg(Algorithm):
         gt=0,
         description="Server learning rate; None: the square root of the cohort's size (FSL).",
     )
-    momentum: float = Field(
-        default=0.0, ge=0, lt=1, description="Momentum at the server."
-    )
-    prox: float = Field(
-        default=0.0, ge=0, description="Weight of the clients' proximal term."
-    )
     weighted: bool = Field(
         default=False,
         description="Whether a client weighs its number of training samples in the "
         "mean; otherwise all clients of the cohort weigh the same.",
     )
 
-    def init(self, w_P: Tensor, num_clients: int) -> State:
-        """Start with a momentum of zero, if there is any."""
-        return State(w_P, {"v": torch.zeros_like(w_P)} if self.momentum else {})
-
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort and subtract the mean of its updates."""
-        weight_M = yield from sample_weights(ids, self.weighted)
-        update: MeanUpdate = yield TrainMean(
-            state.w_P, ids, prox=self.prox, weight_M=weight_M
-        )
+        update = yield from mean_update(state.w_P, ids, self.weighted)
         lr = global_rate(self.lr, ids)
-        v_P = update.delta_P
-        if not self.momentum:
-            return replace(state, w_P=state.w_P - lr * v_P)
-        v_P = self.momentum * state.server["v"] + v_P
-        return replace(state, w_P=state.w_P - lr * v_P, server={"v": v_P})
+        return replace(state, w_P=state.w_P - lr * update.delta_P)
 
 
 class FedProx(FedAvg):
@@ -115,9 +96,18 @@ class FedProx(FedAvg):
         default=0.01, ge=0, description="Weight mu of the proximal term."
     )
 
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Train the pulled cohort and subtract the mean of its updates."""
+        update = yield from mean_update(state.w_P, ids, self.weighted, self.prox)
+        lr = global_rate(self.lr, ids)
+        return replace(state, w_P=state.w_P - lr * update.delta_P)
+
 
 class FedAvgM(FedAvg):
     """FedAvg with momentum at the server.
+
+        v <- momentum * v + mean_i(Delta_i)
+        w <- w - lr * v
 
     Source: Hsu et al. 2019 (docs/papers.md#fedavgm).
     """
@@ -125,3 +115,14 @@ class FedAvgM(FedAvg):
     momentum: float = Field(
         default=0.9, ge=0, lt=1, description="Momentum at the server."
     )
+
+    def init(self, w_P: Tensor, num_clients: int) -> State:
+        """Start with a momentum of zero."""
+        return State(w_P, {"v": torch.zeros_like(w_P)})
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Train the cohort and follow the running sum of its mean updates."""
+        update = yield from mean_update(state.w_P, ids, self.weighted)
+        v_P = self.momentum * state.server["v"] + update.delta_P
+        lr = global_rate(self.lr, ids)
+        return replace(state, w_P=state.w_P - lr * v_P, server={"v": v_P})

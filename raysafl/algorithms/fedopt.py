@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.fedavg import sample_weights
-from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
+from raysafl.algorithms.fedavg import mean_update
+from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.randomness import Key
 
 
@@ -56,8 +56,7 @@ class FedOpt(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Average the updates and take one step of the adaptive optimizer."""
-        weight_M = yield from sample_weights(ids, self.weighted)
-        update: MeanUpdate = yield TrainMean(state.w_P, ids, weight_M=weight_M)
+        update = yield from mean_update(state.w_P, ids, self.weighted)
         d_P = update.delta_P
         m_P = self.beta1 * state.server["m"] + (1 - self.beta1) * d_P
         v_P = self.second(state.server["v"], d_P)

@@ -48,9 +48,10 @@ class SCAFFOLD(Algorithm):
             state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1
         )
         # With g = Delta / (sum of rates): the new c_i is g - c + c_i, so it changes by g - c.
-        change_MP = update.own_MP / update.rate_M.to(c_P)[:, None] - c_P
+        change_MP = (update.own_MP / update.rate_M.to(c_P)[:, None]).sub_(c_P)
         return State(
             state.w_P - global_rate(self.lr, ids) * update.delta_MP.mean(0),
             {"c": c_P + change_MP.sum(0) / num_clients, "num_clients": num_clients},
-            remember(state, ids, own_MP + change_MP),
+            # In place, as these rows are the largest thing in memory.
+            remember(state, ids, own_MP.add_(change_MP)),
         )

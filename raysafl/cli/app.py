@@ -9,28 +9,32 @@ does not leave it half done.
 import logging
 import shlex
 import sys
+import time
 import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from rich.console import Console
+from typer.core import TyperCommand, TyperOption
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
-from raysafl.core.text import printable
+from raysafl.core.text import count, nearest, printable
 from raysafl.storage.paths import parse_location
 from raysafl.storage.redaction import redacted
 from raysafl.sweep.code.stale import Stale
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
 from raysafl.tracking.choice import Tracking
+from raysafl.version import __version__
 
-if TYPE_CHECKING:
-    from raysafl.runtime.hardware import Hardware
-
+# Between two looks of `raysafl status --watch`.
+WATCH_SECONDS = 2.0
 app = typer.Typer(
-    help="Run and browse sweeps of federated learning in which some clients do not "
-    "take part.",
     epilog="Exit codes: 0, all is well; 1, a run failed, diverged, is missing or damaged, "
     "a check failed, or output was lost; 2, a mistake in what was given, or a file or "
     "machine that cannot be used; 3, a mistake in raysafl; 129, 130, 143, stopped by "
@@ -46,14 +50,29 @@ app.add_typer(data, name="data")
 console = plain_console()
 errors = plain_console(stderr=True)
 
+# The options of a sweep, as its help groups them.
+GROUPS = {
+    "Which runs": "scale only resume stale",
+    "Before and during the sweep": "dry_run try_first quiet",
+    "Where, and how many at once": "executor address actors cpus gpus trials pack autoscale "
+    "engine",
+    "What is kept": "out keep_states track tracking_uri",
+}
 Out = Annotated[
     str | None,
     typer.Option(
         help="Folder or URI (s3://...) of the results. [default: results/<sweep>]"
     ),
 ]
+Folders = Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")]
+SomeFolders = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Folders or URIs of sweeps. [default: results]", show_default=False
+    ),
+]
 Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of several.")]
-Actors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
+NumActors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
 Cpus = Annotated[float, typer.Option(help="Number of CPUs of each client actor.")]
 Gpus = Annotated[
     float, typer.Option(help="GPU of each client actor: 0, 1, 0.5, 0.25, ...")
@@ -109,6 +128,22 @@ TryFirst = Annotated[
         help="Try a cheap round of your own classes before anything is run, or do not.",
     ),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Say what would be run, in what packs, for how long, and what would be reused; "
+        "start no run and write nothing.",
+    ),
+]
+KeepStates = Annotated[
+    bool,
+    typer.Option(
+        "--keep-states",
+        help="Keep the state in which each run ends, so that it can go on when you ask "
+        "for more rounds.",
+    ),
+]
 Experiment = Annotated[
     Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
 ]
@@ -133,10 +168,33 @@ Track = Annotated[
 ]
 
 
-@app.command("quickstart")
+class SweepCommand(TyperCommand):
+    """A command that runs a sweep: its help shows its many options in groups."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for group, names in GROUPS.items():
+            for own in self.params:
+                if isinstance(own, TyperOption) and own.name in names.split():
+                    own.rich_help_panel = group
+
+
+@app.callback(invoke_without_command=True)
+def root_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Run and browse sweeps of federated learning in which some clients do not take part."""
+    if version:
+        typer.echo(f"raysafl {__version__}")
+        raise typer.Exit
+
+
+@app.command("quickstart", cls=SweepCommand)
 def quickstart_command(
     out: Out = None,
-    actors: Actors = 1,
+    actors: NumActors = 1,
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
     trials: Trials = None,
@@ -146,22 +204,20 @@ def quickstart_command(
     resume: Resume = True,
 ) -> None:
     """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, some ten seconds."""
+    options = locals()
     # Imported here, because it loads torch, which other commands do not need.
     from raysafl.quickstart import SWEEP
 
-    hardware = _client_hardware(actors, cpus, gpus, trials)
-    _run_sweep(
-        SWEEP,
-        out=out,
-        hardware=hardware,
-        address=address,
-        executor=executor,
-        quiet=quiet,
-        resume=resume,
-    )
+    _run_sweep(SWEEP, options)
 
 
-@app.command("run")
+@app.command(
+    "run",
+    cls=SweepCommand,
+    epilog="Examples: raysafl run mine.py --scale smoke tries everything in two short "
+    "rounds; raysafl run mine.py --only s=4 --trials 8 runs a part of the sweep, eight "
+    "trials at once.",
+)
 def run_command(
     file: Experiment,
     scale: Scale = "paper",
@@ -171,7 +227,7 @@ def run_command(
     stale: StaleCode = Stale.FAIL,
     address: Address = None,
     executor: ExecutorOption = ExecutorName.AUTO,
-    actors: Actors = 1,
+    actors: NumActors = 1,
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
     trials: Trials = None,
@@ -186,27 +242,17 @@ def run_command(
     tracking_uri: TrackingUri = None,
     track: Track = Tracking.AUTO,
     try_first: TryFirst = True,
+    keep_states: KeepStates = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
+    options = locals()
     from raysafl.sweep.experiment_file import load_sweep
 
-    labels = _labels(only)
-    _run_sweep(
-        load_sweep(file).at(scale),
-        out=out,
-        only=labels,
-        resume=resume,
-        stale=stale,
-        address=address,
-        executor=executor,
-        hardware=_client_hardware(actors, cpus, gpus, trials, autoscale, pack),
-        engine=engine,
-        tracking_uri=tracking_uri,
-        track=track,
-        try_first=try_first,
-        quiet=quiet,
-    )
+    options["only"] = _labels(only)
+    options["pack"] = int(pack) if pack.isdecimal() else pack
+    _run_sweep(load_sweep(file).at(scale), options)
 
 
 @app.command("advise")
@@ -236,28 +282,22 @@ def report_command(
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
-    from raysafl.report.write import write_report
-    from raysafl.storage.runs_table import write_runs_table
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
     damaged = 0
     with working():
         for store in stores:
-            runs = write_runs_table(store)
+            files += _report_anew(store)
+            runs = store.runs()
             damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
-            files += write_report(store)
             console.print(screen(runs, store.manifest(), console.width))
         if len(paths) > 1:
             files += write_comparison(stores, out)
     console.print(
         f"Written: {', '.join(short(file) for file in files)}", soft_wrap=True
     )
-    if damaged:
-        console.print(
-            f"{damaged} runs are damaged and in no table: `raysafl verify` names them"
-        )
-        raise typer.Exit(1)
+    _refuse_damaged(damaged, console)
 
 
 @app.command("results")
@@ -269,12 +309,7 @@ def results_command(
             "runs; or a whole SQL query, as 'select p, avg(best) from runs group by p'."
         ),
     ],
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Folders or URIs of sweeps. [default: results]", show_default=False
-        ),
-    ] = None,
+    paths: SomeFolders = None,
     sort: Annotated[
         str, typer.Option(help="Column to sort by, the largest value first.")
     ] = "",
@@ -307,11 +342,36 @@ def results_command(
         console.print(as_table(found), soft_wrap=True)
     if found.empty and (why := why_nothing(locations, query)):
         errors.print(why, soft_wrap=True)
+    # The standard output may be CSV or JSON.
+    _refuse_damaged(found.attrs["damaged"], errors)
+
+
+@app.command("status")
+def status_command(
+    paths: SomeFolders = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C."),
+    ] = False,
+) -> None:
+    """Say how far sweeps are that run, were interrupted or have ended, from their folders alone."""
+    from raysafl.storage.status import status_of
+
+    def text() -> str:
+        stores = [store for path in paths or ["results"] for store in _sweeps(path)]
+        return "\n\n".join("\n".join(status_of(store).lines()) for store in stores)
+
+    console.print(text(), soft_wrap=True)
+    while watch:
+        time.sleep(WATCH_SECONDS)
+        told = text()
+        console.clear()
+        console.print(told, soft_wrap=True)
 
 
 @app.command("verify")
 def verify_command(
-    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
+    paths: Folders,
     repair: Annotated[
         bool,
         typer.Option(
@@ -323,18 +383,37 @@ def verify_command(
 
     The exit code is 1 if something is wrong, or with --repair if something is left.
     """
-    from raysafl.cli.verification import verify_folder
+    from raysafl.storage.verify import repair as forget
+    from raysafl.storage.verify import verify
 
-    stores = [store for path in paths for store in _folders(path)]
+    left = 0
     with working():
-        left = sum(verify_folder(store, repair, console) for store in stores)
+        for store in [store for path in paths for store in _folders(path)]:
+            findings = verify(store)
+            for finding in findings:
+                console.print(f"{store.path}: {finding}", soft_wrap=True)
+            if findings and repair:
+                for finding in forget(store, findings):
+                    where = finding.where
+                    console.print(f"{store.path}: forgot {where}", soft_wrap=True)
+                # The report may still show what was forgotten.
+                shown = map(store.file, ("report.html", "manifest.json"))
+                if all(file.is_file() for file in shown):
+                    _report_anew(store)
+                findings = verify(store)
+            elif findings:
+                advice = "`raysafl verify --repair` forgets what is damaged"
+                console.print(f"{store.path}: {advice}", soft_wrap=True)
+            if not findings:
+                console.print(f"{store.path}: clean", soft_wrap=True)
+            left += len(findings)
     if left:
         raise typer.Exit(1)
 
 
 @app.command("compact")
 def compact_command(
-    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
+    paths: Folders,
 ) -> None:
     """Put the files of a sweep's ended runs into two files, which all commands read as well."""
     for store in [store for path in paths for store in _sweeps(path)]:
@@ -342,6 +421,62 @@ def compact_command(
         with working(), store.lock():
             done = store.compact()
         console.print(f"{short(store.path)}: {done}", soft_wrap=True)
+
+
+@app.command("forget")
+def forget_command(
+    path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
+    run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(help="Ids of runs, as `raysafl results` shows them."),
+    ] = None,
+    only: Only = None,
+    unlisted: Annotated[
+        bool,
+        typer.Option(
+            "--unlisted",
+            help="Also the runs that the sweep no longer has, whose results lie in the "
+            "folder and in no table.",
+        ),
+    ] = False,
+) -> None:
+    """Delete the results of runs: of those with some ids, with some labels, or unlisted ones."""
+    from raysafl.storage.store import Store
+
+    store = Store(parse_location(path))
+    chosen = _chosen_runs(store, run_ids or [], _labels(only), unlisted)
+    with working(), store.lock():
+        store.forget(chosen)
+        _report_anew(store)
+    console.print(
+        f"{count(len(chosen), 'run')} forgotten; `raysafl run` computes those again that the "
+        "sweep has",
+        soft_wrap=True,
+    )
+
+
+@app.command("merge")
+def merge_command(
+    paths: Annotated[
+        list[str], typer.Argument(help="Folders or URIs of one sweep, two or more.")
+    ],
+    out: Annotated[str, typer.Option(help="Folder or URI of the merged results.")],
+) -> None:
+    """Put the results of one sweep together that several machines have computed."""
+    from raysafl.storage.merge import merge
+    from raysafl.storage.store import Store
+
+    if len(paths) < 2:
+        raise ValueError("merge takes two folders or more")
+    stores = [Store(parse_location(path)) for path in paths]
+    into = Store(parse_location(out))
+    with working(), ExitStack() as locks:
+        for store in stores:
+            store.manifest()
+            locks.enter_context(store.lock())
+        done = merge(stores, into)
+        _report_anew(into)
+    console.print(f"{short(into.path)}: {done}", soft_wrap=True)
 
 
 @app.command("sync")
@@ -451,6 +586,15 @@ def doctor_command(
         raise typer.Exit(1)
 
 
+def _report_anew(store: Any) -> list[Any]:
+    """Write `runs.parquet` and the report from what a folder holds; return its files."""
+    from raysafl.report.write import write_report
+    from raysafl.storage.runs_table import write_runs_table
+
+    write_runs_table(store)
+    return write_report(store)
+
+
 def _labels(only: list[str] | None) -> dict[str, str]:
     """Split each `AXIS=LABEL`."""
     for text in only or []:
@@ -459,37 +603,45 @@ def _labels(only: list[str] | None) -> dict[str, str]:
     return dict(text.split("=", 1) for text in only or [])
 
 
-def _client_hardware(
-    actors: int,
-    cpus: float,
-    gpus: float,
-    trials: int | None,
-    autoscale: bool = False,
-    pack: str = "auto",
-) -> "Hardware":
-    """Make the hardware of a trial from the options of the command line."""
-    from raysafl.runtime.hardware import Hardware
-
-    return Hardware(
-        actors=actors,
-        cpus=cpus,
-        gpus=gpus,
-        trials=trials,
-        pack=int(pack) if pack.isdecimal() else pack,
-        autoscale=autoscale,
-    )
-
-
 def _sweeps(path: str) -> list[Any]:
     """Return the sweeps in a folder, or raise ValueError if there is none."""
-    from raysafl.storage.store import find_sweeps
+    from raysafl.storage.store import sweeps_in
 
-    stores = find_sweeps(parse_location(path))
-    if not stores:
-        raise ValueError(
-            f"{path} holds no sweep: no manifest.json in it or one level below"
+    return sweeps_in(parse_location(path))
+
+
+def _chosen_runs(
+    store: Any, run_ids: list[str], only: Mapping[str, str], unlisted: bool
+) -> set[str]:
+    """Return the ids of the runs that are to be forgotten.
+
+    Raises:
+        ValueError: none is named, or one that the folder does not hold.
+    """
+    manifest = store.manifest()
+    held: set[str] = store.begun()
+    if not (run_ids or only or unlisted):
+        raise ValueError("name the runs by their ids, by --only or by --unlisted")
+    for run_id in run_ids:
+        if run_id not in held:
+            raise ValueError(
+                f"{store.path} holds no run {run_id}: {nearest(run_id, held)}"
+            )
+    chosen = set(run_ids)
+    if only:
+        chosen |= set(manifest.select(only))
+    if unlisted:
+        chosen |= held - manifest.labels().keys()
+    return chosen & held
+
+
+def _refuse_damaged(count: int, where: Console) -> None:
+    """Say how many runs are damaged, and end with the exit code 1 if some are."""
+    if count:
+        where.print(
+            f"{count} runs are damaged and in no table: `raysafl verify` names them"
         )
-    return stores
+        raise typer.Exit(1)
 
 
 def _folders(path: str) -> list[Any]:
@@ -501,20 +653,34 @@ def _folders(path: str) -> list[Any]:
     return [Store(root)] if lost else _sweeps(path)
 
 
-def _run_sweep(sweep: Any, **options: Any) -> None:
+def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
     """Run a sweep, print its table and where the results are.
 
     The exit code is 1 if a run failed, diverged or is missing.
+
+    Args:
+        sweep: the sweep.
+        options: the options of the command, some of which `Runner` and `Hardware` have
+            by the same names.
     """
+    from raysafl.cluster.hardware import Hardware
     from raysafl.sweep.runner import Runner
 
+    names = {field.name for field in fields(Runner)}
+    own = {name: value for name, value in options.items() if name in names}
+    of_trial = {n: v for n, v in options.items() if n in Hardware.model_fields}
     # The manifest names the command, so that the report can say how to run it again.
     # An argument that is a URI is recognized best on its own.
     command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
+    own |= {"hardware": Hardware(**of_trial), "command": command}
+    runner = Runner(sweep, console=console, **own)
+    if options.get("dry_run"):
+        console.print(str(runner.forecast()), soft_wrap=True)
+        return
     with working():
-        outcome = Runner(sweep, console=console, command=command, **options).run()
+        outcome = runner.run()
     # `--quiet` hides the progress only, and `Runner` is silent then.
-    if options.get("quiet"):
+    if options["quiet"]:
         outcome.print_to(console)
     if not outcome.ok:
         raise typer.Exit(1)

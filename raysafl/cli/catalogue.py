@@ -1,16 +1,15 @@
 """`raysafl list`: what a user can combine, by family, and what is measured."""
 
-import inspect
-import re
 from typing import Any
 
-from pydantic.fields import FieldInfo
 from rich.table import Table
 from rich.text import Text
 
+import raysafl
 from raysafl.algorithms import Compression
 from raysafl.core.algorithm import Algorithm
-from raysafl.core.component import Component
+from raysafl.core.component import Component, public_names
+from raysafl.core.fields import describe_fields
 from raysafl.core.objective import Objective
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
@@ -88,40 +87,18 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 def _describe(component: type[Component]) -> dict[str, Any]:
     """Describe one component: its summary and its fields."""
     return {
-        "summary": (inspect.getdoc(component) or "").partition("\n")[0],
-        "fields": {
-            name: _field(field) for name, field in component.model_fields.items()
-        },
+        "summary": (component.__doc__ or "").partition("\n")[0],
+        "fields": describe_fields(component),
     }
-
-
-def _field(field: FieldInfo) -> dict[str, str]:
-    """Describe one field by its type, its default and what it means."""
-    default = (
-        field.get_default(call_default_factory=True)
-        if not field.is_required()
-        else None
-    )
-    return {
-        "type": _type_name(field.annotation),
-        "default": "(required)" if field.is_required() else repr(default),
-        "description": field.description or "",
-    }
-
-
-def _type_name(annotation: Any) -> str:
-    """Write a type as it stands in code, such as `float` or `int | None`."""
-    if inspect.isclass(annotation) and not hasattr(annotation, "__args__"):
-        return annotation.__name__
-    return re.sub(r"\b(?:[a-z]\w*\.)+(?=\w)", "", str(annotation))
 
 
 def catalogue_table() -> Table:
-    """Return the catalogue as a table for a terminal."""
+    """Return the catalogue as a table for a terminal, with the names that Python has."""
+    known = public_names(raysafl.__all__)
     out = Table("family", "name", "what it does")
     for family, components in catalogue().items():
         for name, entry in components.items():
-            out.add_row(family, name, Text(entry["summary"]))
+            out.add_row(family, known.get(name, name), Text(entry["summary"]))
             family = ""
         out.add_section()
     return out

@@ -102,7 +102,7 @@ def preview(
 def _runs(sweep: Sweep, labels: Mapping[str, str]) -> dict[str, Run]:
     """Return the runs with these labels, by their labels as text."""
     if not sweep.is_grid:
-        if sweep.base is None or labels:
+        if not isinstance(sweep.base, Run) or labels:
             why = "no labels to choose by" if labels else "nothing to show beforehand"
             raise ValueError(
                 f"sweep '{sweep.name}' samples its runs, so there is {why}"

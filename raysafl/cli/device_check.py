@@ -7,7 +7,7 @@ from torch import Tensor
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.text import format_bytes
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks, Training
 from raysafl.models import CNN, FlatModel, Logistic
 from raysafl.objectives import PLAIN
 from raysafl.training.trainer import LocalTrainer
@@ -103,18 +103,5 @@ def _step(model: Model, device: str, engine: str) -> Tensor:
     )
     w_P = 0.1 * torch.from_numpy(rng.normal(size=flat.num_parameters)).float()
     local = LocalTraining(lr=0.1, batch_size=SAMPLES, steps=1)
-    tasks = [
-        Task(
-            cell=0,
-            client=client,
-            w_P=w_P,
-            local=local,
-            seed=0,
-            round=0,
-            call=1,
-            offset_P=None,
-            prox=0.0,
-        )
-        for client in range(CLIENTS)
-    ]
-    return trainer.train(tasks).delta_MP
+    asked = Training(0, range(CLIENTS), w_P, local, seed=0, round=0, call=1)
+    return trainer.train(Tasks.of([asked])).delta_MP

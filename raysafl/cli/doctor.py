@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from raysafl.cli.device_check import check_gpu
+from raysafl.cluster.gpus import in_words, why_unseen
 from raysafl.core.needs import OPTIONAL, is_installed
 from raysafl.data import data_root
-from raysafl.runtime.gpus import in_words, why_unseen
 from raysafl.storage.paths import Location
 from raysafl.storage.redaction import redacted
 from raysafl.tracking.client import default_uri, ping
@@ -131,7 +131,7 @@ def check_ray() -> str:
     # Imported here, because Ray may be missing.
     import ray
 
-    from raysafl.runtime.ray_session import ray_session
+    from raysafl.cluster.ray_session import ray_session
 
     with ray_session(None):
         has = ray.cluster_resources()

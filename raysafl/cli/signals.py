@@ -22,8 +22,10 @@ NAMES = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "SIGHUP (the terminal was closed)",
 }
-# The seconds after which a signal that Python ignored is sent again.
+# The seconds after which a signal that came at a bad moment is sent again.
 AGAIN_SECONDS = 0.1
+# The file that frames of Python's own import name.
+IMPORT = "<frozen importlib"
 # The signals that arrived while the command worked, in their order.
 _arrived: list[int] = []
 
@@ -34,8 +36,9 @@ def end_at_once() -> None:
     A signal that the caller has the process ignore (`nohup`, or a shell's background
     job) stays ignored.
     """
-    for number in _heeded():
-        signal.signal(number, _on_signal)
+    for number in NAMES:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _on_signal)
 
 
 @contextmanager
@@ -90,11 +93,6 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _heeded() -> list[signal.Signals]:
-    """Return the signals that this process does not ignore."""
-    return [n for n in NAMES if signal.getsignal(n) is not signal.SIG_IGN]
-
-
 def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
     """Say which signal came, and end the process."""
     # A buffered stream may be in the middle of a write, so it is passed by.
@@ -103,9 +101,18 @@ def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Remember which signal came, and unwind the command."""
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Remember which signal came, and unwind the command once it imports nothing.
+
+    An error in an import may be lost. In Python's own part of it, it would also leave a lock
+    taken, for which every other thread that imports something would wait for ever.
+    """
     _arrived.append(number)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(IMPORT):
+            _send_again()
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 
@@ -117,6 +124,11 @@ def _deliver_again(ignored: "sys.UnraisableHookArgs") -> None:
     if not (_arrived and issubclass(ignored.exc_type, KeyboardInterrupt)):
         sys.__unraisablehook__(ignored)
         return
+    _send_again()
+
+
+def _send_again() -> None:
+    """Send the last signal again a moment later."""
     again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), _arrived[-1]))
     again.daemon = True
     again.start()

@@ -5,14 +5,21 @@ that Ctrl-C ends the command plainly from the first moment on.
 """
 
 import atexit
+import gc
 import sys
 
 from raysafl.cli import output, signals
+
+# After so many searches among newer objects, Python looks for garbage among all objects. By
+# default it does so after 10, and a short sweep would spend a second on modules that it needs.
+SEARCHES_AMONG_NEWER = 150
 
 
 def main() -> None:
     """Run the command line in a process of its own."""
     signals.end_at_once()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, SEARCHES_AMONG_NEWER)
     out = output.forgive()
     code = 1
 

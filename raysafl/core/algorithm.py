@@ -17,12 +17,15 @@ a run and have them trained as one batch.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
-from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
 from raysafl.core.component import Component
@@ -30,6 +33,11 @@ from raysafl.core.participation import Participation
 from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.rates import RateSchedule
+
+# A number, or an array of numbers.
+Count = TypeVar("Count", int, NDArray[np.int64])
+# What clients keep of their optimizers, where they keep nothing.
+NOTHING_KEPT = torch.empty(0, 0, 0)
 
 
 class LocalTraining(Component):
@@ -47,22 +55,25 @@ class LocalTraining(Component):
     With `optimizer="sgd"`, v <- momentum * v + d and w <- w - lr * v; with "adam", d
     goes through Adam with torch's constants (betas 0.9 and 0.999, eps 1e-8). Both equal
     `torch.optim`. Momentum and Adam's moments start at zero in every round and at every
-    client, and are not sent. The papers leave this open; it is the usual choice.
+    client, and are not sent. The papers leave this open; it is the usual choice. With
+    `ContinuedTraining` each client keeps them.
 
     The learning rate of round t, counted from 0, is
 
-        lr * decay^(number of milestones <= t) * schedule.factor(t),
+        lr * schedule.factor(t),
 
-    without the last factor if there is no `schedule`. For example, `milestones=[5000]`
-    halves it from round 5,000 on, as FAST does (docs/papers.md#fast), and
-    `schedule=CosineRate()` lets it fall along a cosine over the rounds of the run.
+    or lr if there is no `schedule`. For example, `schedule=CosineRate()` lets it fall
+    along a cosine over the rounds of the run, and `StepRate(milestones=[5000])` halves
+    it from round 5,000 on.
 
     Raises:
         ValueError: Not exactly one of `epochs` and `steps` is given, or `momentum` is
             given for Adam.
 
     Example:
-        >>> local = LocalTraining(lr=0.1, batch_size=32, epochs=2, milestones=[10])
+        >>> from raysafl.core.rates import StepRate
+        >>> steps = StepRate(milestones=[10])
+        >>> local = LocalTraining(lr=0.1, batch_size=32, epochs=2, schedule=steps)
         >>> local.num_steps(samples=100)  # 4 mini-batches a pass, 2 passes
         8
         >>> local.rate(9), local.rate(10)
@@ -70,7 +81,7 @@ class LocalTraining(Component):
     """
 
     lr: float = Field(
-        gt=0, description="learning rate of a local step, before any decay"
+        gt=0, description="learning rate of a local step, before its schedule"
     )
     batch_size: int = Field(gt=0, description="samples per mini-batch")
     epochs: int | None = Field(
@@ -94,17 +105,10 @@ class LocalTraining(Component):
     weight_decay: float = Field(
         default=0.0, ge=0, description="weight of the L2 term, added to the gradient"
     )
-    milestones: list[PositiveInt] = Field(
-        default=[],
-        description="rounds from which on the learning rate decays once more",
-    )
-    decay: float = Field(
-        default=0.5, gt=0, description="factor of the learning rate at each milestone"
-    )
     schedule: SerializeAsAny[RateSchedule] | None = Field(
         default=None,
         description="how the learning rate changes over the rounds, such as "
-        "CosineRate(); None: by the milestones alone",
+        "CosineRate(); None: it stays",
     )
     clip_norm: float | None = Field(
         default=None,
@@ -123,11 +127,29 @@ class LocalTraining(Component):
             )
         return self
 
-    def num_steps(self, samples: int) -> int:
-        """Return the number K of local steps on a dataset with this many samples."""
-        # The last batch of a pass may be short, so the number is rounded up.
-        batches_per_pass = -(-samples // self.batch_size)
-        return self.steps or (self.epochs or 0) * batches_per_pass
+    @property
+    def num_moments(self) -> int:
+        """The number of vectors [P] that a client keeps of its optimizer."""
+        return 0
+
+    def batches_per_pass(self, samples: Count) -> Count:
+        """Return the number of mini-batches of one pass; the last one may be short."""
+        return -(-samples // self.batch_size)
+
+    def num_steps(self, samples: Count, before: Count | int = 0) -> Count | int:
+        """Return the number K of local steps on a dataset with this many samples.
+
+        Args:
+            samples: The number of samples, or an array of such numbers.
+            before: The number of steps that the client has taken in earlier rounds,
+                which matters to `ContinuedTraining` alone.
+        """
+        return self.steps or (self.epochs or 0) * self.batches_per_pass(samples)
+
+    def begun_anew(self, **changes: Any) -> "LocalTraining":
+        """Return this training, with some changes, as one that keeps nothing."""
+        own = {name: getattr(self, name) for name in LocalTraining.model_fields}
+        return LocalTraining(**own | changes)
 
     def rate(self, round: int) -> float:
         """Return the learning rate of every local step of a round, counted from 0.
@@ -135,8 +157,9 @@ class LocalTraining(Component):
         Raises:
             ValueError: The schedule depends on the run's number of rounds; see `over`.
         """
-        rate = self.lr * self.decay ** sum(start <= round for start in self.milestones)
-        return rate if self.schedule is None else rate * self.schedule.factor(round)
+        if self.schedule is None:
+            return self.lr
+        return self.lr * self.schedule.factor(round)
 
     def over(self, rounds: int) -> Self:
         """Return this training for a run of that many rounds; see `RateSchedule.over`."""
@@ -159,6 +182,80 @@ class LocalTraining(Component):
                     f"that nothing would be learnt; change schedule={self.schedule!r}, "
                     f"or the {rounds} rounds of the run"
                 )
+
+
+class ContinuedTraining(LocalTraining):
+    """Local training that a client goes on with in the next round in which it comes.
+
+    With `steps` = K, a client goes through its data pass by pass, whatever the rounds.
+    A pass over n samples is cut into S = ceil(n / batch_size) mini-batches. A client
+    that has taken k steps so far takes
+
+        min(K, S - k mod S)
+
+    steps more: it stops where its pass ends, also before its K-th step, and begins a
+    new pass in the next round in which it comes. With `epochs`, each round has whole
+    passes, as in `LocalTraining`.
+
+    With `keep_optimizer`, the momentum v, or Adam's moments and its number of steps, are
+    those with which the client's last training ended. They are the client's own memory
+    and move no bytes.
+
+    It can be the `local` of a run, and nothing else: what the server trains with, and
+    any other training that an algorithm asks for, begins anew.
+
+    Source: the code of FAST (docs/papers.md#fast), with one optimizer object and one
+    data loader for each client, which no round resets.
+
+    Raises:
+        ValueError: There is no optimizer to keep, because it is SGD without momentum.
+
+    Example:
+        >>> local = ContinuedTraining(lr=0.1, batch_size=32, steps=3, momentum=0.9)
+        >>> before = [0, 3, 4, 7]  # 4 mini-batches a pass
+        >>> [local.num_steps(samples=100, before=k) for k in before]
+        [3, 1, 3, 1]
+    """
+
+    keep_optimizer: bool = Field(
+        default=True,
+        description="whether a client keeps its momentum, or Adam's moments, from one "
+        "round in which it comes to the next",
+    )
+    shuffle: bool = Field(
+        default=True,
+        description="whether each pass has an order of its own; otherwise each has the "
+        "order in which the partition gave the client its samples",
+    )
+
+    @model_validator(mode="after")
+    def _keeps_something(self) -> "ContinuedTraining":
+        if self.keep_optimizer and not self.num_moments:
+            raise ValueError(
+                "SGD without momentum has nothing to keep from round to round; give "
+                'momentum=... or optimizer="adam", or say keep_optimizer=False'
+            )
+        return self
+
+    @property
+    def num_moments(self) -> int:
+        """The number of vectors [P] that a client keeps of its optimizer."""
+        buffers = 2 if self.optimizer == "adam" else int(self.momentum > 0)
+        return buffers if self.keep_optimizer else 0
+
+    def num_steps(self, samples: Count, before: Count | int = 0) -> Count | int:
+        """Return the number of local steps of one round, as the class describes."""
+        if self.steps is None:
+            return super().num_steps(samples)
+        batches = self.batches_per_pass(samples)
+        left = batches - before % batches
+        # The lesser one, also of arrays.
+        return left - (left > self.steps) * (left - self.steps)
+
+
+def by_steps(local: LocalTraining) -> Hashable:
+    """Return by what local trainings differ in `num_steps` and in the size of batches."""
+    return type(local), local.batch_size, local.epochs, local.steps
 
 
 @dataclass(frozen=True)
@@ -291,6 +388,8 @@ class Update(NamedTuple):
         loss_M: The mean loss of the samples seen, while training.
         accuracy_M: The share of the samples seen that was classified correctly; NaN if
             the objective has no accuracy.
+        moments_MVP: The V vectors that each client keeps of its optimizer. They are for
+            the simulation; an algorithm finds none.
     """
 
     delta_MP: Tensor
@@ -299,6 +398,7 @@ class Update(NamedTuple):
     samples_M: Tensor
     loss_M: Tensor
     accuracy_M: Tensor
+    moments_MVP: Tensor = NOTHING_KEPT
 
     @property
     def own_MP(self) -> Tensor:
@@ -319,6 +419,7 @@ class MeanUpdate(NamedTuple):
         samples_M: See `Update`.
         loss_M: See `Update`.
         accuracy_M: See `Update`.
+        moments_MVP: See `Update`.
     """
 
     delta_P: Tensor
@@ -327,6 +428,7 @@ class MeanUpdate(NamedTuple):
     samples_M: Tensor
     loss_M: Tensor
     accuracy_M: Tensor
+    moments_MVP: Tensor = NOTHING_KEPT
 
 
 Round: TypeAlias = Generator[Request | CountSamples, Any, State]
@@ -407,6 +509,10 @@ class Algorithm(Component):
     """
 
     abstract: ClassVar[bool] = True
+    _memory: ClassVar[str] = (
+        "What an algorithm remembers belongs in the State that `round` returns, as "
+        "replace(state, server={**state.server, 'v': ...}), where v is a tensor"
+    )
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False

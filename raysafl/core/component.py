@@ -12,7 +12,7 @@ A run's id is a hash of it.
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,19 +25,23 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import PydanticSerializationError
 
-from raysafl.core.text import nearest
+from raysafl.core.fields import TELLS_FIELDS
+from raysafl.core.text import class_name, closest, in_brief, nearest
 
+# The namespaces that hold the built-in components.
 BUILT_IN = (
     "raysafl.algorithms",
     "raysafl.data",
     "raysafl.models",
     "raysafl.objectives",
     "raysafl.participation",
+    "raysafl.training",
 )
 
 
-class Component(BaseModel):
+class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     """A checked, immutable piece of configuration that can be written as JSON.
 
     Example:
@@ -56,12 +60,27 @@ class Component(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     # True for base classes such as `Algorithm`, which no configuration can name.
     abstract: ClassVar[bool] = False
+    # Where a class of the user's keeps what it remembers, for a message; empty: nowhere.
+    _memory: ClassVar[str] = ""
 
-    def __init__(self, /, **fields: Any) -> None:
+    def __init__(self, /, *values: Any, **fields: Any) -> None:
+        if values:
+            raise ValueError(_fields_by_name(type(self), values))
         try:
             super().__init__(**fields)
         except ValidationError as error:
             raise ValueError(f"{type(self).__name__}: {explain(error)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except ValidationError:
+            kind = type(self).__name__
+            copy = f"Take .replace({name}=...) for a changed copy"
+            raise ValueError(
+                f"{kind}.{name} cannot be set: a {kind} never changes after it was made. "
+                f"{copy if name in type(self).model_fields else self._memory or copy}"
+            ) from None
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
@@ -88,6 +107,12 @@ class Component(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, type) and issubclass(value, Component):
+            needed = any(f.is_required() for f in value.model_fields.values())
+            raise ValueError(
+                f"{value.__name__} is a class; give one of its kind: "
+                f"{value.__name__}({'...' if needed else ''})"
+            )
         if not isinstance(value, Mapping):
             return build(value)
         fields = {
@@ -153,9 +178,11 @@ class Component(BaseModel):
 
         Its keys are sorted and it has no spaces. A run's id is a hash of this text.
         """
-        return json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")
-        )
+        try:
+            tree = self.model_dump(mode="json")
+        except PydanticSerializationError as error:
+            raise ValueError(_why_no_json(self, error)) from None
+        return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -176,6 +203,60 @@ class Component(BaseModel):
     def flat(self) -> dict[str, Any]:
         """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
+
+
+def _fields_by_name(kind: type[Component], values: Sequence[Any]) -> str:
+    """Say that fields are given by name, and how these ones would be."""
+    names = list(kind.model_fields)
+    given = [f"{n}={v!r}" for n, v in zip(names, values, strict=False)]
+    return (
+        f"{kind.__name__} takes its fields by name, and {len(values)} values were given "
+        f"without one; give {kind.__name__}({', '.join(given)}) (its fields are "
+        f"{', '.join(names) or 'none'})"
+    )
+
+
+def _why_no_json(whole: Component, error: Exception) -> str:
+    """Name the innermost field that cannot be written as JSON, which is told last."""
+    why = str(error)
+    for part in whole.components():
+        for name, value in part:
+            try:
+                part.model_dump(mode="json", include={name})
+            except PydanticSerializationError:
+                why = (
+                    f"{class_name(type(part))}: the field {name} is {in_brief(value)}, which "
+                    "has no JSON, and a run's id is a hash of its JSON; give numbers, "
+                    "texts, lists or components, and write a function as a method of the class"
+                )
+    return why
+
+
+def public_names(top: Iterable[str]) -> dict[str, str]:
+    """Map each name of `import raysafl` to itself, as `SCAFFOLD` to `algorithms.SCAFFOLD`.
+
+    Args:
+        top: the names that stand in no namespace.
+    """
+    spaced = {
+        name: f"{space}.{name}".removeprefix("raysafl.")
+        for space in BUILT_IN
+        for name in importlib.import_module(space).__all__
+    }
+    return spaced | {name: name for name in top}
+
+
+def nearest_name(name: str, top: Iterable[str]) -> str:
+    """Say what `import raysafl` has that an unknown name is nearest to.
+
+    Args:
+        name: the unknown name.
+        top: the names that stand in no namespace.
+    """
+    known = public_names(top)
+    close = known.get(closest(name, known))
+    hint = f"did you mean '{close}'?" if close else "dir(raysafl) lists its names"
+    return f"raysafl has no '{name}': {hint}"
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

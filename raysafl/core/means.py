@@ -5,7 +5,9 @@ A mean of updates is usually computed where they were trained, from exact sums
 averaged computes the mean itself, by the function here, which gives the same bits.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # The unit of exact sums is 2^-40, as in `raysafl.kernels.sums`.
@@ -44,3 +46,23 @@ def mean_of_rows(row_MP: Tensor, weight_M: Tensor | None = None) -> Tensor:
         weighted_P = row_P if weight == 1.0 else row_P * weight
         sum_P += (weighted_P.double() * UNITS).round_()
     return (sum_P / (UNITS * len(row_MP))).float()
+
+
+def weighted_sums(
+    weight_NG: NDArray[np.float64], sums_Gn: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return weighted sums over groups, [N, n].
+
+    They are added in the order of the groups: a matrix product would be rounded
+    differently for other numbers of rows.
+
+    Args:
+        weight_NG: The weight of each group in each of N sums.
+        sums_Gn: What is summed.
+    """
+    total_Nn = np.zeros((len(weight_NG), sums_Gn.shape[1]))
+    for weight_N, sums_n in zip(weight_NG.T, sums_Gn, strict=True):
+        # A loss may be infinite in a group that does not count.
+        some = np.flatnonzero(weight_N)
+        total_Nn[some] += weight_N[some, None] * sums_n
+    return total_Nn

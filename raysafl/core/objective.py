@@ -12,9 +12,11 @@ computed. The built-in objectives are in `raysafl.objectives`.
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +25,9 @@ from torch import Tensor
 
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset
-from raysafl.core.users_parts import in_brief, method_name
+from raysafl.core.record import ColumnDescription, further_column
+from raysafl.core.text import in_brief
+from raysafl.core.users_parts import method_name
 
 Value: TypeAlias = float | list[float]
 """The value of a metric: a number, or a list of them."""
@@ -141,23 +145,6 @@ class ClientStatistic:
     value: Callable[[NDArray[np.float64]], float]
     is_fraction: bool = False
     higher_is_better: bool = True
-
-
-@dataclass(frozen=True)
-class MetricColumn:
-    """What is known about a column of the results that an objective measures.
-
-    Args:
-        meaning: What a value is, as one phrase.
-        is_fraction: Whether a value is a fraction, which tables show in per cent.
-        higher_is_better: Whether a higher value is better.
-        is_list: Whether a value is a list of numbers.
-    """
-
-    meaning: str
-    is_fraction: bool
-    higher_is_better: bool
-    is_list: bool
 
 
 class Objective(Component):
@@ -319,6 +306,47 @@ def measures_of(objective: Objective, num_outputs: int) -> dict[str, Metric]:
     return {**metrics, "loss": loss}
 
 
+@dataclass(frozen=True)
+class Measures:
+    """Everything that is measured of a model, from one vector of sums.
+
+    Args:
+        metrics: The objective's metrics by name, then the mean loss as `loss`.
+        sizes: The number of sums of each, which stand in this order.
+    """
+
+    metrics: Mapping[str, Metric]
+    sizes: Mapping[str, int]
+
+    @cached_property
+    def _parts(self) -> dict[str, slice]:
+        """Where the sums of each metric stand."""
+        stops = accumulate(self.sizes.values())
+        return {
+            name: slice(stop - size, stop)
+            for (name, size), stop in zip(self.sizes.items(), stops, strict=True)
+        }
+
+    def values(self, sums_n: Sums, count: int) -> dict[str, Value]:
+        """Compute the value of each metric.
+
+        Args:
+            sums_n: The sums of all metrics over some samples.
+            count: The number of the samples.
+        """
+        return {
+            name: metric.value(sums_n[self._parts[name]], count)
+            for name, metric in self.metrics.items()
+        }
+
+    def value(self, name: str, sums_n: Sums, count: int) -> float:
+        """Compute the value of one metric that is a number; NaN without samples."""
+        if not count:
+            return float("nan")
+        value: Any = self.metrics[name].value(sums_n[self._parts[name]], count)
+        return float(value)
+
+
 def client_statistics_of(objective: Objective) -> dict[str, ClientStatistic]:
     """Return the objective's statistics over clients by the columns that they become.
 
@@ -332,8 +360,8 @@ def client_statistics_of(objective: Objective) -> dict[str, ClientStatistic]:
         ):
             raise ValueError(
                 f"{_client_statistics(objective)} gives {name!r}: {in_brief(statistic)}; "
-                "a name begins with a small letter and consists of small letters, digits "
-                'and _, and what it names is such as fl.ClientStatistic("lowest", np.min)'
+                "a name begins with a small letter and consists of small letters, digits and "
+                '_, and what it names is such as fl.objectives.ClientStatistic("lowest", np.min)'
             )
     return {f"clients_{name}": statistic for name, statistic in statistics.items()}
 
@@ -378,7 +406,7 @@ def metric_columns(
     num_outputs: int | None = None,
     prefix: str = "test",
     where: str = "the test set",
-) -> dict[str, MetricColumn]:
+) -> dict[str, ColumnDescription]:
     """Declare the columns that an objective measures on one set of samples.
 
     Args:
@@ -390,7 +418,7 @@ def metric_columns(
     """
     measures = measures_of(objective, num_outputs or UNKNOWN_OUTPUTS)
     return {
-        f"{prefix}_{name}": MetricColumn(
+        f"{prefix}_{name}": further_column(
             f"{metric.meaning}, of the global model on {where}",
             metric.is_fraction,
             metric.higher_is_better,

@@ -71,6 +71,9 @@ class Participation(Component):
     """
 
     abstract: ClassVar[bool] = True
+    _memory: ClassVar[str] = (
+        "What a policy remembers belongs in the state that `pick` returns beside the cohort"
+    )
 
     def check(self, num_clients: int) -> None:
         """Raise a ValueError if the policy cannot serve this number of clients."""
@@ -113,6 +116,16 @@ class Participation(Component):
         trained.
         """
         return None
+
+    @property
+    def goes_by_passes(self) -> bool:
+        """Whether the accuracy given to `pick` is the mean of running accuracies.
+
+        Each client of the cohort has one: the share of the samples that it classified
+        correctly while it trained, since its present pass over its data began. Only
+        `ContinuedTraining` in steps has such passes.
+        """
+        return False
 
     @abstractmethod
     def pick(

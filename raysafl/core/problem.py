@@ -14,9 +14,11 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from raysafl.core.augmentation import Augmentation
 from raysafl.core.client_indices import ClientIndices, as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
+from raysafl.core.users_parts import method_name
 
 # Ids that stand for no single client: the server with its own data, and all clients'
 # data as one, for centralised SGD.
@@ -69,6 +71,8 @@ class Samples:
         users: [n] the number of the user who made each sample, from 0, or -1 for
             nobody; None if the dataset does not say.
         columns: what else is known of each sample, by name; no part of its input.
+        augment: how images are changed at random when a local step reads them; None:
+            not at all.
     """
 
     x: NDArray[Any]
@@ -77,6 +81,7 @@ class Samples:
     shift: float = 0.0
     users: NDArray[np.int64] | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
+    augment: Augmentation | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -103,6 +108,27 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Features:
+    """How the features [n, D] of a table became inputs, which a kept model repeats.
+
+    Attributes:
+        names: [D] the features' names, in the order of the inputs; empty: they have none.
+        mean: [D] what was subtracted from each; empty: they are not standardised.
+        std: [D] what each was then divided by; empty: they are not standardised.
+    """
+
+    names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def standardised(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Return features [n, D] as inputs; float32 if they are standardised."""
+        if self.mean:
+            x = ((x - np.array(self.mean)) / np.array(self.std)).astype(np.float32)
+        return x
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A training set and a test set with targets of the same kind.
 
@@ -115,6 +141,8 @@ class Dataset:
         names: the names of the classes, or none if they are not known.
         outside: how many of the last training samples were appended for the server,
             which alone may hold them.
+        features: how the features of a table became inputs.
+        targets: the names of the columns of the target, or none if it has none.
     """
 
     name: str
@@ -123,6 +151,8 @@ class Dataset:
     num_classes: int
     names: tuple[str, ...] = ()
     outside: int = 0
+    features: Features = Features()
+    targets: tuple[str, ...] = ()
 
     @property
     def has_labels(self) -> bool:
@@ -162,9 +192,9 @@ class Split:
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""
-        if client == EVERYONE:
-            return self.clients.concatenated()
-        return self.server if client == SERVER else self.clients[client]
+        if client >= 0:
+            return self.clients.samples_of(client)
+        return self.server if client == SERVER else self.clients.concatenated()
 
     def size(self, client: int) -> int:
         """Return how many samples a client, SERVER or EVERYONE holds."""
@@ -247,6 +277,11 @@ class FederatedData(Component):
             ValueError: the dataset has too few samples or classes for this split.
         """
 
+    @property
+    def splitter(self) -> str:
+        """The name of the method that says who holds which samples, for messages."""
+        return method_name(self, FederatedData, "split")
+
     def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
         """Return the name of each client, or nothing if clients have none.
 
@@ -261,14 +296,14 @@ class Model(Component):
     """A recipe for an `nn.Module`: the base class of all models.
 
     To bring a model of your own, define a subclass with `build` in your own file; see
-    `raysafl.models` for an example. Buffers, such as BatchNorm's running statistics,
-    and random layers other than `nn.Dropout` are refused.
+    `raysafl.models` for an example. Buffers that training changes, such as BatchNorm's
+    running statistics, and random layers other than `nn.Dropout` are refused.
 
     Parameters that `build` returns with `requires_grad=False` are frozen, for example
-    those of a pre-trained backbone: they are used as they are, and neither trained nor
-    sent nor counted as traffic. All replicates share them. If they are drawn at random,
-    all runs of the same model share them too; a field of yours that `build` takes as
-    their seed gives others.
+    those of a pre-trained backbone, and so are buffers, for example a causal mask: they
+    are used as they are, and neither trained nor sent nor counted as traffic. All
+    replicates share them. If they are drawn at random, all runs of the same model share
+    them too; a field of yours that `build` takes as their seed gives others.
     """
 
     abstract: ClassVar[bool] = True
@@ -280,6 +315,14 @@ class Model(Component):
         "convolutions to 10 bits, and is float32 on a CPU. Parameters, gradients and "
         "averages stay float32.",
     )
+
+    def outputs_for(self, num_classes: int) -> int:
+        """Return the number of outputs that a module has which `build` makes.
+
+        A network may have more of them than there are classes. The further ones stand
+        for classes of which there are no samples.
+        """
+        return num_classes
 
     @abstractmethod
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:

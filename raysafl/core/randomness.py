@@ -1,6 +1,7 @@
 """Random streams: generators that depend on seed, round, purpose and client alone."""
 
 import zlib
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,12 @@ class _Words(np.random.SeedSequence):
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
         """Return the words; Philox asks for two of 64 bits."""
         return self.words
+
+
+@lru_cache(maxsize=1024)
+def checksum(purpose: str) -> int:
+    """Return the number of a purpose, which is a part of a generator's key."""
+    return zlib.crc32(purpose.encode())
 
 
 class Key(NamedTuple):
@@ -54,7 +61,7 @@ class Key(NamedTuple):
             purpose: what is drawn, such as "cohort"; equal purposes draw equal numbers.
             client: the client that the numbers are for, if they are for one.
         """
-        key = np.array([self.seed, zlib.crc32(purpose.encode())], np.uint64)
+        key = np.array([self.seed, checksum(purpose)], np.uint64)
 
         # The server's number is -1. Adding one makes every client's number fit an
         # unsigned word.

@@ -1,15 +1,14 @@
 """Learning-rate schedules: how the learning rate changes from round to round.
 
 A schedule gives a factor for each round, by which `LocalTraining.lr` is multiplied. So
-`lr` stays one number, which a sweep can vary. Step decay needs no schedule: it is
-`LocalTraining(milestones=..., decay=...)`.
+`lr` stays one number, which a sweep can vary.
 """
 
 import math
 from abc import abstractmethod
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, PositiveInt, SerializeAsAny
 
 from raysafl.core.component import Component
 
@@ -120,6 +119,32 @@ class WarmUpRate(RateSchedule):
         if self.then is None:
             return self
         return self.replace(then=self.then.over(max(1, rounds - self.rounds)))
+
+
+class StepRate(RateSchedule):
+    """The learning rate is multiplied by `decay` at each milestone.
+
+        factor(t) = decay^(number of milestones <= t)
+
+    This is `MultiStepLR` of torch with one step of the scheduler per round. FAST halves
+    the rate from round 5,000 on (docs/papers.md#fast).
+
+    Example:
+        >>> [StepRate(milestones=[2, 4]).factor(t) for t in range(5)]
+        [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    milestones: list[PositiveInt] = Field(
+        min_length=1,
+        description="rounds from which on the learning rate decays once more",
+    )
+    decay: float = Field(
+        default=0.5, gt=0, description="factor of the learning rate at each milestone"
+    )
+
+    def factor(self, round: int) -> float:
+        """Return the factor of the equation above."""
+        return self.decay ** sum(start <= round for start in self.milestones)
 
 
 class ListedRate(RateSchedule):

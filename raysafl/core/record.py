@@ -71,9 +71,12 @@ class ColumnDescription:
         return self.summary is Summary.MEAN and self.type == "float64"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Record:
     """The results of one evaluated round of one replicate.
+
+    It is not frozen because its round fills it in step by step: the measures of clients
+    come last, and the time when all replicates are done.
 
     To add a column, add a field here and have the simulation fill it.
     """
@@ -146,7 +149,7 @@ class Record:
             "float64",
             "mean accuracy over the samples that the last client round's cohort trained "
             "on, measured while it trained; under an adaptive policy the accuracy that the "
-            "policy measures; empty if the objective has no accuracy",
+            "policy goes by; empty if the objective has no accuracy",
             Summary.MEAN,
             is_fraction=True,
         ),

@@ -1,13 +1,29 @@
 """Text for people: nearest names, numbers of bytes, no control characters."""
 
 import difflib
+import inspect
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 # Characters that move a terminal's cursor, change its title or turn text round.
 CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
 )
+# The largest number of characters by which `in_brief` describes a value.
+LONGEST = 120
+# What other programs and papers call a field of ours, where no letters are alike.
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
+    **dict.fromkeys(("users", "num_users", "devices"), "clients"),
+    **dict.fromkeys(("iterations", "communication_rounds"), "rounds"),
+    **dict.fromkeys(("seeds", "num_seeds", "repeats"), "replicates"),
+    **dict.fromkeys(("policy", "client_sampling"), "participation"),
+    "minibatch": "batch_size",
+    "passes": "epochs",
+    "l2": "weight_decay",
+    "mu": "prox",
+}
 
 
 def printable(text: str) -> str:
@@ -32,10 +48,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
         '(known: FedAvg, FedProx)'
     """
     names = sorted(known)
-    by_lower_case = {known_name.lower(): known_name for known_name in names}
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
-    hint = f"did you mean '{by_lower_case[close[0]]}'? " if close else ""
+    close = closest(name, names)
+    hint = f"did you mean '{close}'? " if close else ""
     return f"{hint}(known: {', '.join(names)})"
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar or means the same; empty if none is."""
+    by_lower_case = {known_name.lower(): known_name for known_name in known}
+    if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
+        return by_lower_case[twin or ""]
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
+    return by_lower_case[close[0]] if close else ""
 
 
 def format_bytes(count: float) -> str:
@@ -50,3 +74,44 @@ def format_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as `41.3 s`, `12 min 5 s` or `3 h 20 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(n: int, noun: str) -> str:
+    """Write a number of things, such as `1 entry` or `2 entries`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{n} {noun if n == 1 else plural}"
+
+
+def class_name(kind: type) -> str:
+    """Name a class, with its file and line if they are known, as `Median (mine.py:12)`."""
+    try:
+        file = Path(inspect.getfile(kind)).name
+        return f"{kind.__name__} ({file}:{inspect.getsourcelines(kind)[1]})"
+    # A class of a text that Python has executed has no file.
+    except (OSError, TypeError):
+        return kind.__name__
+
+
+def in_brief(value: object) -> str:
+    """Describe a value that was not expected, on one line of an error message.
+
+    Example:
+        >>> import torch
+        >>> in_brief(None), in_brief([1, 2]), in_brief(torch.zeros(2, 3))
+        ('None', '[1, 2]', 'a Tensor of shape [2, 3]')
+    """
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} of shape {list(shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -5,9 +5,6 @@ from typing import Any
 
 from raysafl.core.component import Component
 
-# The largest number of characters by which `in_brief` describes a value.
-LONGEST = 120
-
 
 def is_users_class(kind: type) -> bool:
     """Return whether a class was defined outside of raysafl."""
@@ -56,18 +53,3 @@ def method_name(component: Component, family: type[Component], method: str) -> s
     if code is None:
         return name
     return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
-
-
-def in_brief(value: object) -> str:
-    """Describe a value that was not expected, on one line of an error message.
-
-    Example:
-        >>> import torch
-        >>> in_brief(None), in_brief([1, 2]), in_brief(torch.zeros(2, 3))
-        ('None', '[1, 2]', 'a Tensor of shape [2, 3]')
-    """
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"a {type(value).__name__} of shape {list(shape)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

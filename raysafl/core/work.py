@@ -1,28 +1,37 @@
 """What a simulation asks of the machine that trains and evaluates.
 
-A simulation has one or more cells: one for each of its replicates. In each round it
-yields requests, which are data: `Training`, `TrainAccuracy` and `Evaluation`, and if its
-run evaluates clients one by one, `ClientEvaluation` and `PersonalEvaluation`. All of
-them name cells by their numbers, and so do the answers. Therefore the requests of many
-simulations can be merged into one, and each simulation finds its own cells in the
-answer.
+A round of a replicate yields requests, which are data. `Training` asks for the updates of
+some clients, and `Evaluation` for sums of measures over rows of the dataset that it names;
+what the sums mean, the simulation knows (`raysafl.simulation.scores`).
+`PersonalEvaluation` asks for both: sums over the test samples of clients whose models
+train first. Each is about one cell, and answers are given by the numbers of cells.
+Therefore requests of one kind, of many replicates, are carried out together, and each
+replicate finds its own cell in the answer.
+
+The machine makes `Tasks` of all trainings that it is asked for at a time: one table, with
+a row for each client that trains.
 
 Two classes of `raysafl.runtime` are a `Work`, which carries requests out: `Worker`
 computes in this process and is the readable reference, `OnActors` computes on Ray
 actors, with the same results.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining, MeanUpdate, Update
-from raysafl.core.objective import Value
-from raysafl.core.problem import FederatedData
+from raysafl.core.objective import Measures
+from raysafl.core.problem import Dataset, FederatedData
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
 
 
 class Cell(NamedTuple):
@@ -37,96 +46,305 @@ class Cell(NamedTuple):
     seed: int
 
 
-class Task(NamedTuple):
-    """One local training of one client in one cell: the unit of work.
+class Training(NamedTuple):
+    """A request to train clients of one cell; see `Work.train`.
 
     Args:
         cell: The number of the cell.
-        client: The client's id, SERVER or EVERYONE.
-        w_P: The parameters [P] that the training starts from.
+        clients: The M clients' ids, SERVER or EVERYONE.
+        w: The parameters from which all of them start [P], or a row for each [M, P].
         local: The local training.
         seed: The replicate's seed.
         round: The round; with seed, call and client it determines the mini-batches.
         call: The number of this request among those of the round, from 1 on, so that
             two requests of a round do not draw the same mini-batches. Trainings that
             only serve an evaluation have the number 0.
-        offset_P: A vector [P] that is added to every gradient, or None.
+        offset_MP: A vector [P] for each client that is added to all of its gradients.
         prox: Weight of the pull towards the start.
-        weight: The weight of its update in the mean of the cell's tasks, if that is
-            what is asked for. The weights of a cell's tasks have the mean 1.
-        max_norm: The L2 norm to which a longer update is scaled down; None: no limit.
+        averaged: Whether only the mean of the updates is needed.
+        weights: The weight of each update in the mean; they have the mean 1. None: all
+            weigh the same.
+        max_norm: The L2 norm to which a longer update is scaled down; infinity: no limit.
+        before: The number of steps that each client has taken in earlier rounds, if
+            training goes on (`ContinuedTraining`).
+        moments: For each client the vectors [P] that it has kept of its optimizer; empty
+            unless the answer is to hold those that it keeps next.
     """
 
     cell: int
-    client: int
-    w_P: Tensor
+    clients: Sequence[int]
+    w: Tensor
     local: LocalTraining
     seed: int
     round: int
     call: int
-    offset_P: Tensor | None
-    prox: float
-    weight: float = 1.0
-    max_norm: float | None = None
+    offset_MP: Tensor | None = None
+    prox: float = 0.0
+    averaged: bool = False
+    weights: Sequence[float] | None = None
+    max_norm: float = math.inf
+    before: Sequence[int] = ()
+    moments: Sequence[Sequence[Tensor]] = ()
+
+    @staticmethod
+    def carry_out(work: "Work", asked: "Sequence[Training]") -> "dict[int, Trained]":
+        """Have the clients of several cells trained."""
+        return work.train(asked)
+
+
+# The columns that are positions among vectors.
+VECTORS = ("start", "offset", "moments")
+COLUMNS = np.dtype(
+    [
+        *((name, np.int32) for name in ("cell", "client", "round", "call", "local")),
+        *((name, np.int32) for name in ("start", "offset", "moments", "averaged")),
+        ("seed", np.uint64),
+        ("before", np.int64),
+        *((name, np.float64) for name in ("rate", "prox", "weight", "max_norm")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Local trainings of clients, of any cells: one row for each, the unit of work.
+
+    Args:
+        columns: [T] rows of these columns. "cell", "client", "seed", "round", "call",
+            "prox", "weight", "max_norm" and "before" are as in `Training`. "rate" is the
+            learning rate. "local" is a position in `locals`. "start" and "offset" are
+            positions in `vectors`, and so is "moments", the first of the vectors that
+            the client has kept; -1 means that there is none. "averaged" is the number of
+            updates in the mean of the task's cell; 0 if its own update is asked for.
+        locals: Local trainings.
+        vectors: Vectors [P]. The tasks of one cell may share a start.
+
+    The tasks of one cell stand together.
+    """
+
+    columns: NDArray[Any]
+    locals: Sequence[LocalTraining]
+    vectors: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, asked: Sequence[Training]) -> Self:
+        """Return the tasks of some requests, in their order."""
+        rows: list[tuple[float, ...]] = []
+        clients: list[int] = []
+        vectors: list[Tensor] = []
+        number_of: dict[int, int] = {}
+        locals: list[LocalTraining] = []
+        # What differs between the tasks of a request: the values of a column from a row on.
+        varying: list[tuple[str, int, Sequence[float]]] = []
+
+        def put(column: str, own_vectors: Iterable[Tensor], each: int = 1) -> int:
+            at = len(vectors)
+            vectors.extend(own_vectors)
+            varying.append((column, first, range(at, len(vectors), each)))
+            return at
+
+        for own in asked:
+            first = len(clients)
+            clients += own.clients
+            local = own.local
+            number = number_of.setdefault(id(local), len(locals))
+            if number == len(locals):
+                locals.append(local)
+            start = len(vectors)
+            if own.w.ndim == 1:
+                vectors.append(own.w)
+            else:
+                put("start", own.w)
+            offset = moments = -1
+            if own.offset_MP is not None:
+                offset = put("offset", own.offset_MP)
+            if own.moments:
+                flat = (vector_P for kept in own.moments for vector_P in kept)
+                moments = put("moments", flat, local.num_moments)
+            if own.before:
+                varying.append(("before", first, own.before))
+            if own.weights is not None:
+                varying.append(("weight", first, own.weights))
+            averaged = len(own.clients) if own.averaged else 0
+            # In the order of the columns; what is 0 or 1 here is filled in below.
+            places = (own.cell, 0, own.round, own.call, number, start, offset, moments)
+            numbers = (local.rate(own.round), own.prox, 1.0, own.max_norm)
+            rows.append((*places, averaged, own.seed, 0, *numbers))
+        sizes = [len(own.clients) for own in asked]
+        columns = np.repeat(np.array(rows, COLUMNS), sizes)
+        columns["client"] = clients
+        for column, first, values in varying:
+            columns[column][first : first + len(values)] = values
+        return cls(columns, locals, vectors)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, some: slice | Ints | Sequence[int]) -> "Tasks":
+        return replace(self, columns=self.columns[some])
+
+    def cells(self) -> tuple[Ints, Ints]:
+        """Return where the tasks of each cell begin, and how many they are."""
+        cell_T = self.columns["cell"]
+        (changes,) = np.nonzero(cell_T[1:] != cell_T[:-1])
+        bounds = np.array([0, *(changes + 1).tolist(), len(cell_T)])
+        return bounds[:-1], bounds[1:] - bounds[:-1]
+
+    def alone(self) -> "Tasks":
+        """Return these tasks with the vectors that they need, and no others."""
+        columns = self.columns.copy()
+        is_needed_V = np.zeros(len(self.vectors), bool)
+        for name in VECTORS:
+            each = self.by_local(lambda local: local.num_moments)
+            for v in range(each.max() if name == "moments" else 1):
+                is_needed_V[columns[name][columns[name] >= 0] + v] = True
+        number_V = np.append(np.cumsum(is_needed_V) - 1, -1)
+        for name in VECTORS:
+            columns[name] = number_V[columns[name]]
+        (needed,) = np.nonzero(is_needed_V)
+        return Tasks(columns, self.locals, [self.vectors[i] for i in needed.tolist()])
+
+    def by_local(self, number: Callable[[LocalTraining], float]) -> NDArray[Any]:
+        """Return a number for each task that depends on its local training, [T]."""
+        numbers = np.array([number(local) for local in self.locals])
+        found: NDArray[Any] = numbers[self.columns["local"]]
+        return found
+
+    def alike(
+        self, key: Callable[[LocalTraining], Hashable]
+    ) -> Iterator[tuple[LocalTraining, NDArray[np.bool_]]]:
+        """Yield for each value of a key a local training, and which tasks have it, [T].
+
+        Args:
+            key: What is equal for local trainings that are treated alike.
+        """
+        first_of: dict[Hashable, int] = {}
+        numbers = [
+            first_of.setdefault(key(local), number)
+            for number, local in enumerate(self.locals)
+        ]
+        number_T = np.array(numbers)[self.columns["local"]]
+        for number in first_of.values():
+            yield self.locals[number], number_T == number
+
+    def distinct(self, name: Literal["start", "offset"]) -> tuple[list[Tensor], Ints]:
+        """Return the tasks' starts or offsets, each once, and which one each task has.
+
+        That of a task without an offset is zero.
+        """
+        used, which_T = np.unique(self.columns[name], return_inverse=True)
+        # The position -1 is that of the last one.
+        some = [*self.vectors, torch.zeros_like(self.vectors[0])]
+        return [some[i] for i in used.tolist()], which_T
+
+    def stacked(self, name: Literal["start", "offset"]) -> Tensor:
+        """Return the tasks' starts or offsets, [T, P]; zeros for one without an offset."""
+        rows = self.columns[name].tolist()
+        some = self.vectors
+        if min(rows) < 0:
+            # The position -1 is that of the last one.
+            some = [*self.vectors, torch.zeros_like(self.vectors[0])]
+        return torch.stack([some[i] for i in rows])
+
+
+class Trained(NamedTuple):
+    """What has become of the tasks of a cell.
+
+    Args:
+        update: The mean of their updates if that was asked for, else a row for each.
+        steps: The number of local steps that they took.
+        samples: The number of training samples that they saw, but for the server's.
+        loss: The sum of these samples' losses.
+        correct: How many of them were classified correctly; NaN if the objective has no
+            accuracy.
+    """
+
+    update: Update | MeanUpdate
+    steps: int
+    samples: int
+    loss: float
+    correct: float
 
 
 class NamedModel(NamedTuple):
-    """A model as its parameters by name, and what its recipe was called with.
+    """A model as its parameters by name.
 
     Args:
         trained: The parameters that are trained, by name.
-        frozen: The frozen parameters, by name.
-        input_shape: The shape of one sample.
-        num_outputs: The `num_classes` with which `Model.build` was called.
+        frozen: The frozen parameters and the buffers, by name.
     """
 
     trained: Mapping[str, Tensor]
     frozen: Mapping[str, Tensor]
-    input_shape: tuple[int, ...]
-    num_outputs: int
-
-
-Trained: TypeAlias = dict[int, Update | MeanUpdate]
-"""For each cell, its mean if it is averaged, else one row for each of its tasks."""
-
-Scores: TypeAlias = dict[int, dict[str, Value]]
-"""For each cell the value of each column, as {"test_loss": 0.3, "val_mae": ...}."""
-
-
-def scores_on(
-    prefix: str, cells: Iterable[int], values: Iterable[Mapping[str, Value]]
-) -> Scores:
-    """Return scores from what was measured of each cell on one set of samples.
-
-    Args:
-        prefix: what names the set in columns: `test` or `val`.
-        cells: the cells.
-        values: the value of each metric, for each cell.
-    """
-    return {
-        cell: {f"{prefix}_{name}": value for name, value in measured.items()}
-        for cell, measured in zip(cells, values, strict=True)
-    }
 
 
 TestsOn: TypeAlias = Literal["labels", "own"]
 """By which test samples a client is judged, see `raysafl.simulation.per_client.PerClient`."""
 
 
-class ClientScores(NamedTuple):
-    """How well one cell's model serves each of its clients.
+class Rows(NamedTuple):
+    """The name of some rows of the dataset, which depend on the cell that names them.
 
     Args:
-        quality_N: The value of the objective's `metric` on each client's test samples.
-        loss_N: The mean loss on them.
-        absent: The value of that metric on the test samples of the classes that clients
-            hold, but none that has trained so far; None if there is no such class, or
-            if samples have no class.
+        kind: The test set ("test"); the cell's validation samples ("validation"); the
+            training samples of some clients together ("train"); the test samples of
+            each class ("classes"); or those that belong to each client ("own"). The
+            last two are several groups of rows, the others are one.
+        clients: For "train" the clients, which may be SERVER or EVERYONE.
+        groups: The numbers of the groups that are meant; None: all.
     """
 
-    quality_N: NDArray[np.float64]
-    loss_N: NDArray[np.float64]
-    absent: float | None
+    kind: Literal["test", "validation", "train", "classes", "own"]
+    clients: tuple[int, ...] = ()
+    groups: tuple[int, ...] | None = None
+
+
+TEST = Rows("test")
+VALIDATION = Rows("validation")
+CLASSES = Rows("classes")
+OWN = Rows("own")
+
+RowsOfCells: TypeAlias = Mapping[int, Sequence[Rows]]
+"""For each cell the names of the rows on which its parameters are evaluated."""
+
+
+WeightedRows: TypeAlias = tuple[Rows, Sequence[float]]
+"""Rows, and by how much the sums over each of their groups count in one sum."""
+
+
+class GroupSums(NamedTuple):
+    """The sums over the groups of rows that a name means.
+
+    Args:
+        size_G: The number of samples in each group.
+        sums_Gn: For each of them the sums of all `Measures`, in order.
+    """
+
+    size_G: Ints
+    sums_Gn: Floats
+
+
+Summed: TypeAlias = dict[int, dict[Rows, GroupSums]]
+"""For each cell the sums over the rows that it has named."""
+
+
+class ClientTests(NamedTuple):
+    """By which test samples the clients of a cell are judged.
+
+    Args:
+        on: Whether they match the clients' label mixes, or are the clients' own.
+        held_N: How many training samples each client has.
+        tests_N: How many test samples each client has.
+        labels_NC: How many samples of each class each client itself holds; None if
+            samples have no class.
+        sizes_C: How many test samples of each class there are, likewise.
+    """
+
+    on: TestsOn
+    held_N: Ints
+    tests_N: Ints
+    labels_NC: Ints | None
+    sizes_C: Ints | None
 
 
 class Work(Protocol):
@@ -144,29 +362,31 @@ class Work(Protocol):
         They are 0 unless the run shares data.
         """
 
-    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
-        """Carry out the tasks, which may be of any clients and cells.
+    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+        """Train clients of any cells.
 
         Args:
-            tasks: The tasks, at least one; those of one cell stand together.
-            averaged: The cells of which only the mean over their tasks is needed. For
-                the others, every task's own update is returned.
+            asked: Requests of different cells, at least one.
+
+        Returns:
+            The answer for each cell.
         """
 
-    def train_accuracy(
-        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
-    ) -> dict[int, float]:
-        """Return each cell's accuracy (in [0, 1]) on some clients' samples.
+    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+        """Evaluate each cell's parameters: sum all `measures` over rows.
 
-        Raises:
-            ValueError: the runs' objective has no accuracy.
+        Args:
+            w: The parameters of each cell.
+            over: The names of the rows, for the same cells.
         """
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
-        """Evaluate each cell's parameters on the test set.
+    @property
+    def dataset(self) -> Dataset:
+        """The training and test samples."""
 
-        Cells with validation samples are evaluated on these too.
-        """
+    @property
+    def measures(self) -> Measures:
+        """What is summed."""
 
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
@@ -174,8 +394,8 @@ class Work(Protocol):
     def client_names(self, cell: int) -> tuple[str, ...]:
         """Return the names of a cell's clients; nothing if they have none."""
 
-    def client_tests(self, cell: int, on: TestsOn) -> tuple[list[int], list[int]]:
-        """Return how many training and how many test samples each client has.
+    def client_tests(self, cell: int, on: TestsOn) -> ClientTests:
+        """Return by which test samples a cell's clients are judged.
 
         Args:
             cell: The cell.
@@ -185,142 +405,61 @@ class Work(Protocol):
             ValueError: A client has no test samples.
         """
 
-    def evaluate_clients(
-        self,
-        w: Mapping[int, Tensor],
-        on: Mapping[int, TestsOn],
-        came: Mapping[int, NDArray[np.bool_]],
-    ) -> dict[int, ClientScores]:
-        """Evaluate each cell's parameters on the test samples of each client.
+    def personal_sums(
+        self, asked: Sequence[Training], over: Sequence[WeightedRows]
+    ) -> dict[int, Floats]:
+        """Train clients, and sum all `measures` of the models with which they end.
 
         Args:
-            w: The parameters of each cell.
-            on: By which test samples its clients are judged.
-            came: For each of its clients, whether it has trained so far.
-        """
-
-    def evaluate_personal(
-        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
-    ) -> dict[int, NDArray[np.float64]]:
-        """Train each task, and evaluate where it ends on its client's test samples.
-
-        Args:
-            tasks: Tasks of clients; those of one cell stand together.
-            on: By which test samples the clients of each cell are judged.
+            asked: Requests of different cells.
+            over: The rows of each of their clients.
 
         Returns:
-            For each cell the value of the objective's `metric`, in the order of its
-            tasks.
+            For each cell the weighted sums [M, n], in the order of its clients.
         """
 
 
-@dataclass(frozen=True)
-class Mergeable:
-    """A request whose fields are about cells, so that several become one."""
-
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Return one request for several, which are of different cells."""
-        return cls(
-            *map(_joined_fields, zip(*(vars(p).values() for p in parts), strict=True))
-        )
-
-
-def _joined_fields(fields: Sequence[Any]) -> Any:
-    """Join what several requests say: mappings by their cells, tasks one after another."""
-    if isinstance(fields[0], Mapping):
-        return {cell: own for field in fields for cell, own in field.items()}
-    return [own for field in fields for own in field]
-
-
-@dataclass(frozen=True)
-class Training(Mergeable):
-    """A request to carry out tasks; see `Work.train`, whose answer it gets.
+class Evaluation(NamedTuple):
+    """A request for sums of measures over named rows; see `Work.sums`.
 
     Args:
-        tasks: The tasks; those of one cell stand together.
-        averaged: The cells of which only the mean over their tasks is needed.
+        cell: The number of the cell.
+        w_P: The parameters.
+        over: The names of the rows.
     """
 
-    tasks: Sequence[Task]
-    averaged: Collection[int]
+    cell: int
+    w_P: Tensor
+    over: Sequence[Rows]
 
-    def carry_out(self, work: Work) -> Trained:
-        """Have the tasks carried out."""
-        return work.train(self.tasks, self.averaged)
+    @staticmethod
+    def carry_out(work: Work, asked: "Sequence[Evaluation]") -> Summed:
+        """Have the parameters of several cells evaluated."""
+        w = {own.cell: own.w_P for own in asked}
+        return work.sums(w, {own.cell: own.over for own in asked})
 
 
-@dataclass(frozen=True)
-class TrainAccuracy(Mergeable):
-    """A request for accuracies on training samples; see `Work.train_accuracy`.
+class PersonalEvaluation(NamedTuple):
+    """A request to evaluate clients' own models; see `Work.personal_sums`.
 
     Args:
-        w: The parameters of each cell.
-        ids: The clients whose samples are looked at, of the same cells.
+        training: The training of these models.
+        over: The rows on which each of them is evaluated.
     """
 
-    w: Mapping[int, Tensor]
-    ids: Mapping[int, Sequence[int]]
+    training: Training
+    over: Sequence[WeightedRows]
 
-    def carry_out(self, work: Work) -> dict[int, float]:
-        """Have the accuracies measured."""
-        return work.train_accuracy(self.w, self.ids)
-
-
-@dataclass(frozen=True)
-class Evaluation(Mergeable):
-    """A request for test scores; see `Work.evaluate`.
-
-    Args:
-        w: The parameters of each cell.
-    """
-
-    w: Mapping[int, Tensor]
-
-    def carry_out(self, work: Work) -> Scores:
-        """Have the parameters evaluated."""
-        return work.evaluate(self.w)
+    @staticmethod
+    def carry_out(
+        work: Work, asked: "Sequence[PersonalEvaluation]"
+    ) -> dict[int, Floats]:
+        """Have the models of several cells trained and evaluated."""
+        over = [rows for own in asked for rows in own.over]
+        return work.personal_sums([own.training for own in asked], over)
 
 
-@dataclass(frozen=True)
-class ClientEvaluation(Mergeable):
-    """A request to judge a model by each client; see `Work.evaluate_clients`.
-
-    Args:
-        w: The parameters of each cell.
-        on: By which test samples its clients are judged.
-        came: For each of its clients, whether it has trained so far.
-    """
-
-    w: Mapping[int, Tensor]
-    on: Mapping[int, TestsOn]
-    came: Mapping[int, NDArray[np.bool_]]
-
-    def carry_out(self, work: Work) -> dict[int, ClientScores]:
-        """Have the parameters evaluated."""
-        return work.evaluate_clients(self.w, self.on, self.came)
-
-
-@dataclass(frozen=True)
-class PersonalEvaluation(Mergeable):
-    """A request to judge clients' own models; see `Work.evaluate_personal`.
-
-    Args:
-        tasks: The trainings of these models; those of one cell stand together.
-        on: By which test samples the clients of each cell are judged.
-    """
-
-    tasks: Sequence[Task]
-    on: Mapping[int, TestsOn]
-
-    def carry_out(self, work: Work) -> dict[int, NDArray[np.float64]]:
-        """Have the models trained and evaluated."""
-        return work.evaluate_personal(self.tasks, self.on)
-
-
-WorkRequest: TypeAlias = (
-    Training | TrainAccuracy | Evaluation | ClientEvaluation | PersonalEvaluation
-)
+WorkRequest: TypeAlias = Training | Evaluation | PersonalEvaluation
 
 
 class WorkLostError(RuntimeError):

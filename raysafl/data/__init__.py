@@ -1,6 +1,8 @@
 """Datasets, partitions over clients, and the server's own data."""
 
-from raysafl.data.dirichlet import Dirichlet
+from raysafl.core.problem import Column, Dataset, Samples
+from raysafl.data.augmented import Augmented
+from raysafl.data.dirichlet import Dirichlet, FedLabDirichlet
 from raysafl.data.federation import Federation
 from raysafl.data.image_sets import (
     EMNIST_LABELS,
@@ -41,16 +43,20 @@ from raysafl.data.validation import Validation
 __all__ = [
     "EMNIST_LABELS",
     "STL10_AS_CIFAR10",
+    "Augmented",
     "ByColumn",
     "ByUser",
     "Cifar10",
     "ClassesPerClient",
+    "Column",
+    "Dataset",
     "DealtClasses",
     "Digits",
     "Dirichlet",
     "DrawnServer",
     "Emnist",
     "FashionMnist",
+    "FedLabDirichlet",
     "Federation",
     "FromClients",
     "Glyphs",
@@ -64,6 +70,7 @@ __all__ = [
     "Overlapping",
     "ParquetImages",
     "Partition",
+    "Samples",
     "ServerData",
     "Shakespeare",
     "Shards",

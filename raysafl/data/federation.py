@@ -9,7 +9,8 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
-from raysafl.data.partitions import Iid, Partition
+from raysafl.core.users_parts import method_name, users_parts
+from raysafl.data.partitions import Iid, Partition, SamplesToSpread
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source, Subset
 from raysafl.data.validation import Validation, hold_out, without
@@ -159,19 +160,25 @@ class Federation(FederatedData):
             # -1: these samples have no user, so that no client can get them by
             # `ByUser`.
             users = np.concatenate([train.users, np.full(len(extra), -1)])
-        joined = Samples(
-            np.concatenate([train.x, extra.x]),
-            np.concatenate([train.y, extra.y]),
-            train.scale,
-            train.shift,
-            users,
-            {name: c.extended(len(extra)) for name, c in train.columns.items()},
+        joined = replace(
+            train,
+            x=np.concatenate([train.x, extra.x]),
+            y=np.concatenate([train.y, extra.y]),
+            users=users,
+            columns={n: c.extended(len(extra)) for n, c in train.columns.items()},
         )
         return replace(dataset, train=joined, outside=len(extra))
 
     def owners(self, samples: Samples) -> Ints | None:
         """Return whose each sample is: the values of `ByColumn`, else the users."""
         return self.partition.users_of(samples)
+
+    @property
+    def splitter(self) -> str:
+        """The method that spreads: a partition's of the user's own, else `split`."""
+        if users_parts(self, Partition):
+            return method_name(self, Partition, "spread")
+        return super().splitter
 
     def split_seed(self, seed: int) -> int:
         """Return the seed that determines the split of the replicate with this seed.
@@ -210,13 +217,12 @@ class Federation(FederatedData):
         taken = np.concatenate([server, validation])
         free = np.setdiff1d(np.arange(inside), taken, assume_unique=True)
 
-        parts = self.partition.spread(
+        given = SamplesToSpread(
             labels[free],
             dataset.num_classes,
-            self.clients,
-            key("partition"),
             None if users is None else users[free],
         )
+        parts = self.partition.spread(given, self.clients, key("partition"))
         clients = as_client_indices(parts).within(free)
         tests = None
         if self.own_tests:

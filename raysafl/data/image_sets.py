@@ -7,6 +7,7 @@ when a batch is drawn (see `ImageSource`).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -23,28 +24,31 @@ EMNIST_LABELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
 
 
 def read_or_download(
-    name: str, folder: Path, files: Sequence[str], read: Callable[[bool, bool], Any]
+    name: str, layout: str, files: Sequence[str], read: Callable[..., Any]
 ) -> list[Any]:
     """Read the training part and the test part, downloading them if they are not there.
 
     Args:
         name: the dataset's name, for messages.
-        folder: the folder in which its files lie.
+        layout: the folder of its files in the folder `RAYSAFL_DATA`.
         files: the names of its files.
-        read: `read(train, download)` returns one part, as torchvision's classes do.
+        read: `read(root, train=, download=)` returns one part, as torchvision's classes
+            do.
 
     Raises:
         ValueError: the files are missing (they are named) or damaged, and cannot be
             downloaded.
     """
+    root = str(data_root())
+    folder = data_root() / layout
     try:
-        return [read(train, False) for train in (True, False)]
+        return [read(root, train=train, download=False) for train in (True, False)]
     except (OSError, RuntimeError, ValueError):
         # Missing, damaged or empty files all end here; the download below replaces
         # them.
         pass
     try:
-        return [read(train, True) for train in (True, False)]
+        return [read(root, train=train, download=True) for train in (True, False)]
     except (OSError, RuntimeError, ValueError, BadZipFile) as error:
         missing = [file for file in files if not (folder / file).is_file()]
         if not missing:
@@ -52,8 +56,6 @@ def read_or_download(
                 f"the {name} files in {folder} are damaged ({error}); delete them, and they "
                 "are downloaded again"
             ) from error
-        # The message names the folder as the user must lay it out.
-        layout = folder.relative_to(data_root())
         raise ValueError(
             f"{name} is not in {folder} and cannot be downloaded ({error}). Missing: "
             f"{', '.join(missing)}. Put the files there, or point RAYSAFL_DATA at the "
@@ -77,13 +79,8 @@ def _make_dataset(
 
 def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
     """Load a dataset in the file format of MNIST with the torchvision class `kind`."""
-    root = data_root()
-    parts = read_or_download(
-        name,
-        root / kind.__name__ / "raw",
-        [Path(file).stem for file, _ in kind.resources],
-        lambda train, download: kind(str(root), train=train, download=download),
-    )
+    files = [Path(file).stem for file, _ in kind.resources]
+    parts = read_or_download(name, f"{kind.__name__}/raw", files, kind)
     images = [part.data.unsqueeze(1).numpy() for part in parts]
     labels = [part.targets.numpy() for part in parts]
     return _make_dataset(name.lower(), images, labels, classes)
@@ -146,21 +143,13 @@ class Emnist(ImageSource):
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import EMNIST
 
-        root = data_root()
         files = [
             f"emnist-balanced-{part}-{kind}-ubyte"
             for part in ("train", "test")
             for kind in ("images-idx3", "labels-idx1")
         ]
-        parts = read_or_download(
-            "EMNIST",
-            root / "EMNIST" / "raw",
-            files,
-            lambda train, download: EMNIST(
-                str(root), "balanced", train=train, download=download
-            ),
-        )
-
+        read = partial(EMNIST, split="balanced")
+        parts = read_or_download("EMNIST", "EMNIST/raw", files, read)
         kept = [label for label in range(47) if label not in self.drop]
         images = []
         labels = []
@@ -184,14 +173,9 @@ class Cifar10(ImageSource):
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import CIFAR10
 
-        root = data_root()
-        parts = read_or_download(
-            "CIFAR-10",
-            root / CIFAR10.base_folder,
-            [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
-            + [CIFAR10.meta["filename"]],
-            lambda train, download: CIFAR10(str(root), train=train, download=download),
-        )
+        files = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
+        files += [CIFAR10.meta["filename"]]
+        parts = read_or_download("CIFAR-10", CIFAR10.base_folder, files, CIFAR10)
         images = [part.data.transpose(0, 3, 1, 2) for part in parts]
         return _make_dataset(
             "cifar10", images, [part.targets for part in parts], parts[0].classes
@@ -208,15 +192,11 @@ class Stl10(ImageSource):
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import STL10
 
-        root = data_root()
-        parts = read_or_download(
-            "STL-10",
-            root / STL10.base_folder,
-            [name for name, _ in STL10.train_list + STL10.test_list],
-            lambda train, download: STL10(
-                str(root), split="train" if train else "test", download=download
-            ),
-        )
+        def read(root: str, train: bool, download: bool) -> STL10:
+            return STL10(root, split="train" if train else "test", download=download)
+
+        files = [name for name, _ in STL10.train_list + STL10.test_list]
+        parts = read_or_download("STL-10", STL10.base_folder, files, read)
         names = "airplane bird car cat deer dog horse monkey ship truck".split()
         images = [part.data for part in parts]
         labels = [part.labels for part in parts]

@@ -1,18 +1,24 @@
-"""A dataset that was given in memory, named by a digest of its content."""
+"""A dataset that was given in memory, named by a digest of its content.
+
+A configuration is JSON, which holds no data. So a source that was made from arrays names
+the digest of its content, by which its data are found in this process. They are kept for
+as long as a source uses them.
+"""
 
 import hashlib
 import json
 from dataclasses import replace
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from raysafl.core.held import find_held, hold
 from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source
 
+_here: WeakValueDictionary[str, Dataset] = WeakValueDictionary()
 MAKERS = "fl.from_arrays, fl.from_pandas, fl.from_csv, fl.from_parquet or fl.from_torch"
 
 
@@ -36,7 +42,7 @@ class InMemory(Source):
         >>> source = fl.from_arrays(x[:4], y[:4], test=(x[4:], y[4:]))
         >>> source.num_classes, source.load().names
         (2, ('cat', 'dog'))
-        >>> fl.Source.from_json(source.to_json()) == source
+        >>> fl.data.Source.from_json(source.to_json()) == source
         True
     """
 
@@ -111,6 +117,29 @@ def in_memory(dataset: Dataset, name: str) -> InMemory:
     # It is kept for as long as this variable or the source refers to it.
     kept = hold(content, dataset)
     return InMemory(content=content, num_classes=kept.num_classes, name=name)
+
+
+def hold(content: str, dataset: Dataset) -> Dataset:
+    """Make a dataset known in this process, for as long as somebody refers to it.
+
+    Args:
+        content: the digest of its content.
+        dataset: the dataset.
+
+    Returns:
+        The dataset that is known by this digest. Equal data are in memory once.
+    """
+    known = _here.setdefault(content, dataset)
+    if (known.features, known.targets) != (dataset.features, dataset.targets):
+        # The values are the same; their columns have got other names, or another unit.
+        known = replace(known, features=dataset.features, targets=dataset.targets)
+        _here[content] = known
+    return known
+
+
+def find_held(content: str) -> Dataset | None:
+    """Return the dataset with a digest; None if this process does not hold it."""
+    return _here.get(content)
 
 
 def content_of(dataset: Dataset) -> str:

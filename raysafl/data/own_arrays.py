@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysafl.core.client_indices import Ints
-from raysafl.core.problem import Dataset, Samples
+from raysafl.core.problem import Dataset, Features, Samples
 from raysafl.core.randomness import Key
 from raysafl.data.in_memory import InMemory, in_memory
 from raysafl.data.own_columns import (
@@ -58,6 +58,8 @@ def source_of_blocks(
     standardise: bool,
     name: str,
     scale: float | None = None,
+    features: Sequence[Any] = (),
+    columns_of_target: Sequence[Any] = (),
 ) -> InMemory:
     """Make a source of a training block and a test block, or of one block.
 
@@ -67,6 +69,7 @@ def source_of_blocks(
         kind: how messages call the dataset, if it has no name.
         label: how messages call the targets.
         target, names, standardise, name, scale: see `from_arrays`.
+        features, columns_of_target: the names of these columns, if they have any.
 
     Raises:
         ValueError: the targets or the columns do not fit.
@@ -90,10 +93,17 @@ def source_of_blocks(
     if not np.isfinite(scale) or scale == 0:
         raise ValueError(f"scale must be a finite number and not 0, not {scale}")
     train, test = (replace(part, scale=float(scale)) for part in (train, test))
+    raw = Features(tuple(map(str, features)))
     if standardise and train.x.ndim == 2:
-        train, test = _with_standard_columns(train, test)
+        raw = _standardising(train, raw.names)
+        train, test = (
+            replace(part, x=raw.standardised(part.x), scale=1.0)
+            for part in (train, test)
+        )
         standardise = False
     dataset = Dataset(name or kind, train, test, targets.num_classes, targets.names)
+    of_target = tuple(map(str, columns_of_target))
+    dataset = replace(dataset, features=raw, targets=of_target)
     return in_memory(standardised(dataset, standardise), name)
 
 
@@ -451,14 +461,9 @@ def refuse_classes_only_in_test(
         )
 
 
-def _with_standard_columns(train: Samples, test: Samples) -> tuple[Samples, Samples]:
-    """Standardise each column by its training samples; constant ones become 0."""
+def _standardising(train: Samples, names: tuple[str, ...]) -> Features:
+    """Standardise each feature by its training samples; constant ones become 0."""
     numbers = train.x.astype(np.float64)
-    mean_D = numbers.mean(axis=0)
     std_D = numbers.std(axis=0)
     std_D[std_D == 0] = 1
-    first, second = (
-        replace(part, x=((part.x - mean_D) / std_D).astype(np.float32), scale=1.0)
-        for part in (train, test)
-    )
-    return first, second
+    return Features(names, tuple(numbers.mean(axis=0).tolist()), tuple(std_D.tolist()))

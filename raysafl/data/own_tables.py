@@ -128,6 +128,8 @@ def from_pandas(
         names=names,
         standardise=standardise,
         name=name,
+        features=roles.features,
+        columns_of_target=roles.label,
     )
 
 
@@ -204,11 +206,7 @@ def find_roles(
         ValueError: a column is unknown, is there twice, or has two roles.
     """
     columns = list(df.columns)
-    twice = sorted({str(c) for c in columns if columns.count(c) > 1})
-    if twice:
-        raise ValueError(
-            f"the table has several columns {', '.join(twice)}; rename them"
-        )
+    check_columns(df, [], "")
     labels = as_list(label)
     clients = as_list(client)
     if not labels:
@@ -271,6 +269,25 @@ def _rows_of_splits(values: "pd.Series[Any]", split: str) -> tuple[Ints, Ints]:
     return train, test
 
 
+def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None:
+    """Check that a table has some columns, and each column once.
+
+    Raises:
+        ValueError: it does not; the message gives the nearest name of what is missing.
+    """
+    twice = sorted(map(str, set(df.columns[df.columns.duplicated()])))
+    if twice:
+        raise ValueError(
+            f"the table{place} has several columns {', '.join(twice)}; rename them"
+        )
+    missing = [str(name) for name in needed if name not in df.columns]
+    if missing:
+        raise ValueError(
+            f"the table{place} lacks the columns {', '.join(missing[:SHOWN])}: "
+            f"{nearest(missing[0], map(str, df.columns))}"
+        )
+
+
 def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
     """Read the columns of a table.
 
@@ -281,19 +298,13 @@ def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
     """
     if not len(df):
         raise ValueError(f"the table{place} has no rows")
-    needed = [*roles.label, *roles.features, *roles.client]
-    missing = [str(name) for name in needed if name not in df.columns]
-    if missing:
-        raise ValueError(
-            f"the table{place} lacks the columns {', '.join(missing[:SHOWN])}: "
-            f"{nearest(missing[0], map(str, df.columns))}"
-        )
+    check_columns(df, [*roles.label, *roles.features, *roles.client], place)
     if len(roles.label) == 1:
         y = _as_plain_array(df[roles.label[0]])
     else:
-        y = _columns_as_float32(df, roles.label, place, "label")
+        y = columns_as_float32(df, roles.label, place, "label")
     columns = {str(name): _as_plain_array(df[name]) for name in roles.client}
-    return Block(_columns_as_float32(df, roles.features, place, "feature"), y, columns)
+    return Block(columns_as_float32(df, roles.features, place, "feature"), y, columns)
 
 
 def _as_plain_array(column: "pd.Series[Any]") -> Array:
@@ -310,7 +321,7 @@ def _as_plain_array(column: "pd.Series[Any]") -> Array:
     return values
 
 
-def _columns_as_float32(
+def columns_as_float32(
     df: "pd.DataFrame", names: Sequence[str], place: str, role: str
 ) -> NDArray[np.float32]:
     """Return columns as float32 [n, D].

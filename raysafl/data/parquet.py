@@ -211,7 +211,7 @@ class ParquetImages(ImageSource):
         first = files[TRAIN][0]
         for split in self._splits:
             for file in files[split]:
-                _check_columns(file, self.image, self.label, self.client)
+                _check_kinds(file, self.image, self.label, self.client)
         parts = [
             _joined_column(files[split], self.label, True) for split in self._splits
         ]
@@ -531,7 +531,7 @@ def _is_image_struct(kind: "pa.DataType") -> bool:
     return bool(is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
-def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> None:
+def _check_kinds(file: str, image: str, label: str, client: Sequence[str]) -> None:
     """Check that the columns are there and of a type that can be read.
 
     Raises:

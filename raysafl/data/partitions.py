@@ -7,7 +7,7 @@ Rules that go by class refuse data without classes (`Partition.needs_classes`).
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,31 @@ from raysafl.core.randomness import Key
 from raysafl.core.text import nearest
 
 
+def even_counts(total: int, parts: int, rng: np.random.Generator) -> Ints:
+    """Divide a number evenly; if it is no multiple, random parts get one more."""
+    return total // parts + (rng.permutation(parts) < total % parts)
+
+
+def pools_of(labels: Ints, num_classes: int, rng: np.random.Generator) -> list[Ints]:
+    """Return the positions of each class's samples, in random order."""
+    return [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+
+
+class SamplesToSpread(NamedTuple):
+    """What a partition knows of the samples that it spreads over clients.
+
+    Args:
+        labels: the class of each sample, [S]; if the partition does not set
+            `needs_classes`, any targets, [S, ...].
+        num_classes: the number of classes of the dataset; 0 if it has none.
+        users: whose each sample is, [S], if the dataset knows it; -1: nobody's.
+    """
+
+    labels: Ints
+    num_classes: int
+    users: Ints | None = None
+
+
 class Partition(Component):
     """A rule that spreads samples over clients. Subclass it and define `spread`.
 
@@ -36,8 +61,9 @@ class Partition(Component):
         >>> import numpy as np
         >>> import raysafl as fl
         >>> labels = np.array([0, 0, 1, 1, 2, 2])
+        >>> samples = SamplesToSpread(labels, num_classes=3)
         >>> rule = fl.ClassesPerClient(p=1)
-        >>> parts = rule.spread(labels, 3, 3, np.random.default_rng(0))
+        >>> parts = rule.spread(samples, 3, np.random.default_rng(0))
         >>> sorted(labels[part].tolist() for part in parts)
         [[0, 0], [1, 1], [2, 2]]
     """
@@ -58,22 +84,14 @@ class Partition(Component):
 
     @abstractmethod
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> Sequence[Ints]:
-        """Return for each client the positions of its samples in `labels`.
+        """Return for each client the positions of its samples among those given.
 
         Args:
-            labels: the class of each sample that may be given to a client, [S]; if
-                `needs_classes` is not set, any targets, [S, ...].
-            num_classes: the number of classes of the dataset; 0 if it has none.
+            samples: the samples that may be given to a client.
             clients: the number of clients.
             rng: the only source of randomness.
-            users: whose each sample is, [S], if the dataset knows it; -1: nobody's.
 
         Returns:
             One integer array per client; a list of arrays is allowed.
@@ -96,21 +114,15 @@ class Iid(Partition):
     """Samples are shuffled and dealt out evenly; client sizes differ by at most one."""
 
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> ClientIndices:
         """Give every sample to exactly one client."""
-        if clients > len(labels):
-            raise ValueError(
-                f"{clients} clients cannot share {len(labels)} training samples"
-            )
-        each, more = divmod(len(labels), clients)
+        count = len(samples.labels)
+        if clients > count:
+            raise ValueError(f"{clients} clients cannot share {count} training samples")
+        each, more = divmod(count, clients)
         owner = np.repeat(np.arange(clients), each + (np.arange(clients) < more))
-        return group_by_owner(owner, rng.permutation(len(labels)), clients)
+        return group_by_owner(owner, rng.permutation(count), clients)
 
 
 class ClassesPerClient(Partition):
@@ -132,14 +144,10 @@ class ClassesPerClient(Partition):
     p: int = Field(gt=0, description="Number of classes that each client holds.")
 
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> ClientIndices:
         """Choose the classes of each client, then deal out each class among its holders."""
+        labels, num_classes, _ = samples
         if self.p > num_classes:
             raise ValueError(
                 f"p = {self.p} classes per client, but the data has {num_classes}; "
@@ -147,9 +155,7 @@ class ClassesPerClient(Partition):
             )
 
         held = self._choose(num_classes, clients, rng)
-        pools = [
-            rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)
-        ]
+        pools = pools_of(labels, num_classes, rng)
         holders = held.sum(axis=0)
         share = min(
             len(pools[c]) // holders[c] for c in range(num_classes) if holders[c]
@@ -225,9 +231,7 @@ class DealtClasses(ClassesPerClient):
     ) -> NDArray[np.bool_]:
         """Draw p classes for each client, as booleans [clients, classes]."""
         count = clients * self.p
-        left = count // num_classes + (
-            rng.permutation(num_classes) < count % num_classes
-        )
+        left = even_counts(count, num_classes, rng)
         held = np.zeros((clients, num_classes), bool)
         for client in range(clients):
             # Classes that must be drawn come first, classes without parts last.
@@ -257,21 +261,13 @@ class Shards(Partition):
     p: int = Field(gt=0, description="Number of shards that each client holds.")
 
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> list[Ints]:
         """Cut and deal the shards; some samples of larger classes stay unused."""
+        labels, num_classes, _ = samples
         count = clients * self.p
-        cut_C = count // num_classes + (
-            rng.permutation(num_classes) < count % num_classes
-        )
-        pools = [
-            rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)
-        ]
+        cut_C = even_counts(count, num_classes, rng)
+        pools = pools_of(labels, num_classes, rng)
         size = min(
             len(pool) // cut for pool, cut in zip(pools, cut_C, strict=True) if cut
         )
@@ -300,21 +296,16 @@ class ByUser(Partition):
     """
 
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> ClientIndices:
         """Give each chosen user's samples to one client."""
-        if users is None:
+        if samples.users is None:
             raise ValueError(
                 "the dataset does not say who made its samples; ByUser is for Shakespeare, "
                 "Synthetic and datasets of your own with Samples.users, and ByColumn for "
                 "data of your own with columns"
             )
-        return _one_client_per_user(users, clients, "users")
+        return _one_client_per_user(samples.users, clients, "users")
 
     def client_names(self, samples: Samples, first: Ints) -> tuple[str, ...]:
         """Return the number of each client's user, as `user 7`."""
@@ -375,14 +366,10 @@ class ByColumn(Partition):
         return samples.columns[self.column].codes
 
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> ClientIndices:
         """Give the samples of each value to one client."""
+        users = samples.users
         assert users is not None
         values = len(np.unique(users[users >= 0]))
         if clients < values and not self.largest:
@@ -438,15 +425,10 @@ class Overlapping(Partition):
     samples: int = Field(gt=0, description="Number of samples that each client holds.")
 
     def spread(
-        self,
-        labels: Ints,
-        num_classes: int,
-        clients: int,
-        rng: np.random.Generator,
-        users: Ints | None = None,
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
     ) -> ClientIndices:
         """Return a description of the clients' samples; they are drawn on access."""
-        available = len(labels)
+        available = len(samples.labels)
         if self.samples > available:
             raise ValueError(
                 f"samples = {self.samples} for each client, but the clients' training set has "

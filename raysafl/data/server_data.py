@@ -10,6 +10,7 @@ from pydantic import Field
 from raysafl.core.client_indices import Ints
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset, Samples
+from raysafl.data.partitions import even_counts
 
 NOTHING = np.empty(0, np.int64)
 
@@ -25,7 +26,7 @@ class ServerData(Component):
         >>> import numpy as np
         >>> import raysafl as fl
         >>> labels = np.array([0, 0, 0, 1, 1, 1])
-        >>> rows = fl.StratifiedServer(n0=2).draw(labels, 2, np.random.default_rng(0))
+        >>> rows = fl.data.StratifiedServer(n0=2).draw(labels, 2, np.random.default_rng(0))
         >>> labels[rows].tolist()
         [0, 1]
     """
@@ -124,12 +125,9 @@ class StratifiedServer(DrawnServer):
             ValueError: a class has too few samples.
         """
         self.check(len(labels))
-        # A class gets one sample more if its place in a random order is below the rest.
-        extra = rng.permutation(num_classes) < self.n0 % num_classes
         parts = []
-        for c in range(num_classes):
+        for c, want in enumerate(even_counts(self.n0, num_classes, rng).tolist()):
             pool = np.flatnonzero(labels == c)
-            want = self.n0 // num_classes + int(extra[c])
             if want > len(pool):
                 raise ValueError(
                     f"stratified server data needs {want} samples of class {c}, but there are "

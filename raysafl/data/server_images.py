@@ -10,6 +10,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.randomness import Key
 from raysafl.core.text import nearest
+from raysafl.data.partitions import even_counts
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import ImageSource, Source
 
@@ -108,13 +109,12 @@ class OtherDatasetServer(ServerData):
         _shape(other)
         rng = Key(self.seed)("other data")
         used = [i for i, label in enumerate(self.classes) if label is not None]
-        extra = rng.permutation(len(used)) < self.n0 % len(used)
+        wanted = even_counts(self.n0, len(used), rng)
 
         rows = []
         labels = []
-        for i, more in zip(used, extra.tolist(), strict=True):
+        for i, want in zip(used, wanted.tolist(), strict=True):
             pool = np.flatnonzero(other.train.y == i)
-            want = self.n0 // len(used) + more
             if want > len(pool):
                 raise ValueError(
                     f"n0 = {self.n0} needs {want} images of class {i} of '{other.name}', which "

@@ -268,7 +268,8 @@ class Subset(Source):
         key = Key(self.seed)
         train = self._some(whole.train, self.train, key("subset train"))
         test = self._some(whole.test, self.test, key("subset test"))
-        return Dataset(whole.name, train, test, classes, whole.names[:classes])
+        names = whole.names[:classes]
+        return replace(whole, train=train, test=test, num_classes=classes, names=names)
 
     def _some(
         self, samples: Samples, most: int | None, rng: np.random.Generator

@@ -1,25 +1,26 @@
-"""The content of a run's kept models: one safetensors file for all replicates.
+"""The content of a run's kept models: one file for all replicates.
 
-The tensors have the names `<replicate>/<name of the parameter>`, and frozen parameters,
-which all replicates share, `frozen/<name of the parameter>`. The metadata hold a JSON
-text under the name `raysafl`: the run's id and configuration, what was kept, what
-`Model.build` was called with, and for each replicate that has a model its seed, the
-round after which the model was taken, and the value by which it was chosen.
+The file is a `raysafl.core.tensor_file`. The tensors have the names
+`<replicate>/<name of the parameter>`, and frozen parameters and buffers, which all
+replicates share, `frozen/<name>`. Features of a table were standardised by `features/mean`
+and `features/std` [D]. The JSON values are the run's id and configuration, what was kept,
+what inputs and outputs mean, and for each replicate that has a model its seed, the round
+after which the model was taken, and the value by which it was chosen.
 """
 
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import safetensors.torch
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from raysafl.simulation.checkpoint import DAMAGE, metadata_of
+from raysafl.core import tensor_file
+from raysafl.core.problem import Features
 
 FROZEN = "frozen"
+FEATURES = "features"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,14 @@ class KeptModels(BaseModel):
         keep: Which models were kept, the run's `keep`.
         column: The column of the results by which they were chosen; empty for the last.
         input_shape: The shape of one sample.
+        input_type: The type of raw inputs: `uint8`, `float32`, or `int64` for tokens.
+        scale: The factor of each raw input, or of each that was standardised.
+        shift: What is added to each input after scaling.
+        features: The names of the features of a table, in the order of the inputs.
         num_outputs: The `num_classes` with which `Model.build` was called.
+        num_classes: The number of classes, if there is one output for each; otherwise 0.
+        classes: The names of the classes, if they are known.
+        targets: The names of the columns of the target, if it has any.
         replicates: The replicates that have a model.
     """
 
@@ -59,58 +67,64 @@ class KeptModels(BaseModel):
     keep: str
     column: str
     input_shape: tuple[int, ...]
+    input_type: str
+    scale: float
+    shift: float
+    features: tuple[str, ...]
     num_outputs: int
+    num_classes: int
+    classes: tuple[str, ...]
+    targets: tuple[str, ...]
     replicates: list[KeptReplicate]
 
 
 def dump(
     parameters: Sequence[Mapping[str, Tensor]],
     frozen: Mapping[str, Tensor],
+    features: Features,
     about: KeptModels,
 ) -> bytes:
     """Return the content of a file.
 
     Args:
         parameters: The trained parameters by name, for each replicate of `about`.
-        frozen: The frozen parameters by name.
+        frozen: The frozen parameters and buffers by name.
+        features: How the features became inputs.
         about: The metadata.
     """
     named = {f"{FROZEN}/{name}": value for name, value in frozen.items()}
+    for name in ("mean", "std") if features.mean else ():
+        named[f"{FEATURES}/{name}"] = torch.DoubleTensor(vars(features)[name])
     for kept, own in zip(about.replicates, parameters, strict=True):
         named |= {f"{kept.replicate}/{name}": value for name, value in own.items()}
-    # safetensors refuses tensors that share memory.
-    copies = {name: v.detach().cpu().clone() for name, v in named.items()}
-    copies = {name: value.contiguous() for name, value in copies.items()}
-    text = json.dumps(
-        about.model_dump() | {"replicates": [asdict(r) for r in about.replicates]}
-    )
-    return safetensors.torch.save(copies, metadata={"raysafl": text})
+    values = about.model_dump()
+    values["replicates"] = [asdict(replicate) for replicate in about.replicates]
+    return tensor_file.to_bytes(values, named)
 
 
-def load(content: bytes) -> tuple[KeptModels, dict[str, Tensor]]:
+def read_models(content: bytes) -> tuple[KeptModels, dict[str, Tensor]]:
     """Return the metadata and the tensors by their names in the file.
 
     Raises:
         ValueError: The content is damaged, or was not written by `dump`.
     """
     try:
-        tensors = safetensors.torch.load(content)
-        return about(content), tensors
-    except DAMAGE as error:
+        values, tensors = tensor_file.from_bytes(content)
+        return KeptModels.model_validate(values), tensors
+    except tensor_file.DAMAGE as error:
         raise ValueError(f"the file of models cannot be read: {error}") from error
 
 
 def about(content: bytes) -> KeptModels:
     """Return the metadata of a file."""
-    text = metadata_of(io.BytesIO(content))["raysafl"]
-    return KeptModels.model_validate_json(text)
+    return KeptModels.model_validate(tensor_file.values_in(content))
 
 
-def parameters_of(tensors: Mapping[str, Tensor], replicate: int) -> dict[str, Tensor]:
-    """Return a replicate's parameters by name, with the frozen ones."""
+def owned_by(tensors: Mapping[str, Tensor], *owners: str) -> dict[str, Tensor]:
+    """Return the tensors of a replicate, of `FROZEN` or of `FEATURES` without the owner."""
     found = {}
     for name, value in tensors.items():
-        owner, _, parameter = name.partition("/")
-        if owner in (FROZEN, str(replicate)):
-            found[parameter] = value
+        owner, _, own_name = name.partition("/")
+        if owner in owners:
+            found[own_name] = value
     return found

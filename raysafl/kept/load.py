@@ -1,4 +1,4 @@
-"""`raysafl.load_model`: a kept model as a module of torch."""
+"""`raysafl.load_model`: a kept model as a module of torch that takes new data."""
 
 import hashlib
 import json
@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from raysafl.core.problem import Model
+from raysafl.core.problem import Features, Model
 from raysafl.core.text import nearest
-from raysafl.kept.content import KeptModels, load, parameters_of
+from raysafl.kept.content import FEATURES, FROZEN, KeptModels, owned_by, read_models
+from raysafl.kept.loaded import LoadedModel
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Location, parse_location
@@ -24,13 +25,14 @@ def load_model(
     folder: str | Location,
     run: Run | str | Mapping[str, Any],
     replicate: int = 0,
-) -> nn.Module:
+) -> LoadedModel:
     """Return the model that a run kept (`Run.keep`), with its weights, in eval mode.
 
-    It is the module that the run's `Model.build` returns. It takes inputs [B,
-    *input_shape] as the model saw them in training: x * scale + shift of the dataset's
-    `Samples`. It computes in float32, also where the run trained with bfloat16
-    or, on a GPU, with TF32.
+    Its method `predict` takes raw rows of a table, or an array, and returns classes by
+    name, or numbers in the target's units. Called itself, it takes inputs as the model saw
+    them in training, which its method `inputs` makes, and returns the outputs of its
+    `module`, which the run's `Model.build` makes. It computes in float32, also where the
+    run trained with bfloat16 or, on a GPU, with TF32.
 
     Args:
         folder: The sweep's folder or URI.
@@ -38,7 +40,7 @@ def load_model(
         replicate: The number of the replicate, from 0.
 
     Returns:
-        The module, on the CPU.
+        The model, a module on the CPU.
 
     Raises:
         ValueError: There is no such run, or it kept no model of this replicate, or the
@@ -58,6 +60,9 @@ def load_model(
         >>> model = fl.load_model(folder, run)
         >>> model(torch.zeros(1, 1, 8, 8)).shape
         torch.Size([1, 10])
+        >>> images = run.data.load().test.x[:3]
+        >>> images.dtype, model.predict(images).tolist()
+        (dtype('uint8'), ['7', '6', '3'])
     """
     store = Store(parse_location(folder))
     run_id = _run_id(store, run)
@@ -66,28 +71,30 @@ def load_model(
         raise ValueError(_why_unknown(store, run_id))
     content = _bytes_of_models(store, run_id, entry)
     try:
-        return module_of(content, replicate)
+        return model_in(content, replicate)
     except ValueError as error:
         raise ValueError(f"{store.path}, run {run_id}: {error}") from error
 
 
-def module_of(content: bytes, replicate: int) -> nn.Module:
-    """Return a replicate's module from the content of a file of kept models.
+def model_in(content: bytes, replicate: int | None = None) -> LoadedModel:
+    """Return a replicate's model from the content of a file of kept models.
 
     Args:
         content: What the file holds.
-        replicate: The number of the replicate.
+        replicate: The number of the replicate; None: the first that has a model.
 
     Raises:
         ValueError: The file is damaged or has no such replicate, or the model's class
             is not known here or builds other parameters.
     """
-    about, tensors = load(content)
+    about, tensors = read_models(content)
+    if replicate is None:
+        replicate = about.replicates[0].replicate
     if replicate not in [kept.replicate for kept in about.replicates]:
         raise ValueError(_why_missing(about, replicate))
     module = _built(about)
-    values = parameters_of(tensors, replicate)
-    parameters = dict(module.named_parameters())
+    values = owned_by(tensors, FROZEN, str(replicate))
+    parameters = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
     stored = {name: tuple(value.shape) for name, value in values.items()}
     if shapes != stored:
@@ -104,7 +111,8 @@ def module_of(content: bytes, replicate: int) -> nn.Module:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
-    return module.eval()
+    scales = {k: tuple(v.tolist()) for k, v in owned_by(tensors, FEATURES).items()}
+    return LoadedModel(module, about, Features(about.features, **scales)).eval()
 
 
 def _built(about: KeptModels) -> nn.Module:

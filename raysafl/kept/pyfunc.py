@@ -1,4 +1,4 @@
-"""The loader of kept models for MLflow: `mlflow.pyfunc.load_model` calls it.
+"""Kept models for MLflow: their signature, and the loader that `mlflow.pyfunc` calls.
 
 The artifact `model` of a run in MLflow names this module. So raysafl must be installed
 where the model is loaded, and a model of a class of the user's own needs that class to
@@ -9,58 +9,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import nn
-
-from raysafl.kept.content import load
-from raysafl.kept.load import module_of
+from raysafl.kept.content import about
+from raysafl.kept.load import model_in
+from raysafl.kept.loaded import LoadedModel
 
 
-class Predictor:
-    """A kept model that predicts from arrays and tables.
-
-    Args:
-        module: The module, in eval mode.
-        input_shape: The shape of one sample.
-    """
-
-    def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
-        self.module = module
-        self.input_shape = input_shape
-        layers = [type(part) for part in module.modules()]
-        self._takes_tokens = nn.Embedding in layers
-
-    def predict(self, model_input: Any, params: Any = None) -> NDArray[Any]:
-        """Return the model's outputs [B, ...], for classes the logits.
-
-        Args:
-            model_input: Inputs [B, *input_shape] as the model saw them in training, as
-                an array or as a DataFrame with one row for each sample and one column
-                for each of its numbers.
-            params: Nothing; MLflow passes it.
-        """
-        values = np.asarray(model_input)
-        # Only tokens, which an embedding looks up, are whole numbers.
-        number = np.int64 if self._takes_tokens else np.float32
-        x_B = torch.from_numpy(np.ascontiguousarray(values, dtype=number))
-        with torch.no_grad():
-            outputs: NDArray[Any] = self.module(x_B.view(-1, *self.input_shape)).numpy()
-        return outputs
-
-
-def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Predictor:
-    """Return the model of a file, as MLflow asks for it.
+def _load_pyfunc(
+    path: str, model_config: Mapping[str, Any] | None = None
+) -> LoadedModel:
+    """Return the model of a file, whose `predict` MLflow calls.
 
     Args:
         path: The file of kept models.
         model_config: `replicate`, the number of the replicate; by default the first
             that has a model.
     """
-    content = Path(path).read_bytes()
-    about, _ = load(content)
     replicate = (model_config or {}).get("replicate")
-    if replicate is None:
-        replicate = about.replicates[0].replicate
-    return Predictor(module_of(content, int(replicate)), about.input_shape)
+    chosen = None if replicate is None else int(replicate)
+    return model_in(Path(path).read_bytes(), chosen)
+
+
+def signature_of(content: bytes) -> Any:
+    """Return what the models of a file take and predict, as a `ModelSignature` of MLflow."""
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import AnyType, ColSpec, Schema, TensorSpec
+
+    kept = about(content)
+    # As "double", MLflow would refuse a column that happens to hold whole numbers.
+    number: Any = AnyType
+    inputs: list[Any] = [ColSpec(number(), name) for name in kept.features]
+    if not inputs:
+        inputs = [TensorSpec(np.dtype(kept.input_type), (-1, *kept.input_shape))]
+    kind = ("string" if kept.classes else "long") if kept.num_classes else "float"
+    outputs: list[Any] = [ColSpec(kind, name) for name in kept.targets or [None]]
+    return ModelSignature(Schema(inputs), Schema(outputs))

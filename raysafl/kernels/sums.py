@@ -9,16 +9,20 @@ UNITS = 2.0**40
 
 
 @compiled()
-def add_row(sum_P, row_P):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Add a float32 row to a sum in units of 2^-40: sum_P += round(row_P * 2^40).
+def add_rows(sums_CP, row_TP, index_T):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Add float32 rows to sums in units of 2^-40: sum_P += round(row_P * 2^40).
 
-    The sum stays exact while each of its entries is below 2^53 units (8,192), because
+    A sum stays exact while each of its entries is below 2^53 units (8,192), because
     float64 represents all whole numbers up to there. The loop is compiled without
     `fastmath`, because each number must be rounded as written.
 
     Args:
-        sum_P: [P] float64 whole numbers, changed in place.
-        row_P: [P] float32.
+        sums_CP: [C, P] float64 whole numbers, changed in place.
+        row_TP: [T, P] float32.
+        index_T: [T] to which of the sums each row is added.
     """
-    for p in range(len(sum_P)):
-        sum_P[p] += np.rint(np.float64(row_P[p]) * UNITS)
+    for t in range(len(row_TP)):
+        sum_P = sums_CP[index_T[t]]
+        row_P = row_TP[t]
+        for p in range(len(sum_P)):
+            sum_P[p] += np.rint(np.float64(row_P[p]) * UNITS)

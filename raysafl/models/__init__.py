@@ -17,6 +17,7 @@ Example:
     '{"kind":"TwoLayers","precision":"float32","units":8}'
 """
 
+from raysafl.core.problem import Model
 from raysafl.models.basic import CNN, MLP, Logistic
 from raysafl.models.dropout import Dropout
 from raysafl.models.flat import FlatModel
@@ -39,4 +40,5 @@ __all__ = [
     "FslCifarNet",
     "FslEmnistNet",
     "Logistic",
+    "Model",
 ]

@@ -39,7 +39,8 @@ class RandomWords:
     """The random bits of one forward pass.
 
     Args:
-        seed: an int64 tensor without dimensions, at least 0 and below 2^62.
+        seed: an int64 tensor without dimensions, at least 0 and below 2^62; for `at`
+            alone, of any shape that the positions fit.
     """
 
     def __init__(self, seed: Tensor) -> None:
@@ -59,11 +60,19 @@ class RandomWords:
         """
         self.count += 1
         position = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
+        return self.at(position, self.count).view(like.shape)
+
+    def at(self, position: Tensor, count: int) -> Tensor:
+        """Return the words of some positions, int32.
+
+        Args:
+            position: int32 numbers of what the words are for.
+            count: which draw it is; `words` has the numbers from 1 on.
+        """
         # Counts are spread far apart. With the bare count, one
         # call of a seed could give the words of another call of another seed.
-        salt = self.count * GOLDEN % 2**BITS
-        words = _mix(_mix(position * GOLDEN + self.low) ^ self.high ^ salt)
-        return words.view(like.shape)
+        salt = count * GOLDEN % 2**BITS
+        return _mix(_mix(position * GOLDEN + self.low) ^ self.high ^ salt)
 
 
 _DRAWS: ContextVar[RandomWords | None] = ContextVar("draws", default=None)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Hashable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Self
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from raysafl.core.objective import Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
-from raysafl.core.users_parts import in_brief, method_name
+from raysafl.core.text import in_brief
+from raysafl.core.users_parts import method_name
 from raysafl.core.work import NamedModel
 from raysafl.models.dropout import drawing_from, seed_dropout
 from raysafl.models.fused_pooling import fuse_pooling
@@ -26,10 +27,10 @@ class FlatModel:
 
     Algorithms average, add and send flat vectors, whatever the module. The vector holds
     the trainable parameters: those that have `requires_grad=True` when the module is
-    built. The others are frozen: they are constants, which no engine changes and no
-    message of a round holds. They do not depend on the run's seed, so that all
-    replicates share them, as they would share a pre-trained backbone: a module that
-    draws them at random draws the same ones in every process.
+    built. The others, and buffers such as a causal mask, are frozen: they are constants,
+    which no engine changes and no message of a round holds. They do not depend on the
+    run's seed, so that all replicates share them, as they would share a pre-trained
+    backbone: a module that draws them at random draws the same ones in every process.
 
     Two things in the module are replaced: each `nn.Dropout` becomes
     `raysafl.models.Dropout`, whose mask depends on a seed only; and each
@@ -43,16 +44,16 @@ class FlatModel:
         output_shape: the shape of the output for one sample; None: [num_classes].
 
     Raises:
-        ValueError: the module holds buffers, such as BatchNorm's running statistics,
-            for which federated averaging is not defined (GroupNorm and LayerNorm hold
-            none). Or it draws random numbers elsewhere than in `nn.Dropout`. Or it has
-            no trainable parameter, or its frozen ones change from build to build. Or
-            the data do not fit the recipe.
+        ValueError: the module holds buffers that training changes, such as BatchNorm's
+            running statistics, for which federated averaging is not defined (GroupNorm
+            and LayerNorm hold none). Or it draws random numbers elsewhere than in
+            `nn.Dropout`. Or it has no trainable parameter, or its frozen ones change from
+            build to build. Or the data do not fit the recipe.
 
     Example:
         >>> import raysafl as fl
         >>> model = FlatModel(fl.MLP(hidden=[8]), input_shape=(1, 4, 4), num_classes=3)
-        >>> w_P = model.init(fl.Key(0))
+        >>> w_P = model.init(fl.algorithms.Key(0))
         >>> w_P.shape == (model.num_parameters,)
         True
         >>> model.logits(w_P, torch.zeros(5, 1, 4, 4)).shape
@@ -71,17 +72,9 @@ class FlatModel:
         self._recipe = model
         self._arguments = (input_shape, num_classes)
         self.num_outputs = num_classes
-        self.output_shape = output_shape or (num_classes,)
+        *several, width = output_shape or (num_classes,)
+        self.output_shape = (*several, model.outputs_for(width))
         self.module = self._build(FROZEN_SEED)
-
-        buffers = [name for name, _ in self.module.named_buffers()]
-        if buffers:
-            raise ValueError(
-                f"model {type(model).__name__} holds buffers ({', '.join(buffers)}), "
-                "which clients cannot average as parameters; use GroupNorm or "
-                "LayerNorm in place of BatchNorm, and for a constant "
-                "nn.Parameter(value, requires_grad=False)"
-            )
 
         self.pools = fuse_pooling(self.module)
         self.has_dropout = seed_dropout(self.module, type(model).__name__)
@@ -95,6 +88,7 @@ class FlatModel:
             if p.requires_grad
         }
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
+        self._check_buffers()
         self._check_trainable()
         self._check_frozen()
 
@@ -110,17 +104,17 @@ class FlatModel:
 
     @property
     def frozen(self) -> dict[str, Tensor]:
-        """The frozen parameters by name, as the module holds them."""
-        return {
-            name: p
-            for name, p in self.module.named_parameters()
-            if name not in self.shapes
-        }
+        """The frozen parameters and the buffers by name, as the module holds them."""
+        return self._frozen_in(self.module)
+
+    def _frozen_in(self, module: nn.Module) -> dict[str, Tensor]:
+        own = (*module.named_parameters(), *module.named_buffers())
+        return {name: p for name, p in own if name not in self.shapes}
 
     def load_frozen(self, values: Mapping[str, Tensor]) -> None:
-        """Replace the values of frozen parameters, which are given by name."""
+        """Replace the values of frozen parameters and buffers, which are given by name."""
         for name, value in values.items():
-            self.module.get_parameter(name).copy_(value)
+            self.frozen[name].copy_(value)
 
     def init(self, key: Key) -> Tensor:
         """Draw initial parameters [P] as the module does, from the key alone."""
@@ -138,8 +132,7 @@ class FlatModel:
 
     def named(self, w_P: Tensor) -> NamedModel:
         """Return a flat vector as a model's parameters by name, with the frozen ones."""
-        trained = self.named_parameters(w_P)
-        return NamedModel(trained, self.frozen, *self._arguments)
+        return NamedModel(self.named_parameters(w_P), self.frozen)
 
     def logits(
         self,
@@ -215,11 +208,14 @@ class FlatModel:
         return out.float()
 
     @torch.no_grad()
-    def try_on(self, x_B: Tensor) -> None:
+    def try_on(self, x_B: Tensor) -> Tensor:
         """Compute the outputs of a batch of the dataset, to see whether that works.
 
         Args:
             x_B: [B, *input_shape] inputs, on the CPU.
+
+        Returns:
+            [B, *output_shape] float32.
 
         Raises:
             ValueError: the module does not accept the batch, or its output has another
@@ -234,7 +230,7 @@ class FlatModel:
                 f"inputs of shape {list(x_B.shape)} ({x_B.dtype}): "
                 f"{type(error).__name__}: {error}"
             ) from error
-        self._checked(out, len(x_B))
+        return self._checked(out, len(x_B))
 
     @property
     def _build_name(self) -> str:
@@ -304,7 +300,9 @@ class FlatModel:
     def _build(self, seed: int) -> nn.Module:
         """Build the module with torch's generator at a seed, and leave the generator."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # torch.manual_seed would also note for each kind of accelerator from where it
+            # was called, which takes longer than to build a small model.
+            torch.default_generator.manual_seed(seed)
             module = self._recipe.build(*self._arguments)
         if not isinstance(module, nn.Module):
             raise ValueError(
@@ -312,6 +310,28 @@ class FlatModel:
                 f"{in_brief(module)}"
             )
         return module
+
+    @torch.no_grad()
+    def _check_buffers(self) -> None:
+        """Raise ValueError if a pass in train mode changes a buffer."""
+        before = {name: b.clone() for name, b in self.module.named_buffers()}
+        if not before:
+            return
+        parameters = dict(self.module.named_parameters())
+        numbers = Key(0)("buffers").standard_normal((2, *self._arguments[0]))
+        # Zeros are tokens, if numbers are refused. If both are, `try_on` says why.
+        for x in (torch.from_numpy(numbers).float(), torch.zeros(numbers.shape).long()):
+            with suppress(Exception), torch.random.fork_rng(devices=[]):
+                self._output(parameters, x, seed=torch.tensor(0), stacked=False)
+                break
+        after = dict(self.module.named_buffers())
+        changed = [n for n, b in before.items() if not torch.equal(b, after[n])]
+        if changed:
+            raise ValueError(
+                f"model {type(self._recipe).__name__} holds buffers ({', '.join(changed)}) "
+                "that training changes, which clients cannot average as parameters; use "
+                "GroupNorm or LayerNorm in place of BatchNorm"
+            )
 
     def _check_trainable(self) -> None:
         """Raise ValueError if there is nothing to train."""
@@ -331,12 +351,12 @@ class FlatModel:
         frozen = self.frozen
         if not frozen:
             return
-        again = dict(self._build(FROZEN_SEED).named_parameters())
+        again = self._frozen_in(self._build(FROZEN_SEED))
         changed = [n for n, p in frozen.items() if not torch.equal(p, again[n])]
         if changed:
             raise ValueError(
-                f"model {type(self._recipe).__name__} gives its frozen parameters "
-                f"({', '.join(changed)}) other values at each build, but every process "
+                f"model {type(self._recipe).__name__} gives its frozen parameters or "
+                f"buffers ({', '.join(changed)}) other values at each build, but every process "
                 "must build the same; draw them with torch, which raysafl seeds, or "
                 "read them from a file"
             )

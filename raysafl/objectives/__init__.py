@@ -1,5 +1,6 @@
 """What a model can be trained for: classes, numbers, or the next token of a text."""
 
+from raysafl.core.objective import ClientStatistic, Metric, Objective, mean_of
 from raysafl.objectives.classification import (
     PLAIN,
     Classification,
@@ -12,8 +13,12 @@ from raysafl.objectives.regression import Regression
 __all__ = [
     "PLAIN",
     "Classification",
+    "ClientStatistic",
+    "Metric",
     "NextToken",
+    "Objective",
     "Regression",
     "has_plain_losses",
     "is_plain",
+    "mean_of",
 ]

@@ -5,6 +5,7 @@ also depends on a training accuracy.) So with the same seed, every algorithm see
 same cohorts.
 """
 
+from raysafl.core.participation import Cohort, Participation, Sampling
 from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates
 from raysafl.participation.distributions import (
     Beta,
@@ -24,11 +25,14 @@ __all__ = [
     "ArbitraryRates",
     "Bernoulli",
     "Beta",
+    "Cohort",
     "Cyclic",
     "Distribution",
     "Full",
     "Gamma",
     "Markov",
+    "Participation",
+    "Sampling",
     "ScipyDistribution",
     "Snapshot",
     "Trace",

@@ -29,7 +29,7 @@ class Distribution(Component):
 
     Example:
         >>> import raysafl as fl
-        >>> fl.ScipyDistribution("uniform").masses(4).tolist()
+        >>> fl.participation.ScipyDistribution("uniform").masses(4).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
 
@@ -167,7 +167,8 @@ class Weibull(Distribution):
     With the defaults, `Arbitrary` picks the last clients most often.
 
     Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults. The paper
-    prints the factor lam / k in front; only k / lam makes it a density.
+    prints the factor lam / k in front; only k / lam makes it a density. The code of its
+    authors divides the draws by 1.2, which is lam = 1 / 1.2.
     """
 
     k: float = Field(default=10.0, gt=0, description="Shape.")

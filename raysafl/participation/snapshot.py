@@ -30,8 +30,8 @@ class Snapshot(Participation):
     Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); the paper's default lambda
     is 1, and here `adapt` must be given. Algorithm 2 prints both accuracies with one
     variable; the formula above is what its text says. The paper does not say whose
-    training accuracy acc_r is, so `accuracy` chooses, and docs/reproduction.md compares
-    the choices.
+    training accuracy acc_r is, so `accuracy` chooses; in the code of its authors it is
+    that of "pass".
     """
 
     base: SerializeAsAny[Participation] = Field(
@@ -54,10 +54,12 @@ class Snapshot(Participation):
     adapt: float | None = Field(
         default=None, ge=0, description="Strength lambda of the adaptive probability."
     )
-    accuracy: Literal["local", "cohort", "clients"] = Field(
+    accuracy: Literal["local", "pass", "cohort", "clients"] = Field(
         default="local",
         description="Whose training accuracy adapts the probability: that of the cohort's "
-        'batches while it trained ("local", free of cost), or after each round that of the '
+        'batches while it trained ("local", free of cost); the mean over the cohort of '
+        'each client\'s own since its present pass over its data began ("pass", free '
+        "too, for `ContinuedTraining` in steps); or after each round that of the "
         "new global model on the cohort's samples (\"cohort\") or on all clients' "
         '("clients").',
     )
@@ -102,7 +104,12 @@ class Snapshot(Participation):
 
     def measured_on(self, cohort: list[int]) -> list[int] | None:
         """Return the clients on whose samples the accuracy is measured, as `accuracy` says."""
-        return {"local": None, "cohort": cohort, "clients": [EVERYONE]}[self.accuracy]
+        return {"cohort": cohort, "clients": [EVERYONE]}.get(self.accuracy)
+
+    @property
+    def goes_by_passes(self) -> bool:
+        """Whether the accuracy is that of the passes in which clients are."""
+        return self.accuracy == "pass"
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None

@@ -36,7 +36,7 @@ class Uniform(Participation):
     Example:
         >>> import raysafl as fl
         >>> policy = fl.Uniform(m=3)
-        >>> state, cohort = policy.pick(policy.init(), 10, fl.Key(0, 0), None)
+        >>> state, cohort = policy.pick(policy.init(), 10, fl.algorithms.Key(0, 0), None)
         >>> len(cohort.ids), cohort.ids == sorted(cohort.ids)
         (3, True)
     """

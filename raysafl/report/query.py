@@ -2,9 +2,9 @@
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,13 +13,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from raysafl.report.wording import count
+from raysafl.core.text import count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.statistics import ACCURACY, STATISTICS, quality_statistics
-from raysafl.storage.store import find_sweeps
+from raysafl.storage.statistics import (
+    ACCURACY,
+    ROUNDS_TO,
+    STATISTICS,
+    quality_statistics,
+)
+from raysafl.storage.store import sweeps_in
 
 # A run has the first of these statuses that one of its replicates has.
 WORST = {status: place for place, status in enumerate(reversed(Status))}
@@ -51,7 +56,9 @@ def results(
 
     Statistics are means over the finished replicates of a run, `<statistic>_std` are
     their standard deviations, and `replicates` is their number. `status` and `reason`
-    are those of the replicate that ended worst.
+    are those of the replicate that ended worst. `attrs["damaged"]` of the frame is the
+    number of damaged runs in the folders, which have no statistics, and
+    `attrs["fractions"]` names the statistics that are fractions.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
@@ -71,7 +78,14 @@ def results(
         ValueError: a folder holds no sweep, DuckDB cannot answer the query, or a name is
             no column (the message has the nearest) or could be one of several.
     """
-    frame, judged_by = _read_folders(paths)
+    # Unlike `Path.is_dir`, this raises no error for a query that is too long for a path.
+    if os.path.isdir(query):
+        raise ValueError(
+            f"'{query}' is a folder: the query comes first, '' for all, and then the folders"
+        )
+    asked = [*columns, sort, query]
+    until = [match[0] for text in asked for match in ROUNDS_TO.finditer(text)]
+    frame, judged_by = _read_folders(paths, until)
     found, named = _answer(query, frame)
     by = [_column_of(sort, found)] if sort else []
     shown = [_column_of(name, found) for name in columns] or [*map(str, found)]
@@ -79,7 +93,10 @@ def results(
         shown = _default(frame, [*named, *by, *judged_by])
     if by:
         found = found.sort_values(by, ascending=ascending, kind="stable")
-    return found[shown].iloc[:top].reset_index(drop=True)
+    found = found[shown].iloc[:top].reset_index(drop=True)
+    found.attrs["damaged"] = int((frame["status"] == Status.DAMAGED).sum())
+    found.attrs["fractions"] = frame.attrs["fractions"]
+    return found
 
 
 def why_nothing(paths: Iterable[Location], query: str) -> str:
@@ -184,26 +201,31 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
         known = {re.sub(r"^(config|label)\.", "", column) for column in map(str, frame)}
         close = difflib.get_close_matches(name, known, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-        folder = " (the query comes first, '' for all)" if Path(name).is_dir() else ""
         raise ValueError(
-            f"runs have no column '{name}'{folder}: {hint}docs/results.md lists the columns"
+            f"runs have no column '{name}': {hint}docs/results.md lists the columns"
         )
     return found[0]
 
 
-def _read_folders(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
-    """Read one row per run, and the statistics that are shown by default."""
+def _read_folders(
+    paths: Iterable[Location], named: Sequence[str] = ()
+) -> tuple[pd.DataFrame, list[str]]:
+    """Read one row per run, and the statistics that are shown by default.
+
+    Args:
+        paths: folders of sweeps, or folders that hold some.
+        named: statistics that are asked for by name, such as `rounds_to_r2_0.7`.
+    """
     parts = []
+    fractions = set[str]()
     shown: list[str] = []
     for path in paths:
-        stores = find_sweeps(path)
-        if not stores:
-            raise ValueError(
-                f"{path} holds no sweep: no manifest.json in it or one level below"
-            )
-        for store in stores:
+        for store in sweeps_in(path):
             manifest = store.manifest()
-            parts.append(_per_run(make_runs_table(store), manifest))
+            runs = make_runs_table(store, named=named)
+            parts.append(_per_run(runs, manifest))
+            known = manifest.known(runs)
+            fractions |= {name for name, own in known.items() if own.is_fraction}
             quality = manifest.quality
             shown += SHOWN if quality == ACCURACY else quality_statistics(quality)
     frame = pd.concat(
@@ -217,6 +239,7 @@ def _read_folders(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
             if setting in frame:
                 values = values.combine_first(frame[setting])
             frame[name] = _parsed(values)
+    frame.attrs["fractions"] = sorted(fractions)
     return frame, shown
 
 
@@ -280,7 +303,9 @@ def as_table(found: pd.DataFrame) -> Table:
         ]
         texts = texts.drop(columns=labels)
         texts.insert(0, "labels", joined, allow_duplicates=True)
-    out = Table(box=SIMPLE_HEAD, caption=f"{caption}; accuracies are fractions")
+    if any(name in found for name in found.attrs.get("fractions", ())):
+        caption += "; accuracies and other shares are fractions"
+    out = Table(box=SIMPLE_HEAD, caption=caption)
     for name in map(str, texts):
         right = name in found and pd.api.types.is_numeric_dtype(found[name])
         out.add_column(

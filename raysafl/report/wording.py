@@ -3,24 +3,49 @@
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from raysafl.report.analysis.entries import LEARNT, LEVEL_STATISTIC
+from raysafl.report.analysis.layout import labels_text
+from raysafl.report.analysis.winner import Winner
 from raysafl.storage.manifest import Manifest, Printed, Table
-from raysafl.storage.statistics import FIXED, final_of
+from raysafl.storage.statistics import FIXED, declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
-LOST = ("diverged", "failed", "damaged", "missing")
+LOST = ("stopped", "diverged", "failed", "damaged", "missing")
+# Stands before the number of an entry that has not learnt.
+MARK = "†"
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
 
-def number(value: float, unit: str) -> str:
-    """Write a number for a table: two decimals for per cent, otherwise four digits."""
-    return f"{value:.2f}" if unit == "%" else f"{value:.4g}"
+def number(value: float, unit: str, decimals: int | None = None) -> str:
+    """Write a number for a table: two decimals for per cent, otherwise four digits.
+
+    Args:
+        value: the number.
+        unit: its unit.
+        decimals: how many decimals it has instead of four digits, see `decimals_of`.
+    """
+    decimals = 2 if unit == "%" else decimals
+    return f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
 
 
-def number_or_dash(value: float, unit: str = "%") -> str:
+def decimals_of(means: "pd.Series[float]") -> int | None:
+    """Return how many decimals the numbers of a column have, so that their digits align.
+
+    The largest of them has four digits. It is None, for four digits each, if the largest
+    is a thousand times the smallest, or has more than six digits.
+    """
+    sizes = means.abs()[lambda size: np.isfinite(size) & (size > 0)]
+    if sizes.empty or sizes.max() >= min(1000 * sizes.min(), 1e6):
+        return None
+    return max(0, 3 - math.floor(math.log10(sizes.max())))
+
+
+def number_or_dash(value: float, unit: str = "%", decimals: int | None = None) -> str:
     """Write a number likewise, or a dash if it is not finite."""
-    return number(value, unit) if math.isfinite(value) else NOTHING
+    return number(value, unit, decimals) if math.isfinite(value) else NOTHING
 
 
 def signed(value: float, unit: str) -> str:
@@ -39,30 +64,76 @@ def signed_spread(value: float, half: float, unit: str) -> str:
     return f"{text} ± {number(half, unit)}" if known else text
 
 
-def spread(mean: float, std: float, unit: str) -> str:
+def spread(mean: float, std: float, unit: str, decimals: int | None = None) -> str:
     """Write mean and spread as `89.10 ± 0.24`, the mean alone, or a dash without a mean."""
     if math.isnan(mean):
         return NOTHING
-    tail = "" if math.isnan(std) else f" ± {number(std, unit)}"
-    return number(mean, unit) + tail
+    tail = "" if math.isnan(std) else f" ± {number(std, unit, decimals)}"
+    return number(mean, unit, decimals) + tail
 
 
-def ours(entry: Any, statistic: str, unit: str) -> str:
-    """Write our number of an entry.
+def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> str:
+    """Write our number of an entry, with the marks that `legend` explains.
 
     If some replicates are not in the mean, it is followed by `[3 of 5]`. If its round was
-    chosen by the test set, the number of the last round follows.
+    chosen by the test set, the number of the last round follows. If the entry has not
+    learnt, a mark stands before it.
     """
     lost = {name: int(entry[name]) for name in LOST}
-    text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit)
+    text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit, decimals)
+    if entry["above_chance"] < LEARNT:
+        text = f"{MARK} {text}"
     final = entry.get(f"mean.{final_of(statistic)}")
     if final is not None and not math.isnan(final):
-        text += f", final {number(final, unit)}"
+        text += f", final {number(final, unit, decimals)}"
     used = int(entry["replicates"])
     if used and sum(lost.values()):
         return f"{text} [{used} of {used + sum(lost.values())}]"
     ended = [name for name in LOST[:-1] if lost[name]]
     return ended[0] if ended and not used else text
+
+
+def legend(entries: pd.DataFrame) -> str:
+    """Explain the marks of entries: not learnt, or not all replicates finished.
+
+    Args:
+        entries: from `raysafl.report.analysis.entries.aggregate`.
+    """
+    lines = []
+    if (entries["above_chance"] < LEARNT).any():
+        lines.append(
+            f"{MARK} not learnt: its `{LEVEL_STATISTIC}` has come less than "
+            f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
+        )
+    partly = entries[entries["replicates"] > 0]
+    ends = [name for name in LOST if partly[name].any()]
+    if ends:
+        lines.append(
+            "[3 of 5]: only three of five replicates have finished and are in the mean; others "
+            f"are {' or '.join(ends)}."
+        )
+    return " ".join(lines)
+
+
+def winner_text(winner: Winner, manifest: Manifest) -> str:
+    """Say in a line of Markdown which run is best, by what, and how good it is on the test set."""
+
+    def value(column: str, own: float) -> str:
+        declared = declaration_of(column, manifest.columns)
+        unit = "%" if declared and declared.is_fraction else ""
+        scaled = 100 * own if unit else own
+        return f"`{column}` {number(scaled, unit)}{unit and ' %'}"
+
+    labels = labels_text(winner.labels, manifest.axes) or winner.run_id
+    direction = "highest" if winner.mode == "max" else "lowest"
+    text = (
+        f"Best run: **{labels}**, with the {direction} {value(winner.metric, winner.value)} in the "
+        f"last round, of {winner.candidates} finished"
+    )
+    if winner.is_held_out:
+        test = value(winner.quality, winner.test)
+        return f"{text}; on the test set, which had no part in the choice: {test}."
+    return f"{text}. It was chosen by the test set, so this number is too good."
 
 
 def printed_text(printed: Printed, unit: str) -> str:
@@ -147,9 +218,3 @@ def search_note(manifest: Manifest) -> str:
         f"The runs were chosen or stopped by `{column}`, and not by anything that was "
         "measured on the test set."
     )
-
-
-def count(n: int, noun: str) -> str:
-    """Write a number of things, such as `1 entry` or `2 entries`."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{n} {noun if n == 1 else plural}"

@@ -1,28 +1,19 @@
 """The code of a client actor, which trains and evaluates what the coordinator sends.
 
-An actor hosts all clients of a pack's runs, not one of them.
+An actor hosts all clients of a pack's runs, not one of them. It is a cache: each call
+names the pack's setup, and an actor that has another one, or that Ray has just started
+again, gets ready for it first.
 """
 
-import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import ray
 import torch
 
+from raysafl.cluster.gpus import own_device, own_share
 from raysafl.core.problem import Dataset
-from raysafl.core.work import TestsOn
-from raysafl.runtime.client_tests import Job
-from raysafl.runtime.gpus import are_logical, unseen_message, why_unseen
 from raysafl.runtime.in_process import Worker
-from raysafl.runtime.messages import (
-    Array,
-    PackSetup,
-    Sent,
-    TaskMessage,
-    encode_reply,
-    models_of,
-)
-from raysafl.runtime.spans import Span
+from raysafl.runtime.messages import PackSetup, Sent, packed, unpacked
 from raysafl.training.device import keep_to_share
 from raysafl.training.resident import Resident
 
@@ -41,6 +32,8 @@ class Clients:
         torch.set_num_threads(threads)
         self._worker: Worker | None = None
         self._resident = Resident()
+        # The id of the setup of the present pack; empty if it is not ready.
+        self._setup_id = ""
         # The dataset of the latest reference, and the id of that reference.
         self._dataset: Dataset | None = None
         self._dataset_id = ""
@@ -51,11 +44,32 @@ class Clients:
         assert self._worker is not None, "this actor was not configured"
         return self._worker
 
-    def configure(self, setup: PackSetup) -> tuple[str, str]:
-        """Host the clients of a pack; called again when the actor serves another one.
+    def call(
+        self, setup: "Sequence[ray.ObjectRef[PackSetup]]", method: str, message: Sent
+    ) -> Sent:
+        """Call a method of the `Worker` of a pack.
+
+        Args:
+            setup: The one reference to the pack's setup; Ray replaces it by what it
+                stands for unless it is inside something.
+            method: The name of the method.
+            message: Its arguments, `packed`.
 
         Returns:
-            The device and the engine in use.
+            What it returns, `packed`.
+
+        Raises:
+            ValueError: The setup does not fit, or Ray gave a GPU that torch does not
+                see.
+        """
+        if setup[0].hex() != self._setup_id:
+            self._setup_id = ""
+            self.configure(ray.get(setup[0]))
+            self._setup_id = setup[0].hex()
+        return packed(getattr(self.worker, method)(*unpacked(message)))
+
+    def configure(self, setup: PackSetup) -> None:
+        """Host the clients of a pack.
 
         Raises:
             ValueError: The setup does not fit, or Ray gave a GPU that torch does not
@@ -63,9 +77,6 @@ class Clients:
         """
         # A device may not have room for the old worker and the new one.
         self._worker = None
-        frozen = setup.frozen
-        if isinstance(frozen, ray.ObjectRef):
-            frozen = ray.get(frozen)
         device = own_device()
         share = own_share() if device == "cuda" else 1.0
         keep_to_share(share)
@@ -79,69 +90,12 @@ class Clients:
             self._resident,
             share,
         )
-        self.worker.trainer.model.load_frozen(frozen)
-        name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-        return name, self.worker.trainer.engine_name
-
-    def train(self, header: bytes, *vectors: Sent) -> tuple[Sent, ...]:
-        """Train the tasks of an encoded `TaskMessage`; return an encoded reply."""
-        message = TaskMessage.decode(header, vectors, self._num_parameters)
-        return encode_reply(self.worker.train_share(message.tasks, message.counts))
-
-    def evaluate(self, spans: Sequence[Span], *w: Sent) -> Array:
-        """Evaluate models on spans: their sums [N, R], one span beside the other.
-
-        See `Worker.span_sums`.
-        """
-        models = models_of(w, self._num_parameters)
-        return self.worker.span_sums(models, spans).numpy()
-
-    def group_sums(
-        self,
-        jobs: Sequence[tuple[Job, Sequence[int]]],
-        cells: Sequence[int],
-        *w: Sent,
-    ) -> list[Array]:
-        """Evaluate models on groups of test samples, see `Worker.group_sums`.
-
-        Args:
-            jobs: Jobs, and the numbers of the groups of each.
-            cells: The cells whose parameters are sent.
-            w: Their parameters.
-        """
-        models = dict(zip(cells, models_of(w, self._num_parameters), strict=True))
-        return [self.worker.group_sums(job, numbers, models) for job, numbers in jobs]
-
-    def personal_qualities(
-        self, on: Mapping[int, TestsOn], header: bytes, *vectors: Sent
-    ) -> Array:
-        """Train the tasks of an encoded `TaskMessage`, and evaluate where they end."""
-        message = TaskMessage.decode(header, vectors, self._num_parameters)
-        return self.worker.personal_qualities(message.tasks, on)
-
-    def count_correct(
-        self, ids: Mapping[int, Sequence[int]], first: int, step: int, *w: Sent
-    ) -> list[float]:
-        """Count the training samples that each cell's parameters classify correctly.
-
-        Args:
-            ids: For each cell, the clients whose samples are looked at.
-            first: The index of the first sample that is counted.
-            step: From there on, every `step`-th sample is counted.
-            w: The parameters of each cell.
-        """
-        share = slice(first, None, step)
-        models = models_of(w, self._num_parameters)
-        return [
-            self.worker.count_correct(cell, w_P, own, share)
-            for (cell, own), w_P in zip(ids.items(), models, strict=True)
-        ]
+        self.worker.trainer.model.load_frozen(setup.frozen)
 
     def _dataset_of(self, setup: PackSetup) -> Dataset:
         """Return a pack's dataset: for the reference of the pack before, the same object.
 
-        Ray replaces a reference by its object only where it is an argument itself, and
-        makes another object each time.
+        Ray makes another object each time that it is asked for one.
         """
         if not isinstance(setup.dataset, ray.ObjectRef):
             return setup.dataset
@@ -149,30 +103,3 @@ class Clients:
             self._dataset = ray.get(setup.dataset)
             self._dataset_id = setup.dataset.hex()
         return self._dataset
-
-    @property
-    def _num_parameters(self) -> int:
-        return self.worker.trainer.model.num_parameters
-
-
-def own_share() -> float:
-    """Return the share of its GPU that Ray gave this actor: 1 if it is whole."""
-    resources = ray.get_runtime_context().get_assigned_resources()
-    return min(1.0, float(resources.get("GPU", 1.0)))
-
-
-def own_device() -> str:
-    """Return the device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
-
-    Raises:
-        ValueError: Ray gave a GPU that torch does not see. Training on the CPU instead,
-            without saying so, would waste the GPU.
-    """
-    given = ray.get_gpu_ids()
-    if not given or are_logical():
-        return "cpu"
-    if why := why_unseen():
-        gpu = ", ".join(map(str, given))
-        gave = f"Ray gave GPU {gpu} of {platform.node()} to a client actor"
-        raise ValueError(unseen_message(gave, why))
-    return "cuda"

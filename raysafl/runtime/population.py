@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from raysafl.core.algorithm import by_steps
 from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
-from raysafl.core.users_parts import method_name, users_parts
-from raysafl.core.work import Cell, Task
-from raysafl.data.partitions import Partition
+from raysafl.core.users_parts import method_name
+from raysafl.core.work import Cell, Tasks
 
 
 class Population:
@@ -86,10 +86,17 @@ class Population:
         """Return the number of training samples that these clients hold together."""
         return sum(self.splits[cell].size(i) for i in ids)
 
-    def cost(self, task: Task) -> int:
-        """Return about how many samples a task will see."""
-        samples = self.splits[task.cell].size(task.client)
-        return task.local.num_steps(samples) * min(samples, task.local.batch_size)
+    def costs(self, tasks: Tasks) -> list[int]:
+        """Return about how many samples each task will see."""
+        column = tasks.columns
+        owners = zip(column["cell"].tolist(), column["client"].tolist(), strict=True)
+        samples_T = np.array([self.splits[cell].size(i) for cell, i in owners])
+        cost_T = np.empty_like(samples_T)
+        for local, own in tasks.alike(by_steps):
+            steps_T = local.num_steps(samples_T[own], column["before"][own])
+            cost_T[own] = steps_T * np.minimum(samples_T[own], local.batch_size)
+        costs: list[int] = cost_T.tolist()
+        return costs
 
 
 def _check_validation(data: FederatedData, split: Split) -> None:
@@ -116,8 +123,7 @@ def _why_empty(data: FederatedData, client: int) -> str:
             "uses_server_data of the algorithm be True"
         )
     who = "the clients hold" if client == EVERYONE else f"client {client} holds"
-    method = "spread" if users_parts(data, Partition) else "split"
     return (
-        f"{method_name(data, Partition, method)} leaves a client empty that is to "
+        f"{data.splitter} leaves a client empty that is to "
         f"train: {who} no samples. Give it at least one, or let the policy never pick it"
     )

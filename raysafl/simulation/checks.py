@@ -18,7 +18,8 @@ from torch import Tensor
 from raysafl.core.algorithm import Algorithm, Request, Round, State, TrainMean
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import EVERYONE
-from raysafl.core.users_parts import in_brief, method_name, users_parts
+from raysafl.core.text import in_brief
+from raysafl.core.users_parts import method_name, users_parts
 
 
 def checked_pick(

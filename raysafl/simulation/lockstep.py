@@ -1,4 +1,4 @@
-"""Many runs in lock-step: what their rounds ask for is computed together.
+"""Many replicates, of one run or of many: what they ask for is computed together.
 
 A run's results do not depend on the runs that it advances with. A run that fails leaves
 the others as they are.
@@ -6,20 +6,18 @@ the others as they are.
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from raysafl.core.record import Record
 from raysafl.core.work import (
-    ClientEvaluation,
     Evaluation,
     PersonalEvaluation,
-    TrainAccuracy,
     Training,
     Work,
     WorkLostError,
     WorkRequest,
 )
-from raysafl.simulation.simulation import RoundOfRun, Simulation
+from raysafl.simulation.replicate import RoundOfReplicate
 
 K = TypeVar("K", bound=Hashable)
 Outcome: TypeAlias = list[Record] | BaseException
@@ -27,19 +25,23 @@ Outcome: TypeAlias = list[Record] | BaseException
 
 # Requests of a later kind wait until no run asks for an earlier one any more, so that as
 # many as possible are merged.
-KINDS: Sequence[type[WorkRequest]] = (
-    Training,
-    TrainAccuracy,
-    Evaluation,
-    ClientEvaluation,
-    PersonalEvaluation,
-)
+KINDS: Sequence[type[WorkRequest]] = (Training, Evaluation, PersonalEvaluation)
 # How torch says that there is no memory left, if its error is of no class of its own.
 NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
+class HasRounds(Protocol):
+    """What is advanced: a run, see `raysafl.simulation.simulation.Simulation`."""
+
+    def next_rounds(self) -> list[RoundOfReplicate]:
+        """Begin a round of every replicate that takes part in one."""
+
+    def timed(self, records: list[Record], seconds: float) -> list[Record]:
+        """Return a round's records with the time since the records before them."""
+
+
 class Lockstep(Generic[K]):
-    """Advances simulations on the same machine by one round at a time.
+    """Advances runs on the same machine by one round at a time.
 
     Attributes:
         work: The machine.
@@ -52,6 +54,7 @@ class Lockstep(Generic[K]):
     Example:
         >>> from raysafl.quickstart import BASE
         >>> from raysafl.runtime.in_process import Worker
+        >>> from raysafl.simulation.simulation import Simulation
         >>> runs = [BASE.replace(replicates=1, seed=seed) for seed in (3, 4)]
         >>> cells = [cell for run in runs for cell in run.cells]
         >>> work = Worker(cells, BASE.data.load(), BASE.model)
@@ -66,65 +69,63 @@ class Lockstep(Generic[K]):
         self.most: int | None = None
         self.most_reason = ""
 
-    def advance(self, simulations: Mapping[K, Simulation]) -> dict[K, Outcome]:
-        """Run one round of each simulation.
+    def advance(self, runs: Mapping[K, HasRounds]) -> dict[K, Outcome]:
+        """Run one round of each run.
 
         Args:
-            simulations: Simulations that are not done, on different cells of `work`.
+            runs: Runs that are not done, on different cells of `work`.
 
         Returns:
-            For each simulation the records of its round, or the error that made its run
-            fail: one that its policy, its algorithm or its model raised. What `work`
-            raises for several runs together is found out by asking for fewer at a time.
+            For each run the records of its round, or the error that made it fail: one
+            that its policy, its algorithm or its model raised. What `work` raises for
+            several runs together is found out by asking for fewer at a time.
         """
         begin = time.monotonic()
-        rounds = {key: one.next_round() for key, one in simulations.items()}
-        outcomes: dict[K, Outcome] = {}
-        # The requests that have not been answered.
-        open_requests: dict[K, WorkRequest] = {}
-        answers: dict[K, Any] = dict.fromkeys(rounds)
-        while answers or open_requests:
-            for key, answer in answers.items():
-                outcome = _continued(rounds[key], answer)
-                if isinstance(outcome, WorkRequest):
-                    open_requests[key] = outcome
-                else:
-                    outcomes[key] = outcome
-            answers, failed = self._carry_out(_next_kind(open_requests))
-            outcomes |= failed
-            for key in (*answers, *failed):
-                del open_requests[key]
-        share = (time.monotonic() - begin) / max(1, len(simulations))
+        turns = [
+            _Turn(key, rounds)
+            for key, one in runs.items()
+            for rounds in one.next_rounds()
+        ]
+        failed: dict[K, BaseException] = {}
+        for turn in turns:
+            turn.go_on(None, failed)
+        while asking := _next_kind(turns, failed):
+            answers = self._carry_out(asking)
+            for turn in asking:
+                turn.go_on(answers[turn.key], failed)
+        share = (time.monotonic() - begin) / max(1, len(runs))
+        records: dict[K, list[Record]] = {key: [] for key in runs}
+        for turn in turns:
+            if turn.record is not None:
+                records[turn.key].append(turn.record)
         return {
-            key: _timed(outcomes[key], one, share) for key, one in simulations.items()
+            key: failed[key] if key in failed else one.timed(records[key], share)
+            for key, one in runs.items()
         }
 
-    def _carry_out(
-        self, open_requests: Mapping[K, WorkRequest]
-    ) -> tuple[dict[K, Any], dict[K, Outcome]]:
-        """Carry out requests of one kind: return the answers, and the errors."""
+    def _carry_out(self, asking: Sequence["_Turn[K]"]) -> dict[K, Any]:
+        """Carry out requests of one kind; return for each run the answer, or an error."""
         answers: dict[K, Any] = {}
-        failed: dict[K, Outcome] = {}
-        batches = [list(open_requests)] if open_requests else []
+        batches = [list(dict.fromkeys(turn.key for turn in asking))]
         while batches:
             batch = batches.pop()
             if len(batch) > (self.most or len(batch)):
                 batches += _halves(batch)
                 continue
+            some = set(batch)
+            requests = [turn.request for turn in asking if turn.key in some]
             try:
-                answer = _merged([open_requests[key] for key in batch]).carry_out(
-                    self.work
-                )
+                answer = requests[0].carry_out(self.work, requests)
             except Exception as error:
                 if len(batch) == 1:
-                    failed[batch[0]] = error
+                    answers[batch[0]] = error
                     continue
                 if _was_too_much(error):
                     self._halve(len(batch), error)
                 batches += _halves(batch)
             else:
                 answers |= dict.fromkeys(batch, answer)
-        return answers, failed
+        return answers
 
     def _halve(self, runs: int, error: Exception) -> None:
         self.most = runs // 2
@@ -135,43 +136,59 @@ class Lockstep(Generic[K]):
         )
 
 
-def _continued(round: RoundOfRun, answer: Any) -> WorkRequest | Outcome:
-    """Go on with a round: return what it asks for next, or how it has ended."""
-    try:
-        return round.send(answer)
-    except StopIteration as end:
-        records: list[Record] = end.value
-        return records
-    # The user's own code may call `sys.exit`, which must not end the other runs.
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return error
+class _Turn(Generic[K]):
+    """A round of one replicate, as far as it has come.
+
+    Args:
+        key: The run.
+        rounds: The round.
+
+    Attributes:
+        request: What it asks for; None if it asks for nothing any more.
+        record: What it has returned.
+    """
+
+    __slots__ = ("key", "record", "request", "rounds")
+
+    def __init__(self, key: K, rounds: RoundOfReplicate) -> None:
+        self.key = key
+        self.rounds = rounds
+        self.request: Any = None
+        self.record: Record | None = None
+
+    def go_on(self, answer: Any, failed: dict[K, BaseException]) -> None:
+        """Send an answer to the replicate, which may be an error, unless its run has failed.
+
+        Args:
+            answer: The answer.
+            failed: Why runs have failed, to which this one is added if it fails now.
+        """
+        self.request = None
+        if self.key in failed:
+            return
+        if isinstance(answer, BaseException):
+            failed[self.key] = answer
+            return
+        try:
+            self.request = self.rounds.send(answer)
+        except StopIteration as end:
+            self.record = end.value
+        # The user's own code may call `sys.exit`, which must not end the other runs.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            failed[self.key] = error
 
 
-def _timed(outcome: Outcome, simulation: Simulation, seconds: float) -> Outcome:
-    """Give records their share of the time that all simulations took together."""
-    if isinstance(outcome, BaseException):
-        return outcome
-    return simulation.timed(outcome, seconds)
-
-
-def _next_kind(open_requests: Mapping[K, WorkRequest]) -> dict[K, WorkRequest]:
-    """Return the requests of the earliest kind that any run asks for."""
+def _next_kind(
+    turns: Sequence[_Turn[K]], failed: Mapping[K, BaseException]
+) -> list[_Turn[K]]:
+    """Return the replicates that ask for the earliest kind that any of them asks for."""
+    asking = [
+        turn for turn in turns if turn.request is not None and turn.key not in failed
+    ]
     for kind in KINDS:
-        found = {
-            key: one for key, one in open_requests.items() if isinstance(one, kind)
-        }
-        if found:
+        if found := [turn for turn in asking if type(turn.request) is kind]:
             return found
-    return {}
-
-
-def _merged(requests: Sequence[Any]) -> WorkRequest:
-    """Return one request for several of one kind."""
-    if len(requests) == 1:
-        alone: WorkRequest = requests[0]
-        return alone
-    together: WorkRequest = type(requests[0]).merged(requests)
-    return together
+    return []
 
 
 def _halves(batch: list[K]) -> tuple[list[K], list[K]]:

@@ -9,32 +9,24 @@ Nothing of the training depends on it: the trainings of personal models draw fro
 streams of their own.
 """
 
-from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
-from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
-    MetricColumn,
     Objective,
     client_statistics_of,
     measure_clients,
     measures_of,
 )
-from raysafl.core.work import (
-    ClientEvaluation,
-    ClientScores,
-    PersonalEvaluation,
-    Task,
-    TestsOn,
-)
+from raysafl.core.record import ColumnDescription, further_column
+from raysafl.core.work import TestsOn
+from raysafl.simulation.scores import ClientScores
 
 Floats = NDArray[np.float64]
 # The number that the trainings of personal models have among the requests of a round.
@@ -123,7 +115,7 @@ class PerClient(Component):
                 f"most {MOST_ROWS:,} are allowed: give a larger `every`"
             )
 
-    def columns(self, objective: Objective) -> dict[str, MetricColumn]:
+    def columns(self, objective: Objective) -> dict[str, ColumnDescription]:
         """Declare the columns of `rounds/` that the evaluation of clients fills.
 
         Raises:
@@ -132,12 +124,11 @@ class PerClient(Component):
         name = objective.metric
         metric = measures_of(objective, UNKNOWN_OUTPUTS)[name]
         found = {
-            f"clients_{statistic}_{name}": MetricColumn(
+            f"clients_{statistic}_{name}": further_column(
                 text.format(name),
                 metric.is_fraction,
                 # A spread between clients is better if it is small.
                 metric.higher_is_better and statistic != "std",
-                is_list=False,
             )
             for statistic, text in MEANINGS.items()
             if "personal" not in statistic or self.personal_steps
@@ -149,8 +140,8 @@ class PerClient(Component):
                     f"'{column}', which every run with eval_clients has; give the "
                     "statistic another name"
                 )
-            found[column] = MetricColumn(
-                own.meaning, own.is_fraction, own.higher_is_better, is_list=False
+            found[column] = further_column(
+                own.meaning, own.is_fraction, own.higher_is_better
             )
         return found
 
@@ -233,6 +224,34 @@ def served(
     return found
 
 
+def served_columns(
+    objective: Objective,
+    participations_N: NDArray[np.int64],
+    scores: ClientScores,
+    personal_N: Floats | None,
+) -> dict[str, float]:
+    """Compute the columns `clients_*` of a record.
+
+    Args:
+        objective: The run's objective, by whose metric clients are compared.
+        participations_N: In how many rounds each client has trained.
+        scores: How the global model serves each client.
+        personal_N: The metric of each client's personal model, if there are any.
+    """
+    name = objective.metric
+    statistics = served(
+        participations_N,
+        scores.quality_N,
+        measures_of(objective, UNKNOWN_OUTPUTS)[name].higher_is_better,
+        personal_N,
+        scores.absent,
+    )
+    judged_N = scores.quality_N[is_judged(scores.quality_N)]
+    return {
+        f"clients_{statistic}_{name}": value for statistic, value in statistics.items()
+    } | measure_clients(objective, judged_N)
+
+
 def is_judged(quality_N: Floats) -> NDArray[np.bool_]:
     """Return whether each client has a value, [N]; all of them, if none has."""
     judged_N = ~np.isnan(quality_N)
@@ -283,85 +302,3 @@ class ClientHistory:
                 [self.participations_N, scores.quality_N, scores.loss_N, personal_N]
             )
         )
-
-
-@dataclass(frozen=True)
-class ReplicateToEvaluate:
-    """A replicate whose clients are to be evaluated.
-
-    Args:
-        cell: Its cell.
-        seed: Its seed.
-        w_P: The parameters of its global model.
-        history: What it knows of its clients.
-    """
-
-    cell: int
-    seed: int
-    w_P: Tensor
-    history: ClientHistory
-
-
-def evaluate_clients(
-    evaluation: PerClient,
-    objective: Objective,
-    higher_is_better: bool,
-    local: LocalTraining,
-    round: int,
-    judged: Sequence[ReplicateToEvaluate],
-) -> Generator[ClientEvaluation | PersonalEvaluation, Any, dict[int, dict[str, float]]]:
-    """Evaluate the clients of some replicates, and add the results to their histories.
-
-    Args:
-        evaluation: What is evaluated.
-        objective: The run's objective, by whose metric clients are compared.
-        higher_is_better: Whether a higher value of this metric is better.
-        local: The run's local training.
-        round: The number of the round.
-        judged: The replicates.
-
-    Returns:
-        For each cell the columns `clients_*` of its record.
-    """
-    on = {own.cell: evaluation.on for own in judged}
-    scores: Mapping[int, ClientScores] = yield ClientEvaluation(
-        {own.cell: own.w_P for own in judged},
-        on,
-        {own.cell: own.history.participations_N > 0 for own in judged},
-    )
-    personal: Mapping[int, Floats] = {}
-    if evaluation.personal_steps:
-        few_steps = local.replace(epochs=None, steps=evaluation.personal_steps)
-        tasks = [
-            Task(
-                cell=own.cell,
-                client=i,
-                w_P=own.w_P,
-                local=few_steps,
-                seed=own.seed,
-                round=round,
-                call=PERSONAL_CALL,
-                offset_P=None,
-                prox=0.0,
-            )
-            for own in judged
-            for i in range(len(own.history.participations_N))
-        ]
-        personal = yield PersonalEvaluation(tasks, on)
-    found = {}
-    for own in judged:
-        personal_N = personal.get(own.cell)
-        own.history.add(round, scores[own.cell], personal_N)
-        quality_N = scores[own.cell].quality_N
-        statistics = served(
-            own.history.participations_N,
-            quality_N,
-            higher_is_better,
-            personal_N,
-            scores[own.cell].absent,
-        )
-        found[own.cell] = {
-            f"clients_{name}_{objective.metric}": value
-            for name, value in statistics.items()
-        } | measure_clients(objective, quality_N[is_judged(quality_N)])
-    return found

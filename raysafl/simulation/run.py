@@ -4,12 +4,11 @@ from typing import Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.algorithm import Algorithm, LocalTraining
+from raysafl.core.algorithm import Algorithm, ContinuedTraining, LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
     Metric,
-    MetricColumn,
     Objective,
     hits_of,
     measures_of,
@@ -17,6 +16,7 @@ from raysafl.core.objective import (
 )
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset, FederatedData, Model
+from raysafl.core.record import ColumnDescription
 from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
@@ -67,7 +67,9 @@ class Run(Component):
     participation: SerializeAsAny[Participation] = Field(
         description="the policy that chooses the clients of each round"
     )
-    local: LocalTraining = Field(description="how clients train on their own data")
+    local: SerializeAsAny[LocalTraining] = Field(
+        description="how clients train on their own data"
+    )
     rounds: int = Field(gt=0, description="number of communication rounds")
     replicates: int = Field(
         default=1,
@@ -87,7 +89,7 @@ class Run(Component):
         default=PLAIN,
         description="what the model is trained for, and by what it is judged",
     )
-    stop: Patience | None = Field(
+    patience: Patience | None = Field(
         default=None,
         description="when a replicate stops before the last round; None: never",
     )
@@ -113,8 +115,8 @@ class Run(Component):
                 part.check(self.rounds)
             elif isinstance(part, Algorithm):
                 part.check(self.participation, self.data.clients)
-        if self.stop is not None:
-            self.higher_is_better(self.stop.metric)
+        if self.patience is not None:
+            self.higher_is_better(self.patience.metric)
         if self.algorithm.uses_server_data and not self.data.has_server_data:
             raise ValueError(
                 f"{type(self.algorithm).__name__} trains on server data, but "
@@ -177,6 +179,23 @@ class Run(Component):
         return self
 
     @model_validator(mode="after")
+    def _goes_on_where_that_can_be(self) -> "Run":
+        parts = (p for p in self.components() if isinstance(p, ContinuedTraining))
+        if any(part is not self.local for part in parts):
+            raise ValueError(
+                "ContinuedTraining is for the clients of a run, as its `local`; inside an "
+                "algorithm give LocalTraining(...), which keeps nothing"
+            )
+        goes_on = isinstance(self.local, ContinuedTraining) and self.local.steps
+        if self.participation.goes_by_passes and not goes_on:
+            raise ValueError(
+                f"{type(self.participation).__name__} goes by the accuracy of passes that "
+                "last several rounds; give local=ContinuedTraining(steps=...), or another "
+                'accuracy, such as "local"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keeps_a_model_that_can_be_chosen(self) -> "Run":
         if self.kept_by and self.quality.is_list:
             raise ValueError(
@@ -225,7 +244,7 @@ class Run(Component):
         known = {
             name: declared.higher_is_better
             for name, declared in columns.items()
-            if not declared.is_list
+            if declared.is_scalar
         }
         known["train_loss"] = False
         if self._has_accuracy():
@@ -239,7 +258,7 @@ class Run(Component):
             )
         return known[column]
 
-    def columns(self, num_outputs: int | None = None) -> dict[str, MetricColumn]:
+    def columns(self, num_outputs: int | None = None) -> dict[str, ColumnDescription]:
         """Declare the columns of the results that the run measures, by their names.
 
         Besides those of `Record.metrics`, these are `test_loss` and, if the objective

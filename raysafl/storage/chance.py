@@ -41,7 +41,7 @@ def classes_of(dataset: Any) -> int | None:
     if not isinstance(dataset, Mapping):
         return None
     kind = dataset.get("kind")
-    if kind == "Subset":
+    if kind in ("Subset", "Augmented"):
         classes = dataset.get("classes")
         return (
             classes if isinstance(classes, int) else classes_of(dataset.get("dataset"))

@@ -5,6 +5,7 @@
     ledger/<k>.jsonl     what it replaces, then an entry a run      } makes it count
     open/<run_id>.ckpt   a run that has not ended: rows and state, replaced as a whole
     models/<run_id>.safetensors   the models that an ended run kept
+    states/<run_id>.ckpt          the state in which an ended run was, if states are kept
 
 A commit is never changed. Of a run in two commits the later one counts. Forgetting and
 compacting are commits, too: `forgets` names runs, and `replaces` names commits, which
@@ -22,14 +23,12 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from raysafl.core.component import explain
@@ -45,8 +44,6 @@ from raysafl.storage.rows import (
     encoded,
     joined,
     read_rows,
-    schema_of,
-    sorted_rows,
     without_runs,
 )
 from raysafl.storage.sealed import (
@@ -61,11 +58,18 @@ from raysafl.storage.sealed import (
 TABLES = tuple(ORDER)
 # The name of a commit: milliseconds since 1970, and a random number.
 COMMIT = r"[0-9]{13}-[0-9a-f]{12}"
+# The suffix of the files in each folder, and a pattern of their names without it.
+PLACES = {
+    "rounds": (".parquet", COMMIT),
+    "clients": (".parquet", COMMIT),
+    "ledger": (".jsonl", COMMIT),
+    "open": (".ckpt", r"[\w-]+"),
+    "models": (".safetensors", r"[\w-]+"),
+    "states": (".ckpt", r"[\w-]+"),
+}
 # How a line of the ledger begins; most lines need not be checked to find one run's.
 FRONT = re.compile(rb'\{"sha256": "[0-9a-f]{64}", "run_id": "([\w-]+)"')
 RUN_IN_BODY = re.compile(rb'\{"run_id": "([\w-]+)"')
-# Rows of files with so many bytes are in memory at the same time while they are compacted.
-BYTES_AT_ONCE = 32 * 2**20
 # How what is wrong with a run's kept models begins.
 KEPT = "the models that it kept "
 # How often a reader begins again because commits were replaced meanwhile.
@@ -196,6 +200,10 @@ class Journal:
         """Return the path of the file with the models that a run kept."""
         return self.file("models", f"{run_id}.safetensors")
 
+    def state_file(self, run_id: str) -> Location:
+        """Return the path of the file with the state in which a run has ended."""
+        return self.file("states", f"{run_id}.ckpt")
+
     def size(self) -> int:
         """Return how many bytes the files in rounds/ and ledger/ have together."""
         files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger/*.jsonl")]
@@ -218,6 +226,24 @@ class Journal:
             ValueError: the file is damaged, or belongs to another run.
         """
         return self._opened(run_id, with_state=True)
+
+    def keep_state(self, run_id: str, content: OpenState) -> None:
+        """Save the state in which a run has ended, before its end is committed."""
+        atomic_write(self.state_file(run_id), dump_open(run_id, content), durable=True)
+
+    def kept_state(self, run_id: str) -> bytes | None:
+        """Return the state in which a run has ended; None if it was not kept.
+
+        Raises:
+            ValueError: the file is damaged, or belongs to another run.
+        """
+        try:
+            with self.state_file(run_id).open("rb") as source:
+                return load_open(source, run_id).state
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ValueError(f"{self.state_file(run_id)}: {error}") from error
 
     def about(self, run_id: str) -> Mapping[str, Any]:
         """Return what was said of an open run by whoever saved it; nothing if damaged."""
@@ -278,7 +304,7 @@ class Journal:
         }
         name = self._new_name()
         for folder, table in tables.items():
-            self._write_table(folder, name, [sorted_rows(table, folder)], table.schema)
+            self._write_table(folder, name, table)
         self._write_ledger(name, complete)
         # Most runs of a pack have no file, and a listing takes less than a deletion each.
         for run_id in entries.keys() & self.open_runs():
@@ -311,10 +337,8 @@ class Journal:
     def _names(self) -> list[str]:
         return [file.stem for file in self.files("ledger", COMMIT)]
 
-    def _write_table(
-        self, folder: str, name: str, tables: Iterable[pa.Table], schema: pa.Schema
-    ) -> None:
-        if content := encoded(tables, schema):
+    def _write_table(self, folder: str, name: str, table: pa.Table) -> None:
+        if content := encoded(table, folder):
             atomic_write(self.file(folder, f"{name}.parquet"), content, durable=True)
 
     def _write_ledger(
@@ -444,14 +468,17 @@ class Journal:
         return Checked(ledger, rows, clients, wrong)
 
     def _tables_of(
-        self, folder: str, owners: Mapping[str, tuple[str, LedgerEntry]], whole: bool
+        self,
+        folder: str,
+        owners: Mapping[str, tuple[str, LedgerEntry]],
+        whole: bool = True,
     ) -> tuple[list[pa.Table], dict[str, str]]:
         """Return the rows of ended runs in one table, and what is wrong with them.
 
         Args:
             folder: the name of the table's folder.
             owners: the commit of each run, and its entry there.
-            whole: whether these are all runs, so that whole files are read.
+            whole: whether whole files are read, as they have few rows of other runs.
         """
         due: dict[str, dict[str, Mapping[int, RowSum]]] = {}
         for run_id, (name, entry) in owners.items():
@@ -522,17 +549,26 @@ class Journal:
         Files of rows that cannot be read are moved to `damaged/`.
         """
         ids = _ids(run_ids)
-        models = [file.stem for file in self.files("models", r"[\w-]+")]
+        beside = [*self.files("models", r"[\w-]+"), *self.files("states", r"[\w-]+")]
         if ids is None:
-            ids = self.begun() | set(models)
+            ids = self.begun() | {file.stem for file in beside}
         held = {c.name for c in self.commits() if ids & c.entries.keys()}
-        if held:
-            for name in self._replace(held, without=ids):
-                self._set_aside(name)
+        self.rewrite(held, ids)
         for run_id in ids.intersection(self.open_runs()):
             self.open_file(run_id).unlink(missing_ok=True)
-        for run_id in ids.intersection(models):
-            self.model(run_id).unlink(missing_ok=True)
+        for file in beside:
+            if file.stem in ids:
+                file.unlink(missing_ok=True)
+
+    def rewrite(self, names: Set[str], without: Set[str] = frozenset()) -> None:
+        """Write the runs of some commits anew, without rows and lines that count nowhere.
+
+        Args:
+            names: the commits; nothing is written if there are none.
+            without: the runs that are forgotten.
+        """
+        for name in self._replace(names, without) if names else ():
+            self._set_aside(name)
         self.tidy()
 
     def compact(self) -> Compaction:
@@ -546,18 +582,9 @@ class Journal:
         whole = self._replace({c.name for c in found if not c.faults}, least=2)
         self.tidy()
         left = {run_id for run_id, name in where.items() if name not in whole}
-        if len(whole) < 2:
-            # A single commit was not read to be put together with another.
-            left |= self.read(unended=False).faults.keys()
         compacted = len(where) - len(left)
         left |= set(self.open_runs()) - where.keys()
         return Compaction(compacted, sorted(left), before, self.size())
-
-    def rewrite(self, names: Set[str]) -> None:
-        """Write the runs of some commits anew, without rows and lines that count nowhere."""
-        for name in self._replace(names):
-            self._set_aside(name)
-        self.tidy()
 
     def tidy(self) -> None:
         """Delete what counts nowhere: what a crash leaves, and what was replaced."""
@@ -584,7 +611,7 @@ class Journal:
 
     def _delete_torn_files(self) -> None:
         """Delete what `atomic_write` leaves if it is killed."""
-        for folder in (*TABLES, "ledger", "open", "models"):
+        for folder in PLACES:
             for file in self.files(folder, r"\..+"):
                 if file.name.endswith(".part"):
                     file.unlink(missing_ok=True)
@@ -604,50 +631,23 @@ class Journal:
         Returns:
             Those of the commits in which no other run is damaged.
         """
-        owners = self.owners()
-        while len(names) >= least:
-            own = {
-                run_id: owner
-                for run_id, owner in owners.items()
-                if owner[0] in names and run_id not in without
-            }
+        owners = {
+            run_id: owner
+            for run_id, owner in self.owners().items()
+            if owner[0] in names and run_id not in without
+        }
+        rows = {folder: self._tables_of(folder, owners) for folder in TABLES}
+        damaged = {run_id for _, faults in rows.values() for run_id in faults}
+        names = names - {owners[run_id][0] for run_id in damaged}
+        if len(names) >= least:
             new = self._new_name()
-            try:
-                for folder in TABLES:
-                    tables = self._whole(folder, own)
-                    self._write_table(folder, new, tables, self._schema(folder, names))
-            except _DamagedError as error:
-                names = names - {owners[run_id][0] for run_id in error.run_ids}
-                continue
-            entries = {run_id: entry for run_id, (_, entry) in own.items()}
+            left = {i for i, (name, _) in owners.items() if name not in names}
+            for folder, (tables, _) in rows.items():
+                table = joined(tables, folder)
+                self._write_table(folder, new, without_runs(table, left))
+            entries = {i: owners[i][1] for i in owners.keys() - left}
             self._write_ledger(new, entries, names, without)
-            break
         return names
-
-    def _whole(
-        self, folder: str, owners: Mapping[str, tuple[str, LedgerEntry]]
-    ) -> Iterator[pa.Table]:
-        """Yield the rows of some runs at a time, sorted, all of which must be undamaged."""
-        ids = sorted(owners)
-        at_once = 1 + len(ids) // (1 + self.size() // BYTES_AT_ONCE)
-        for first in range(0, len(ids), at_once):
-            some = {i: owners[i] for i in ids[first : first + at_once]}
-            tables, faults = self._tables_of(folder, some, len(some) == len(ids))
-            if faults:
-                raise _DamagedError(faults)
-            yield sorted_rows(joined(tables, folder), folder)
-
-    def _schema(self, folder: str, names: Set[str]) -> pa.Schema:
-        """Return the columns of the files of some commits; damaged ones are left out."""
-        if folder == "clients":
-            return CLIENTS
-        tables = []
-        for name in sorted(names):
-            # A file that cannot be read is named by whoever reads its rows.
-            with suppress(FileNotFoundError, ValueError, pa.ArrowException, OSError):
-                with self.file(folder, f"{name}.parquet").open("rb") as source:
-                    tables.append(schema_of(pq.read_schema(source)).empty_table())
-        return joined(tables).schema
 
     def _set_aside(self, name: str) -> None:
         """Move the rows of a commit that cannot be read to where they are not read any more.
@@ -664,13 +664,6 @@ class Journal:
         except ValueError:
             atomic_write(self.file("damaged", file.name), file.read_bytes())
             file.unlink()
-
-
-class _DamagedError(Exception):
-    """Rows that were to be written into a commit are not those of their runs."""
-
-    def __init__(self, run_ids: Iterable[str]) -> None:
-        self.run_ids = set(run_ids)
 
 
 def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:

@@ -92,6 +92,8 @@ class LedgerEntry(BaseModel):
             name; None in entries made before it was stored.
         sums: for each table, by the name of its folder, and each replicate, the number
             of the rows that the run wrote and their digest. `Journal.commit` fills it.
+        grown_from: the ids of the runs whose replicates were reused; they may have been
+            computed with other software, elsewhere.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -111,6 +113,7 @@ class LedgerEntry(BaseModel):
     kept_bytes: int | None = Field(default=None, ge=0)
     code: dict[str, str] | None = None
     sums: dict[str, dict[int, RowSum]] = Field(default_factory=dict)
+    grown_from: list[str] = Field(default_factory=list)
     python: str = ""
     raysafl: str = ""
     host: str = ""

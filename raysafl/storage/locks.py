@@ -10,6 +10,7 @@ This keeps people from starting a sweep twice. It is no consensus among machines
 that sleeps for longer than `STALE_SECONDS` may write when it wakes.
 """
 
+import fcntl
 import getpass
 import hashlib
 import json
@@ -153,10 +154,8 @@ class RemoteLock:
         """Return the content of the lock's object; None if nobody holds it."""
         try:
             content = json.loads(self.file.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            # The object was not written by a lock.
+        # It may be there and not be written by a lock.
+        except (FileNotFoundError, ValueError):
             return None
         return content if isinstance(content, dict) else None
 
@@ -167,6 +166,21 @@ def lock(file: Location) -> FileLock | RemoteLock:
         return RemoteLock(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(file)
+
+
+def is_held(file: Location) -> bool:
+    """Whether a living process has the lock that is this file."""
+    try:
+        if isinstance(file, Remote):
+            return time.time() - file.stat().st_mtime < STALE_SECONDS
+        # The folder may be somebody else's, so the file is opened for reading alone.
+        with file.open("rb") as probe:
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _folder() -> Path:

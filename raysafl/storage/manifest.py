@@ -30,6 +30,11 @@ def same_label(a: Label, b: Label) -> bool:
     return a == b
 
 
+def run_name(labels: Mapping[str, Any], run_id: str) -> str:
+    """Name a run by its labels, as `method=SAFARI, s=2`, or by its id if it has none."""
+    return ", ".join(f"{axis}={value}" for axis, value in labels.items()) or run_id
+
+
 class Printed(Component):
     """A number that a paper prints: a mean and, if it is given, a standard deviation."""
 
@@ -142,20 +147,11 @@ class Table(Component):
     unit: str = Field(
         default="%", description="the unit of the statistic after scaling"
     )
-    paper: list[Printed] = Field(
-        default_factory=list,
-        description="the numbers that the paper prints for the entries",
-    )
     seeds: int = Field(
         default=1,
         ge=1,
-        description="how many seeds each number of `paper` is the mean of; 1 if the paper prints "
-        "single runs or does not say",
-    )
-    more: list[Printed] = Field(
-        default_factory=list,
-        description="printed numbers of other statistics, such as FAST's ratio, or those of an "
-        "earlier version of the paper",
+        description="how many seeds each number that the paper prints is the mean of; 1 if the "
+        "paper prints single runs or does not say",
     )
     minus: dict[str, Label] = Field(
         default_factory=dict,
@@ -171,11 +167,6 @@ class Table(Component):
         default="",
         description="where the numbers are printed, such as 'SAFARI, table 8'",
     )
-
-    def unprinted(self) -> "Table":
-        """Return the table without the paper's numbers; the statistics of `more` stay."""
-        more = [printed.statistic for printed in self.more]
-        return self.replace(paper=[], seeds=1, more=[], also=[*self.also, *more])
 
 
 class Entry(Component):
@@ -204,6 +195,15 @@ class Manifest(Component):
     axes: list[str] = Field(description="the names of the axes")
     entries: list[Entry] = Field(description="the runs")
     table: Table = Field(description="how the runs become a table")
+    paper: list[Printed] = Field(
+        default_factory=list,
+        description="the numbers that the paper prints for the entries",
+    )
+    more: list[Printed] = Field(
+        default_factory=list,
+        description="printed numbers of other statistics, such as FAST's ratio, or those of an "
+        "earlier version of the paper",
+    )
     claims: list[Claim] = Field(
         default_factory=list,
         description="what the paper says in words, as comparisons of entries",
@@ -226,6 +226,11 @@ class Manifest(Component):
         description="the column that a search algorithm or a scheduler goes by; empty if "
         "there is none",
     )
+    goal: tuple[str, str] | None = Field(
+        default=None,
+        description="the column by which the best run of a search is chosen, and whether its "
+        "max or its min is best; empty if runs are compared and none is chosen",
+    )
     source: str = Field(
         default="",
         description="the name of the experiment file, if the sweep came from one",
@@ -240,12 +245,12 @@ class Manifest(Component):
     def _without_credentials(cls, command: str) -> str:
         return redacted(command)
 
-    @field_validator("table")
+    @field_validator("paper", "more")
     @classmethod
     def _printed_at_the_papers_scale_only(
-        cls, table: Table, info: ValidationInfo
-    ) -> Table:
-        return table if info.data.get("scale") == PAPER else table.unprinted()
+        cls, printed: list[Printed], info: ValidationInfo
+    ) -> list[Printed]:
+        return printed if info.data.get("scale") == PAPER else []
 
     def select(self, only: Mapping[str, str]) -> list[str]:
         """Return the ids of the runs that have all these labels.
@@ -263,9 +268,9 @@ class Manifest(Component):
                     f"the sweep has no axis '{axis}': {nearest(axis, self.axes)}"
                 )
             values = {str(entry.labels[axis]) for entry in self.entries}
-            if value not in values:
+            if not any(value in _spellings(e.labels[axis]) for e in self.entries):
                 raise ValueError(f"no run has {axis}={value}: {nearest(value, values)}")
-            chosen = [entry for entry in chosen if str(entry.labels[axis]) == value]
+            chosen = [e for e in chosen if value in _spellings(e.labels[axis])]
         if only and not chosen:
             raise ValueError(
                 f"no run has all the labels {', '.join(f'{k}={v}' for k, v in only.items())}"
@@ -301,6 +306,12 @@ class Manifest(Component):
         every = [str(name) for name in names]
         return known_statistics(self.columns, self.quality, every)
 
+    @property
+    def named_statistics(self) -> list[str]:
+        """The statistics that the table and the claims name."""
+        claimed = [claim.statistic for claim in self.claims if claim.statistic]
+        return [self.table.statistic, *self.table.also, *claimed]
+
     def meaning(self, name: str) -> str:
         """Return what a statistic is, as one phrase; empty if that is not known."""
         found = self.statistic(name)
@@ -309,3 +320,9 @@ class Manifest(Component):
     def labels(self) -> dict[str, dict[str, Any]]:
         """Return the labels of each run, by run id."""
         return {entry.run_id: dict(entry.labels) for entry in self.entries}
+
+
+def _spellings(label: Label) -> set[str]:
+    """Return how a label may be written: as Python does (`2.0`), and as tables do (`2`)."""
+    shown = f"{label:g}" if isinstance(label, float) else str(label)
+    return {str(label), shown}

@@ -58,6 +58,7 @@ class RemoteStat(NamedTuple):
     """What is known of an object without reading it; a part of `os.stat_result`."""
 
     st_size: int
+    st_mtime: float
 
 
 @dataclass(frozen=True, order=True)
@@ -133,7 +134,7 @@ class Remote:
             return bool(store.get_file_info(self.key).type == fs.FileType.File)
 
     def stat(self) -> RemoteStat:
-        """Return the object's number of bytes, in the field that `Path.stat` has.
+        """Return the object's number of bytes and when it was written, as `Path.stat` does.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -144,7 +145,7 @@ class Remote:
             info = store.get_file_info(self.key)
         if info.type != fs.FileType.File:
             raise FileNotFoundError(str(self))
-        return RemoteStat(int(info.size))
+        return RemoteStat(int(info.size), info.mtime_ns / 1e9)
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """Open the object for reading; one request fetches its whole content."""

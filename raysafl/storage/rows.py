@@ -92,11 +92,13 @@ PARQUET = {
 }
 
 
-def table_of(run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return rows of a run as a table.
+def table_of(
+    run_id: str | Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> pa.Table:
+    """Return rows of a run, or of several, as a table.
 
     Args:
-        run_id: the run.
+        run_id: the run, or the run of each row.
         rows: for each row the fields of `Record`; one that is missing is empty.
     """
     columns = {name: [row.get(name) for row in rows] for name in COLUMNS}
@@ -107,9 +109,8 @@ def table_of(run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         is_list = any(isinstance(value, list) for value in columns[name])
         kind = ARROW_TYPES["list of float64" if is_list else "float64"]
         fields.append(pa.field(name, kind))
-    return pa.table(
-        {"run_id": [run_id] * len(rows), **columns}, schema_of(pa.schema(fields))
-    )
+    ids = [run_id] * len(rows) if isinstance(run_id, str) else run_id
+    return pa.table({"run_id": ids, **columns}, schema_of(pa.schema(fields)))
 
 
 def schema_of(found: pa.Schema) -> pa.Schema:
@@ -171,41 +172,26 @@ def joined(tables: Iterable[pa.Table], folder: str = "rounds") -> pa.Table:
         ) from error
 
 
-def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of a schema; those that are missing are empty."""
-    columns = [
-        table[field.name]
-        if field.name in table.column_names
-        else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def encoded(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
+def encoded(table: pa.Table, folder: str = "rounds") -> bytes:
     """Return the content of a Parquet file with some rows; nothing if there are none.
 
     Args:
-        tables: the rows of one or several runs each, sorted. They are written one after
-            the other, so not all of them are in memory at the same time.
-        schema: the columns of all of them together.
+        table: the rows, in any order; the file has them sorted.
+        folder: the name of the folder of their table.
     """
     sink = pa.BufferOutputStream()
-    count = 0
-    with pq.ParquetWriter(sink, schema, **_options(schema)) as writer:
-        waiting = schema.empty_table()
-        for table in tables:
-            waiting = pa.concat_tables([waiting, conformed(table, schema)])
-            count += len(table)
-            if len(waiting) >= ROWS_PER_GROUP:
-                writer.write_table(waiting.combine_chunks(), ROWS_PER_GROUP)
-                waiting = schema.empty_table()
-        if len(waiting):
-            writer.write_table(waiting.combine_chunks())
-    return sink.getvalue().to_pybytes() if count else b""
+    order = pc.sort_indices(table, [(name, "ascending") for name in ORDER[folder]])
+    with pq.ParquetWriter(
+        sink, table.schema, **_parquet_options(table.schema)
+    ) as writer:
+        # All sorted rows would be in memory twice.
+        for first in range(0, len(table), ROWS_PER_GROUP):
+            group = table.take(order[first : first + ROWS_PER_GROUP])
+            writer.write_table(group.combine_chunks())
+    return sink.getvalue().to_pybytes() if len(table) else b""
 
 
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
     """Return how a file with these columns is written."""
     if IDS.partition(".")[0] not in schema.names:
         return PARQUET

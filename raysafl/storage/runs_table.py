@@ -1,7 +1,7 @@
 """The table `runs.parquet`: a row for each replicate, from the ledger and the rows."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +33,9 @@ def write_runs_table(store: Store) -> "pd.DataFrame":
     return frame
 
 
-def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFrame":
+def make_runs_table(
+    store: Store, checked: Checked | None = None, named: Iterable[str] = ()
+) -> "pd.DataFrame":
     """Make the table of all runs in the manifest that have ended.
 
     Other runs in the folder are ignored: those of a grid that was changed since. A run
@@ -42,6 +44,8 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFra
     Args:
         store: the folder of the sweep.
         checked: its ledger and rows; None: they are read.
+        named: statistics that are asked for by name, such as `rounds_to_r2_0.7`, besides
+            those that the manifest names.
     """
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
@@ -54,7 +58,8 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFra
         return pd.DataFrame(columns=["run_id", "status", "reason"])
 
     replicates = np.array([entry.seeds.replicates for entry in ended.values()])
-    statistics = _statistics(checked.rows, list(ended), replicates, manifest)
+    wanted = [*manifest.named_statistics, *named]
+    statistics = _statistics(checked.rows, list(ended), replicates, manifest, wanted)
     names = [str(name) for name in statistics]
     name = store.path.name
     typed = {axis: _type_of(labels, axis) for axis in manifest.axes}
@@ -114,8 +119,12 @@ def _run_row(
         "status": "",
         "reason": "",
         **dict.fromkeys(statistics),
-        "chance": chance_of(config),
-        **{f"config.{k}": _plain_text(v) for k, v in flatten(config).items()},
+        # What is not judged by an accuracy has no level of chance.
+        **({"chance": chance_of(config)} if "final" in statistics else {}),
+        **{
+            f"config.{name}": None if value is None else str(value)
+            for name, value in flatten(config).items()
+        },
         "config": json.dumps(config),
         "started": entry.started or entry.ended,
         "seconds": entry.seconds or 0.0,
@@ -141,6 +150,7 @@ def _statistics(
     run_ids: Sequence[str],
     replicates: NDArray[np.int64],
     manifest: Manifest,
+    named: Sequence[str],
 ) -> "pd.DataFrame":
     """Return the statistics of each replicate of some runs, in order.
 
@@ -149,6 +159,7 @@ def _statistics(
         run_ids: the runs.
         replicates: how many replicates each of them has.
         manifest: declares the further columns of the rows.
+        named: statistics that are asked for by name.
     """
     number = pc.index_in(rows["run_id"], pa.array(run_ids, pa.string()))
     run = pc.fill_null(number, -1).to_numpy()
@@ -160,8 +171,4 @@ def _statistics(
     needed = [*NEEDED, *scalar_names(rows.schema)]
     frame = rows.select(needed).take(pa.array(order)).to_pandas()
     lengths = np.bincount(place[order], minlength=int(replicates.sum()))
-    return summarise_each(frame, lengths, manifest.columns, manifest.quality)
-
-
-def _plain_text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return summarise_each(frame, lengths, manifest.columns, manifest.quality, named)

@@ -6,7 +6,7 @@ rows are computed together, as the rows of a matrix.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,16 @@ STATISTICS = {
     **{f"total_{name}": COLUMNS[name].total for name in TOTALS},
     "total_bytes": "bytes to and from clients",
 }
+
+# The statistics of the test accuracy, which runs without one do not have.
+OF_ACCURACY = [
+    name
+    for name in STATISTICS
+    if name not in ("rounds", "final_loss", "arbitrary_ratio")
+    and not name.startswith("total_")
+]
+# How many rounds it takes until a metric is at a value: `rounds_to_r2_0.7`.
+ROUNDS_TO = re.compile(r"rounds_to_([a-z]\w*)_(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 ACCURACIES = (
     "final",
@@ -244,8 +254,32 @@ def known_statistics(
     # `final_x` may be a statistic of the column `test_x`, or of `x` itself.
     stems = [name.split("_", 1)[1] for name in names if "_" in name]
     measured = [c for s in stems for c in (f"test_{s}", s) if FURTHER_NAME.fullmatch(c)]
-    every = statistics_of(columns, quality, measured)
+    every = statistics_of(columns, quality, measured) | _rounds_to(names, columns)
     return {name: every[name] for name in names if name in every}
+
+
+def _rounds_to(
+    names: Iterable[str], columns: Mapping[str, ColumnDescription]
+) -> dict[str, Statistic]:
+    """Return those of some names that count the rounds until a metric is at a value.
+
+    Example:
+        >>> r2 = ColumnDescription("float64", "coefficient of determination", Summary.MEAN)
+        >>> print(_rounds_to(["rounds_to_r2_0.7"], {"test_r2": r2})["rounds_to_r2_0.7"].meaning)
+        rounds until the coefficient of determination is at 0.7 or better
+    """
+    found = {}
+    for name in names:
+        parts = ROUNDS_TO.fullmatch(name)
+        for column in (f"test_{parts[1]}", parts[1]) if parts else ():
+            declared = declaration_of(column, columns)
+            if parts and declared is not None and declared.is_scalar:
+                meaning = (
+                    f"rounds until the {declared.meaning} is at {parts[2]} or better"
+                )
+                found[name] = Statistic(meaning, higher_is_better=False, column=column)
+                break
+    return found
 
 
 def quality_statistics(quality: str) -> list[str]:
@@ -265,6 +299,7 @@ def summarise_each(
     lengths: Ints,
     columns: Mapping[str, ColumnDescription] | None = None,
     quality: str = ACCURACY,
+    named: Iterable[str] = (),
 ) -> "pd.DataFrame":
     """Compute the statistics of many replicates.
 
@@ -274,11 +309,13 @@ def summarise_each(
         lengths: how many rows each replicate has; some may have none.
         columns: what is known about the further columns of the rows, by name.
         quality: the column by which a model is judged.
+        named: statistics that are asked for by name, such as `rounds_to_r2_0.7`.
 
     Returns:
         One row per replicate, with the `STATISTICS` as columns, and after them those
         further statistics (`statistics_of`) that some replicate has. What cannot be
-        computed is NaN.
+        computed is NaN. Runs that are not judged by their accuracy have no statistics of
+        accuracies, unless some replicate has one.
 
     Accuracies are fractions in [0, 1]. With a(t) the test accuracy at evaluated round
     t, and its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to t
@@ -316,7 +353,7 @@ def summarise_each(
         for name in STATISTICS
     }
     values_of = _Columns(rows)
-    further = _FurtherStatistic(rows, columns or {}, quality)
+    further = _FurtherStatistic(rows, columns or {}, quality, named)
     found |= {name: np.full(len(lengths), np.nan) for name in further.statistics}
     for some, places in _of_equal_length(lengths):
         for name, values in _summarise_equal(values_of, places).items():
@@ -331,7 +368,11 @@ def summarise_each(
     accuracy = values_of.accuracy[alone]
     for some, places in _of_equal_length(own):
         found["after_server"][some] = _means(accuracy[places])
-    empty = [name for name in further.statistics if np.isnan(found[name]).all()]
+    # A value that is never reached is an answer.
+    optional = [name for name in further.statistics if not ROUNDS_TO.fullmatch(name)]
+    if quality != ACCURACY and np.isnan(values_of.accuracy).all():
+        optional += OF_ACCURACY
+    empty = [name for name in optional if np.isnan(found[name]).all()]
     return pd.DataFrame({name: found[name] for name in found if name not in empty})
 
 
@@ -360,6 +401,7 @@ class _FurtherStatistic:
         rows: the rows.
         columns: what is known about further columns, by name.
         quality: the column by which a model is judged.
+        named: statistics that are asked for by name.
     """
 
     def __init__(
@@ -367,9 +409,17 @@ class _FurtherStatistic:
         rows: "pd.DataFrame",
         columns: Mapping[str, ColumnDescription],
         quality: str,
+        named: Iterable[str],
     ) -> None:
         further = [str(name) for name in rows if name not in COLUMNS]
-        every = statistics_of(columns, quality, further)
+        every = statistics_of(columns, quality, further) | _rounds_to(named, columns)
+        # Columns of further classes are declared by those of the first ones.
+        self.higher_is_better = {
+            own.column: column.higher_is_better
+            for own in every.values()
+            if (column := declaration_of(own.column, columns))
+        }
+        self.rounds: Ints = rows["round"].to_numpy(np.int64)
         self.statistics = {
             name: own
             for name, own in every.items()
@@ -394,6 +444,11 @@ class _FurtherStatistic:
     def _statistic(self, name: str, places: Ints) -> Floats:
         own = self.statistics[name]
         values = self.values[own.column][places]
+        if until := ROUNDS_TO.fullmatch(name):
+            sign = 1.0 if self.higher_is_better[own.column] else -1.0
+            return _rounds_until(
+                self.rounds[places], sign * values, sign * float(until[2])
+            )
         if name == AT_BEST_VAL:
             judged_by = self.values[self.on_val][places]
             return _at_best(values, judged_by, own.higher_is_better)

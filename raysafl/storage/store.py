@@ -3,7 +3,7 @@
     <root>/<sweep>/
         manifest.json                   what the sweep is (`Manifest`)
         rounds/, clients/, ledger/      results of runs that have ended, in commits,
-        open/, models/                  runs that have not, and kept models (`Journal`)
+        open/, models/, states/         runs that have not, and kept models (`Journal`)
         damaged/*.parquet               rows of runs that could not be read
         runs.parquet                    statistics, made from the files above
         table.md, report.html, *.png    the report, made from them too
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from raysafl.storage.files import atomic_write, read_parquet
-from raysafl.storage.journal import Journal
+from raysafl.storage.journal import PLACES, Journal
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
@@ -42,19 +42,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # What a sweep's folder holds, as patterns.
-FOLDERS = ("rounds", "ledger", "clients", "open", "models", "tune")
-FILES = (
-    "manifest.json",
-    "runs.parquet",
-    "table.md",
-    "*.html",
-    "*.png",
-    "rounds/*.parquet",
-    "ledger/*.jsonl",
-    "clients/*.parquet",
-    "open/*.ckpt",
-    "models/*.safetensors",
-)
+FOLDERS = (*PLACES, "tune")
+FILES = ("manifest.json", "runs.parquet", "table.md", "*.html", "*.png")
 
 
 @dataclass(frozen=True)
@@ -116,7 +105,8 @@ class Store(Journal):
                 raise StorageError(
                     f"{folder} is no folder, but results need one there: move it away"
                 )
-        for pattern in FILES:
+        inside = [f"{folder}/*{suffix}" for folder, (suffix, _) in PLACES.items()]
+        for pattern in (*FILES, *inside):
             for file in self.path.glob(pattern):
                 if file.is_dir():
                     raise StorageError(
@@ -127,18 +117,31 @@ class Store(Journal):
     def lock(self) -> Iterator[None]:
         """Be the only writer of the folder, until the block or the process ends.
 
+        Trials of a killed driver live on for a moment and may write: what they write
+        counts, so their end is waited for.
+
         Raises:
             SweepBusyError: another process has the lock.
         """
-        held = lock(self.path / ".lock")
+        file = self.path / ".lock"
+        held = lock(file)
         try:
-            held.acquire(timeout=0)
+            # Whoever looks whether a local file is locked has it for a moment.
+            held.acquire(timeout=0 if isinstance(held, RemoteLock) else 0.2)
         except Timeout as error:
             raise SweepBusyError(
                 f"another raysafl process is writing to {self.path}; wait for it to end, "
                 "or choose another folder with --out"
             ) from error
         try:
+            if isinstance(file, Path):
+                # It says when this attempt began.
+                os.utime(file)
+            trials: list[Location] = sorted(self.path.glob("tune/*.lock"), key=str)
+            for trial in trials:
+                of_trial = lock(trial)
+                of_trial.acquire()
+                of_trial.release()
             yield
         finally:
             held.release()
@@ -237,3 +240,16 @@ def find_sweeps(root: Location) -> list[Store]:
         return [Store(root)]
     found: list[Location] = sorted(root.glob("*/manifest.json"), key=str)
     return [Store(file.parent) for file in found]
+
+
+def sweeps_in(root: Location) -> list[Store]:
+    """Return the same, or refuse a folder in which there is no sweep.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if found := find_sweeps(root):
+        return found
+    raise ValueError(
+        f"{root} holds no sweep: no manifest.json in it or one level below"
+    )

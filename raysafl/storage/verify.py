@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from raysafl.storage.journal import COMMIT, KEPT, TABLES, Checked
+from raysafl.storage.journal import COMMIT, KEPT, PLACES, TABLES, Checked
 from raysafl.storage.ledger import Status
+from raysafl.storage.manifest import run_name
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import read_rows
 from raysafl.storage.runs_table import make_runs_table
@@ -17,14 +18,6 @@ from raysafl.storage.store import Store
 
 AGAIN = "`raysafl run` computes it again"
 TIDY = "`raysafl compact` deletes them there"
-# Patterns of the files that raysafl writes into the folders of results.
-OURS = {
-    "rounds": rf"{COMMIT}\.parquet",
-    "ledger": rf"{COMMIT}\.jsonl",
-    "clients": rf"{COMMIT}\.parquet",
-    "open": r"[\w-]+\.ckpt",
-    "models": r"[\w-]+\.safetensors",
-}
 
 
 @dataclass(frozen=True)
@@ -116,8 +109,7 @@ class _Verification:
 
     def _name(self, run_id: str) -> str:
         """Return a run's labels, or its id if it has none."""
-        labels = self.labels.get(run_id, {})
-        return ", ".join(f"{k}={v}" for k, v in labels.items()) or f"run {run_id}"
+        return run_name(self.labels.get(run_id, {}), f"run {run_id}")
 
     def _manifest(self) -> Iterator[Finding]:
         file = self.store.file("manifest.json")
@@ -128,10 +120,11 @@ class _Verification:
 
     def _strange_files(self) -> Iterator[Finding]:
         """Name files that raysafl has not written; others may read them as results."""
-        for folder, ours in OURS.items():
+        for folder, (suffix, name) in PLACES.items():
             files: list[Location] = sorted(self.store.path.glob(f"{folder}/*"), key=str)
             for file in files:
-                if not file.name.startswith(".") and not re.fullmatch(ours, file.name):
+                ours = rf"\..*|{name}{re.escape(suffix)}"
+                if not re.fullmatch(ours, file.name):
                     what = "it is no file of raysafl's"
                     yield Finding(f"{folder}/{file.name}", what, "move it elsewhere")
 

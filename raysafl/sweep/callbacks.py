@@ -9,11 +9,10 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 
-from raysafl.runtime.ray_private import storage_of
-from raysafl.storage.manifest import Label
+from raysafl.cluster.ray_private import storage_of
+from raysafl.storage.manifest import Label, run_name
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.packs import PACK_KEY
-from raysafl.sweep.progress import run_name
 
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100

@@ -37,7 +37,7 @@ def check_run(run: Any, where: str) -> Run:
         ValueError: it is something else.
     """
     if not isinstance(run, Run):
-        raise ValueError(f"{where} is {_in_brief(run)}; give a Run(...)")
+        raise ValueError(f"{where} is {_what_it_is(run)}; give a Run(...)")
     return run
 
 
@@ -45,7 +45,7 @@ def check_runs(runs: Any) -> None:
     """Refuse what is no list of runs, and no mapping from labels to runs."""
     if isinstance(runs, str) or not isinstance(runs, Mapping | Sequence):
         raise ValueError(
-            f"runs is {_in_brief(runs)}; give a list of runs, or a mapping from labels "
+            f"runs is {_what_it_is(runs)}; give a list of runs, or a mapping from labels "
             "to runs"
         )
     pairs = runs.items() if isinstance(runs, Mapping) else enumerate(runs)
@@ -61,15 +61,17 @@ def check_axes(axes: Any) -> None:
             f"axes=({axes!r},)"
         )
     if not isinstance(axes, Sequence):
-        raise ValueError(f"axes is {_in_brief(axes)}; give a tuple of names")
+        raise ValueError(f"axes is {_what_it_is(axes)}; give a tuple of names")
     for name in axes:
         if not isinstance(name, str):
-            raise ValueError(f"axes has {_in_brief(name)}; the name of an axis is text")
+            raise ValueError(
+                f"axes has {_what_it_is(name)}; the name of an axis is text"
+            )
     _check_no_repeat(axes, "axes")
 
 
 def check_space(space: Mapping[str, Any], base: Run | None) -> None:
-    """Refuse a grid without values, and names of fields that `base` does not have.
+    """Refuse a grid without values or that is none, and fields that `base` does not have.
 
     Args:
         space: a search space of Ray Tune.
@@ -82,13 +84,10 @@ def check_space(space: Mapping[str, Any], base: Run | None) -> None:
                 f"space[{name!r}] is an empty grid; give it at least one value"
             )
     # A part that the space replaces may have other fields than that of `base`.
-    known = [name for name in space if not any(_is_inside(name, o) for o in space)]
+    known = [name for name in space if not any(name.startswith(f"{o}.") for o in space)]
     for name in known if base is not None else []:
         _check_field(base, name)
-
-
-def _is_inside(path: str, outer: str) -> bool:
-    return path.startswith(f"{outer}.")
+        _check_is_no_bare_list(base, name, space[name])
 
 
 def _check_field(base: Any, path: str) -> None:
@@ -103,6 +102,19 @@ def _check_field(base: Any, path: str) -> None:
                 f"{nearest(name, fields)}"
             )
         part = getattr(part, name)
+
+
+def _check_is_no_bare_list(base: Any, path: str, value: Any) -> None:
+    """Refuse a list that was meant as a grid: Tune takes it as one value."""
+    if not isinstance(value, list | tuple | range):
+        return
+    try:
+        base.replace({path: value})
+    except ValueError:
+        raise ValueError(
+            f"space[{path!r}] is {value!r}, which Tune takes as one value; to run each of "
+            f"its values give tune.grid_search({list(value)!r})"
+        ) from None
 
 
 def check_search(
@@ -127,7 +139,9 @@ def check_search(
     """
     for name, part in (("search_alg", search_alg), ("scheduler", scheduler)):
         if isinstance(part, type):
-            raise ValueError(f"{name} is {_in_brief(part)}; give {part.__name__}(...)")
+            raise ValueError(
+                f"{name} is {_what_it_is(part)}; give {part.__name__}(...)"
+            )
     taken = getattr(scheduler, "metric", None)
     if taken is not None:
         raise ValueError(
@@ -139,7 +153,7 @@ def check_search(
             _check_metric(given, measures)
     if search_alg is not None and not hasattr(search_alg, "suggest"):
         raise ValueError(
-            f"search_alg is {_in_brief(search_alg)}, which suggests no configurations; give a "
+            f"search_alg is {_what_it_is(search_alg)}, which suggests no configurations; give a "
             "Searcher of Tune's, such as OptunaSearch(), or none to draw them at random"
         )
     if mode not in ("", "max", "min"):
@@ -187,7 +201,7 @@ class Entries:
     def check_table(self, table: Any) -> None:
         """Refuse a table with unknown axes, labels or statistics."""
         if not isinstance(table, Table):
-            raise ValueError(f"table is {_in_brief(table)}; give a Table(...)")
+            raise ValueError(f"table is {_what_it_is(table)}; give a Table(...)")
         for name in ("rows", "columns", "panels", "readings"):
             for axis in getattr(table, name):
                 self._place(axis, f"table: {name}")
@@ -196,11 +210,6 @@ class Entries:
         self._check_statistic(table.statistic, "table: statistic")
         for statistic in table.also:
             self._check_statistic(statistic, "table: also")
-        if table.paper or table.more:
-            raise ValueError(
-                "table: printed numbers belong to the sweep; give it paper={...} or "
-                "more={...}, and the table none"
-            )
 
     def check_printed(self, numbers: Any, where: str) -> None:
         """Refuse printed numbers that belong to no entry.
@@ -211,7 +220,7 @@ class Entries:
         """
         if not isinstance(numbers, Mapping):
             raise ValueError(
-                f"{where} is {_in_brief(numbers)}; give a mapping from labels to "
+                f"{where} is {_what_it_is(numbers)}; give a mapping from labels to "
                 "(mean, standard deviation)"
             )
         known = set(self.keys)
@@ -224,7 +233,7 @@ class Entries:
                 )
             if not (isinstance(number, tuple | list) and len(number) == 2):
                 raise ValueError(
-                    f"{where}[{key!r}] is {_in_brief(number)}; give (mean, standard "
+                    f"{where}[{key!r}] is {_what_it_is(number)}; give (mean, standard "
                     "deviation), where the latter may be None"
                 )
             # Looking for a label that is equal up to rounding takes much longer.
@@ -236,7 +245,7 @@ class Entries:
         """Refuse printed numbers of unknown statistics, or that belong to no entry."""
         if not isinstance(more, Mapping):
             raise ValueError(
-                f"more is {_in_brief(more)}; give a mapping from statistics to numbers"
+                f"more is {_what_it_is(more)}; give a mapping from statistics to numbers"
             )
         for statistic, numbers in more.items():
             self._check_statistic(statistic, "more")
@@ -245,11 +254,11 @@ class Entries:
     def check_claims(self, claims: Any) -> None:
         """Refuse claims that speak of unknown axes, statistics, or of no run."""
         if isinstance(claims, str) or not isinstance(claims, Sequence):
-            raise ValueError(f"claims is {_in_brief(claims)}; give a list of claims")
+            raise ValueError(f"claims is {_what_it_is(claims)}; give a list of claims")
         for i, claim in enumerate(claims):
             if not isinstance(claim, Claim):
                 raise ValueError(
-                    f"claims[{i}] is {_in_brief(claim)}; give a Claim(...)"
+                    f"claims[{i}] is {_what_it_is(claim)}; give a Claim(...)"
                 )
             where = f"the claim '{claim.text}'"
             if claim.statistic:
@@ -321,7 +330,7 @@ def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
         plain = label is None or isinstance(label, str | int | float)
         if not plain or (isinstance(label, float) and not math.isfinite(label)):
             raise ValueError(
-                f"axis '{axis}' has the label {_in_brief(label)}; a label is text, a "
+                f"axis '{axis}' has the label {_what_it_is(label)}; a label is text, a "
                 "finite number, True, False or None"
             )
         # Tables show six digits of a number.
@@ -353,7 +362,7 @@ def _nearest_label(label: Label, known: Sequence[Label]) -> str:
     )
 
 
-def _in_brief(value: Any) -> str:
+def _what_it_is(value: Any) -> str:
     """Describe a wrong value in a few words."""
     if isinstance(value, type):
         return f"the class {value.__name__}"

@@ -19,6 +19,7 @@ from raysafl.storage.manifest import (
     Manifest,
     Printed,
     Table,
+    run_name,
 )
 from raysafl.storage.statistics import (
     AT_BEST_VAL,
@@ -82,7 +83,7 @@ class Sweep:
     """A named set of runs.
 
     The runs are given by `runs`, or they are made from a search space of Ray Tune:
-    `space` with `base` or `make`. A space of `tune.grid_search` alone is expanded into
+    `space` with `base`. A space of `tune.grid_search` alone is expanded into
     labelled runs. The configurations of any other space are drawn at random before anything
     runs, or a search algorithm asks for one after the other.
 
@@ -120,8 +121,8 @@ class Sweep:
         notes: Markdown for the report: what the paper leaves open, and what was chosen.
         space: a search space of Ray Tune.
         base: a run whose fields the space names by dotted path:
-            `{"algorithm.client_prob": tune.uniform(0, 1)}`.
-        make: a function from a sampled configuration to a run, in place of `base`.
+            `{"algorithm.client_prob": tune.uniform(0, 1)}`; or a function from a sampled
+            configuration to a run.
         num_samples: how many configurations Tune samples.
         search_alg: Tune's search algorithm; by default random sampling.
         scheduler: Tune's scheduler, which may stop runs early.
@@ -151,8 +152,7 @@ class Sweep:
     title: str = ""
     notes: str = ""
     space: Mapping[str, Any] = field(default_factory=dict)
-    base: Run | None = None
-    make: Make | None = None
+    base: Run | Make | None = None
     num_samples: int = 1
     search_alg: Any = None
     scheduler: Any = None
@@ -171,9 +171,9 @@ class Sweep:
                 f"sweep '{self.name}' needs runs=... or space=..., exactly one of them; "
                 f"{'both are given' if self.runs else 'there is no run in either'}"
             )
-        if self.space and self.base is None and self.make is None:
+        if self.space and self.base is None:
             raise ValueError(
-                f"sweep '{self.name}': a space needs base=Run(...) or make=function"
+                f"sweep '{self.name}': a space needs base=Run(...) or base=function"
             )
         try:
             self._check()
@@ -206,13 +206,10 @@ class Sweep:
         """Check what the sweep says of its runs, as far as they are known."""
         check_runs(self.runs)
         check_axes(self.axes)
-        if self.make is not None and not callable(self.make):
-            raise ValueError(
-                "make is no function; give one from a configuration to a Run"
-            )
-        if self.base is not None:
+        is_function = callable(self.base) and not isinstance(self.base, type)
+        if self.base is not None and not is_function:
             check_run(self.base, "base")
-        check_space(self.space, self.base if self.make is None else None)
+        check_space(self.space, self.base if isinstance(self.base, Run) else None)
         measures = self._measures()
         check_search(
             self.metric,
@@ -242,7 +239,7 @@ class Sweep:
         if self.runs:
             return Measures.of(self._given.values())
         in_space = any(name.partition(".")[0] == "objective" for name in self.space)
-        if self.base is None or self.make is not None or in_space:
+        if not isinstance(self.base, Run) or in_space:
             return None
         measures = Measures.of([self.base])
         if not {"data", "data.validation"}.isdisjoint(self.space):
@@ -265,6 +262,18 @@ class Sweep:
         own = getattr(self.search_alg, "metric", None)
         return own if isinstance(own, str) and own else self.goal[0]
 
+    def _goal_of(self, measures: Measures) -> tuple[str, str] | None:
+        """Return by what the best run is chosen, and its mode; None if runs are only compared.
+
+        Args:
+            measures: what the runs measure.
+        """
+        if self.metric or self._searched_by:
+            metric = self._searched_by or self.metric
+            told = self.mode or getattr(self.search_alg, "mode", None)
+            return metric, str(told or measures.mode(metric))
+        return None if self.is_grid else measures.goal
+
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
 
@@ -278,12 +287,10 @@ class Sweep:
 
     def build(self, config: dict[str, Any]) -> Run:
         """Make the run of a sampled configuration, at the sweep's scale."""
-        if self.make is not None:
-            run = self.make(config)
-        else:
-            assert self.base is not None
-            run = self.base.replace(config)
-        return self._shrink(check_run(run, f"what make returned for {config}"))
+        assert self.base is not None
+        base = self.base
+        run = base.replace(config) if isinstance(base, Run) else base(config)
+        return self._shrink(check_run(run, f"what base returned for {config}"))
 
     def _shrink(self, run: Run) -> Run:
         if self.scale == PAPER:
@@ -361,8 +368,7 @@ class Sweep:
         manifest = self.manifest()
         runs = {run.id: run for run in self.labelled().values()}
         chosen = manifest.select(only)[0]
-        labels = manifest.labels()[chosen]
-        return ", ".join(f"{k}={v}" for k, v in labels.items()), runs[chosen]
+        return run_name(manifest.labels()[chosen], chosen), runs[chosen]
 
     @property
     def axis_names(self) -> list[str]:
@@ -372,8 +378,9 @@ class Sweep:
         return list(self.axes) or ["run"]
 
     def _printed(
-        self, numbers: Mapping[Any, MeanAndStd], statistic: str = ""
+        self, numbers: Mapping[str, Mapping[Any, MeanAndStd]]
     ) -> list[Printed]:
+        """Return printed numbers, given by statistic."""
         axes = self.axis_names
         return [
             Printed(
@@ -382,21 +389,18 @@ class Sweep:
                 std=std,
                 statistic=statistic,
             )
-            for key, (mean, std) in numbers.items()
+            for statistic, own in numbers.items()
+            for key, (mean, std) in own.items()
         ]
 
     def _table(self, measures: Measures) -> Table:
         axes = self.axis_names
         across = axes[-1:] if len(axes) > 1 else []
         down = axes[: len(axes) - len(across)]
-        more = [
-            p
-            for name, numbers in self.more.items()
-            for p in self._printed(numbers, name)
-        ]
         table = self.table or Table(rows=down, columns=across)
         table = with_defaults(table, measures)
-        return table.replace(paper=self._printed(self.paper), more=more)
+        also = list(dict.fromkeys([*table.also, *self.more]))
+        return table.replace(also=also)
 
     def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
         """Return the manifest with the runs that were asked for in an earlier attempt.
@@ -429,7 +433,7 @@ class Sweep:
         changed = manifest.measuring(own.columns, own.quality)
         if manifest.entries:
             return changed
-        return changed.replace(table=self._table(own))
+        return changed.replace(table=self._table(own), goal=self._goal_of(own))
 
     def manifest(self) -> Manifest:
         """Return what is stored of the sweep beside its results.
@@ -463,9 +467,12 @@ class Sweep:
             axes=axes,
             entries=list(entries.values()),
             table=self._table(measures),
+            paper=self._printed({"": self.paper}),
+            more=self._printed(self.more),
             columns=dict(measures.columns),
             quality=measures.quality,
             searched_by=self._searched_by,
+            goal=self._goal_of(measures),
             claims=list(self.claims),
             notes=self.notes,
         )

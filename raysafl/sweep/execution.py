@@ -4,31 +4,29 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from raysafl.cluster.provenance import commit, provenance
 from raysafl.core.problem import Dataset
-from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.provenance import commit, provenance
 from raysafl.simulation.run import Run
-from raysafl.storage.locks import lock
-from raysafl.storage.paths import Location, StorageError, local_folder
+from raysafl.storage.paths import StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.open_pack import Terms
+from raysafl.sweep.options import Options
 from raysafl.sweep.packs import Pack, form_packs, memory_note
 from raysafl.sweep.progress import Display
-from raysafl.sweep.stop_rules import StopRule
+from raysafl.sweep.stop_rules import StopRule, rules_of
 from raysafl.sweep.watch import Watch
 
 if TYPE_CHECKING:
-    from ray import tune
-
     from raysafl.tracking.tracker import Tracker
 
 # Seconds between two reports of a pack, unless every evaluated round is reported.
@@ -49,7 +47,13 @@ class Room(NamedTuple):
 
 
 class Executor(Protocol):
-    """Carries out packs: in this process, or as trials of Ray Tune."""
+    """Carries out packs: in this process, or as trials of Ray Tune.
+
+    Attributes:
+        preparation: what `started` does, for the display.
+    """
+
+    preparation: ClassVar[str]
 
     def started(self) -> AbstractContextManager[None]:
         """Get ready for the block, and leave nothing behind.
@@ -94,40 +98,30 @@ class Job:
     """A sweep that is being carried out.
 
     Args:
-        sweep: the sweep.
-        todo: the runs to do, by id; empty if a search algorithm asks for them.
+        options: what was asked for.
         store: the sweep's folder.
-        hardware: what a trial runs on, and the largest size of a pack.
-        engine: the engine that computes gradients.
-        flush_seconds: the time between two checkpoints of a run.
+        todo: the runs to do, by id; empty if a search algorithm asks for them.
+        digests: the digests of the user's classes.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
-        say: takes a message for the user.
-        digests: the digests of the user's classes.
-        callbacks: the user's callbacks of Tune.
-        rules: the user's rules that stop runs, or the whole sweep.
     """
 
-    sweep: Sweep
-    todo: Mapping[str, Run]
+    options: Options
     store: Store
-    hardware: Hardware
-    engine: str
-    flush_seconds: float
+    todo: Mapping[str, Run]
+    digests: CodeDigests
     display: Display
     tracker: "Tracker | None"
-    say: Callable[[str], None]
-    digests: CodeDigests
-    callbacks: "Sequence[tune.Callback]" = ()
-    rules: Sequence[StopRule] = ()
 
     @property
-    def is_one_by_one(self) -> bool:
-        """Whether each pack has one run, of which every evaluated round is reported.
+    def sweep(self) -> Sweep:
+        """The sweep."""
+        return self.options.sweep
 
-        Schedulers, callbacks and rules to stop know runs, and no packs.
-        """
-        return bool(self.sweep.scheduler or self.callbacks or self.rules)
+    @cached_property
+    def rules(self) -> list[StopRule]:
+        """The user's rules that stop runs, or the whole sweep."""
+        return rules_of(self.options.stop)
 
     @property
     def terms(self) -> Terms:
@@ -135,10 +129,11 @@ class Job:
         return Terms(
             store=self.store.path,
             origin={**provenance(), "commit": commit()},
-            report_seconds=0.0 if self.is_one_by_one else REPORT_SECONDS,
-            flush_seconds=self.flush_seconds,
-            engine=self.engine,
+            report_seconds=0.0 if self.options.is_one_by_one else REPORT_SECONDS,
+            flush_seconds=self.options.flush_seconds,
+            engine=self.options.engine,
             metric=self.sweep.goal[0],
+            keep_states=self.options.keep_states,
         )
 
     def code_of(self, pack: Pack) -> dict[str, dict[str, str]]:
@@ -175,13 +170,16 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
             run.
         KeyboardInterrupt: Ctrl-C was pressed. The packs have written where they were.
     """
+    display = job.display
     if job.sweep.is_searched:
+        display.planned = job.sweep.num_samples
         watch = job.watch()
         with _reported(watch):
             executor.search(job, datasets, watch)
         return
     packs = _packs_to_do(job, executor.room(), datasets)
     while packs:
+        display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
         with _reported(watch):
             executor.carry_out(job, packs, datasets, watch)
@@ -201,11 +199,14 @@ def _reported(watch: Watch) -> Iterator[None]:
 def _packs_to_do(job: Job, room: Room, datasets: Datasets) -> list[Pack]:
     """Form packs that an executor has room for."""
     runs = job.todo.values()
-    if job.is_one_by_one:
-        return [Pack((run,)) for run in runs]
-    packs = form_packs(runs, datasets, job.hardware, room.packs, room.memory)
+    if job.options.is_one_by_one:
+        return [Pack((run,), run.rounds * run.replicates) for run in runs]
+    options = job.options
+    packs = form_packs(
+        runs, datasets, options.hardware, room.packs, room.memory, options.engine
+    )
     if note := memory_note(packs):
-        job.say(note)
+        job.options.note(note)
     return packs
 
 
@@ -252,18 +253,6 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
             handlers[name](name, None)
         if signal.SIGINT in arrived:
             raise KeyboardInterrupt
-
-
-def wait_for_earlier_trials(store: Store) -> None:
-    """Wait until the trials of a killed driver, which live on for a moment, have ended.
-
-    A trial holds a lock for as long as it may write.
-    """
-    files: list[Location] = sorted(store.path.glob("tune/*.lock"), key=str)
-    for file in files:
-        held = lock(file)
-        held.acquire()
-        held.release()
 
 
 @contextmanager

@@ -2,91 +2,108 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raysafl.core.needs import is_installed, need
-from raysafl.runtime.hardware import Hardware
-from raysafl.sweep.definition import Sweep
+from raysafl.core.text import nearest
 from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.options import Options
+
+if TYPE_CHECKING:
+    from raysafl.sweep.execution import Executor
 
 # The seconds that Ray and the processes of the first trial take to start and to end on
 # two cores.
 STARTING_RAY_SECONDS = 8.0
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What was asked for, on which the choice depends.
+def check_executor(options: Options) -> None:
+    """Refuse what this process cannot do, if it is to carry out the sweep.
+
+    Raises:
+        ValueError: it is, and something is asked for that only Ray has; or Ray is needed,
+            and not installed; or there is no such executor.
+    """
+    if options.executor not in list(ExecutorName):
+        given = str(options.executor)
+        raise ValueError(
+            f"there is no executor '{given}': {nearest(given, list(ExecutorName))}"
+        )
+    needs = _only_ray(options)
+    if options.executor == ExecutorName.HERE and needs:
+        raise ValueError(
+            f"executor 'here' carries out a sweep in this process, but {needs}; leave "
+            "that out, or take executor 'ray'"
+        )
+    if options.executor == ExecutorName.RAY:
+        need("ray", "executor 'ray'")
+    elif needs:
+        need("ray", f"this sweep ({needs})")
+
+
+def choose_executor(options: Options, seconds: Callable[[], float]) -> "Executor":
+    """Return who carries out the runs, and say so unless it was asked for.
 
     Args:
-        name: the executor that was asked for.
-        sweep: the sweep.
-        hardware: what a trial runs on.
-        address: the address of a Ray cluster, if one was given.
+        options: what was asked for.
+        seconds: see `choose`.
     """
+    name, why = choose(options, seconds)
+    if options.executor == ExecutorName.AUTO and not options.quiet:
+        where = "in this process" if name is ExecutorName.HERE else "on Ray"
+        options.console.print(f"Runs {where}: {why}", soft_wrap=True)
+    # Each is imported where it is needed: Ray and Tune take seconds.
+    if name is ExecutorName.HERE:
+        from raysafl.sweep.here import Here
 
-    name: ExecutorName
-    sweep: Sweep
-    hardware: Hardware
-    address: str | None
+        return Here(options.hardware)
+    from raysafl.sweep.on_ray.tuning import OnRay
 
-    def check(self) -> None:
-        """Refuse what this process cannot do, if it is to carry out the sweep.
+    return OnRay(options.hardware, options.address, options.note)
 
-        Raises:
-            ValueError: it is, and something is asked for that only Ray has; or Ray is
-                needed, and not installed.
-        """
-        needs = self._only_ray
-        if self.name is ExecutorName.HERE and needs:
-            raise ValueError(
-                f"executor 'here' carries out a sweep in this process, but {needs}; leave "
-                "that out, or take executor 'ray'"
-            )
-        if self.name is ExecutorName.RAY:
-            need("ray", "executor 'ray'")
-        elif needs:
-            need("ray", f"this sweep ({needs})")
 
-    def choose(self, seconds: Callable[[], float]) -> tuple[ExecutorName, str]:
-        """Return who carries out the sweep, and why.
+def choose(options: Options, seconds: Callable[[], float]) -> tuple[ExecutorName, str]:
+    """Return the name of who carries out the sweep, and why.
 
-        Args:
-            seconds: returns about how long the work takes on one core. It is called only
-                if the choice depends on it.
-        """
-        if self.name is not ExecutorName.AUTO:
-            return self.name, "it was asked for"
-        if not is_installed("ray"):
-            return ExecutorName.HERE, "Ray is not installed"
-        if why := self._only_ray or self._better_on_ray:
-            return ExecutorName.RAY, why
-        needed = seconds()
-        about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
-        if needed < STARTING_RAY_SECONDS:
-            return ExecutorName.HERE, f"{about} of work, and Ray takes longer to start"
-        return ExecutorName.RAY, f"{about} of work on one core"
+    Args:
+        options: what was asked for.
+        seconds: returns about how long the work takes on one core. It is called only if
+            the choice depends on it.
+    """
+    if options.executor != ExecutorName.AUTO:
+        return ExecutorName(options.executor), "it was asked for"
+    if not is_installed("ray"):
+        return ExecutorName.HERE, "Ray is not installed"
+    if why := _only_ray(options) or _better_on_ray(options):
+        return ExecutorName.RAY, why
+    needed = seconds()
+    about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
+    if needed < STARTING_RAY_SECONDS:
+        return ExecutorName.HERE, f"{about} of work, and Ray takes longer to start"
+    return ExecutorName.RAY, f"{about} of work on one core"
 
-    @property
-    def _only_ray(self) -> str:
-        """Say what is asked for that only Ray has; empty if nothing is."""
-        if self.address is not None:
-            return f"the address '{self.address}' of a cluster is given"
-        if self.hardware.actors > 1:
-            return f"{self.hardware.actors} client actors are asked for"
-        if self.hardware.autoscale:
-            return "a cluster that adds nodes is asked for"
-        if self.sweep.scheduler is not None:
-            return "the scheduler of Tune's compares trials that run at the same time"
-        return ""
 
-    @property
-    def _better_on_ray(self) -> str:
-        """Say what is asked for that Ray is meant for; empty if nothing is."""
-        if self.hardware.gpus:
-            return "GPUs are asked for"
-        if (self.hardware.trials or 1) > 1:
-            return f"{self.hardware.trials} trials at once are asked for"
-        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-            return "this program has started Ray"
-        return ""
+def _only_ray(options: Options) -> str:
+    """Say what is asked for that only Ray has; empty if nothing is."""
+    hardware = options.hardware
+    if options.address is not None:
+        return f"the address '{options.address}' of a cluster is given"
+    if hardware.actors > 1:
+        return f"{hardware.actors} client actors are asked for"
+    if hardware.autoscale:
+        return "a cluster that adds nodes is asked for"
+    if options.sweep.scheduler is not None:
+        return "the scheduler of Tune's compares trials that run at the same time"
+    return ""
+
+
+def _better_on_ray(options: Options) -> str:
+    """Say what is asked for that Ray is meant for; empty if nothing is."""
+    trials = options.hardware.trials or 1
+    if options.hardware.gpus:
+        return "GPUs are asked for"
+    if trials > 1:
+        return f"{trials} trials at once are asked for"
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return "this program has started Ray"
+    return ""

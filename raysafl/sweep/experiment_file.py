@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import raysafl
+from raysafl.core.component import nearest_name
 from raysafl.core.text import nearest
 from raysafl.sweep.definition import Sweep
 
@@ -104,7 +105,7 @@ def _say(error: BaseException) -> str:
         )
     missing = re.match(r"cannot import name '(\w+)' from 'raysafl'", str(error))
     if missing:
-        return f"raysafl has no '{missing[1]}': {nearest(missing[1], raysafl.__all__)}"
+        return nearest_name(missing[1], raysafl.__all__)
     return (
         f"{type(error).__name__}: {error}"
         if not isinstance(error, ValueError)

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import psutil
 import torch
 
+from raysafl.cluster.gpus import in_words, smallest_memory, why_unseen
+from raysafl.cluster.hardware import Hardware
 from raysafl.core.problem import Dataset
-from raysafl.runtime.gpus import in_words, smallest_memory, why_unseen
-from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
 from raysafl.sweep.execution import (
     Datasets,
@@ -31,7 +31,7 @@ from raysafl.sweep.execution import (
     scratch,
 )
 from raysafl.sweep.hosting import torch_threads, worker_of
-from raysafl.sweep.open_pack import Hosted, News, OpenPack
+from raysafl.sweep.open_pack import Host, Hosted, News, OpenPack
 from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.session import is_interrupt
@@ -53,6 +53,7 @@ class Here:
             worker, which stands for one client actor.
     """
 
+    preparation: ClassVar[str] = "loading data"
     hardware: Hardware
     resident: Resident = field(default_factory=Resident, repr=False)
 
@@ -85,7 +86,7 @@ class Here:
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Carry out packs one after the other; see `Executor.carry_out`."""
-        host = _Host(self, job, dict(datasets))
+        host = partial(self._host, job, dict(datasets))
         with _telling(job, watch, host, labels_of_packs(job, packs)) as tell:
             for pack in packs:
                 if watch.ends_early:
@@ -97,8 +98,9 @@ class Here:
         # Imported here, because it imports Tune, whose import takes a second.
         from raysafl.sweep.sampler import Sampler
 
-        host = _Host(self, job, dict(datasets))
-        sampler = Sampler(job, host.datasets, watch, lambda pack, dataset: pack)
+        known = dict(datasets)
+        host = partial(self._host, job, known)
+        sampler = Sampler(job, known, watch, lambda pack, dataset: pack)
         with _telling(job, watch, host, sampler.labels) as tell:
             for number in range(job.sweep.num_samples):
                 trial_id = f"{number:05d}"
@@ -111,34 +113,26 @@ class Here:
                 if not watch.ends_early:
                     sampler.on_trial_complete(trial_id, result=result)
 
+    def _host(
+        self, job: Job, datasets: dict[str, Dataset], runs: Sequence[Run]
+    ) -> Hosted:
+        """Host the cells of runs with one dataset, model and objective in this process.
 
-@dataclass(frozen=True)
-class _Host:
-    """Hosts the cells of runs in this process, one pack after the other.
-
-    Args:
-        here: what trains.
-        job: the sweep, and how it is carried out.
-        datasets: the datasets that are loaded; others are added.
-    """
-
-    here: Here
-    job: Job
-    datasets: dict[str, Dataset]
-
-    def __call__(self, runs: Sequence[Run]) -> Hosted:
-        """Host the cells of runs with one dataset, model and objective."""
-        gpus = self.here.hardware.gpus
+        Args:
+            job: the sweep, and how it is carried out.
+            datasets: the datasets that are loaded; others are added.
+            runs: the runs.
+        """
+        gpus = self.hardware.gpus
         work = worker_of(
             runs,
-            dataset_of(runs[0], self.datasets),
-            self.job.engine,
+            dataset_of(runs[0], datasets),
+            job.options.engine,
             "cuda" if gpus else "cpu",
-            self.here.resident,
+            self.resident,
             gpus or 1.0,
         )
-        device = torch.cuda.get_device_name() if gpus else "cpu"
-        return Hosted(work, device, work.trainer.engine_name)
+        return Hosted(work, *work.describe())
 
 
 # Carries out a pack, of a trial with an id, calls a function with each of its reports,
@@ -150,7 +144,7 @@ Tell: TypeAlias = Callable[
 
 @contextmanager
 def _telling(
-    job: Job, watch: Watch, host: "_Host", labels: Mapping[str, Mapping[str, Any]]
+    job: Job, watch: Watch, host: Host, labels: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Tell]:
     """Provide a function that carries out a pack, and tells everybody what becomes of it.
 
@@ -180,7 +174,7 @@ def _telling(
                         terms.report_seconds, lambda: watch.ends_early
                     )
                     watch.take(news)
-                    watch.show([news])
+                    watch.show([(pack, news)])
                     result = reports.of(news)
                     heard(result)
                     if told is not None:
@@ -243,13 +237,13 @@ def _callbacks_told(
         labels: the labels of each pack's run, by the pack's id.
         folder: where callbacks may write files.
     """
-    if not job.callbacks:
+    if not job.options.callbacks:
         yield None
         return
     # Imported here, because it imports Tune, whose import takes a second.
     from raysafl.sweep.callbacks import CallbacksTold, Shown, keep_logs
 
-    told = CallbacksTold(job.callbacks, Shown(labels), folder, job.sweep)
+    told = CallbacksTold(job.options.callbacks, Shown(labels), folder, job.sweep)
     try:
         yield told
     finally:

@@ -10,7 +10,7 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) ->
     def cells(tag: str, texts: Sequence[str]) -> str:
         styles = ["left" if i < left else "right" for i in range(len(texts))]
         return "".join(
-            f'<{tag} style="text-align: {style}">{_with_breaks(text)}</{tag}>'
+            f'<{tag} style="text-align: {style}">{escape(text).replace(chr(10), "<br>")}</{tag}>'
             for style, text in zip(styles, texts, strict=True)
         )
 
@@ -19,7 +19,3 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) ->
         f"<table><thead><tr>{cells('th', head)}</tr></thead>\n"
         f"<tbody>{body}</tbody></table>"
     )
-
-
-def _with_breaks(text: str) -> str:
-    return escape(text).replace("\n", "<br>")

@@ -17,7 +17,7 @@ def keeping_note(
 ) -> str:
     """Say how many bytes the models that runs keep will take; empty if none keeps any.
 
-    A file has the trained parameters of each replicate and, once, the frozen ones.
+    A file has the trained parameters of each replicate and, once, frozen ones and buffers.
 
     Args:
         runs: The runs to do.
@@ -63,7 +63,7 @@ def _sizes(run: Run, dataset: Dataset) -> tuple[int, int]:
     except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"keep={run.keep!r}: the model of {method_name(run.model, Model, 'build')} "
-            f"cannot be written as safetensors ({error}); give its frozen parameters a "
-            "type such as float32, or leave keep out"
+            f"cannot be written as safetensors ({error}); give its frozen parameters "
+            "and buffers a type such as float32, or leave keep out"
         ) from error
     return 4 * flat.num_parameters, content

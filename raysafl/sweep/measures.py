@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raysafl.core.record import ColumnDescription, further_column, further_of
+from raysafl.core.record import ColumnDescription, further_of
 from raysafl.simulation.run import Run
 from raysafl.storage.statistics import ACCURACY, declaration_of, statistics_of
 
@@ -29,6 +29,9 @@ class Measures:
     def of(cls, runs: Iterable[Run]) -> "Measures":
         """Return what some runs measure.
 
+        A metric of each class has a column per class, of which those of the first classes
+        are declared; the others are like these (`declaration_of`).
+
         Raises:
             ValueError: a column's name or type is not allowed, it means one thing in one
                 run and another in the next, or a statistic's name would have two
@@ -47,7 +50,7 @@ class Measures:
             if key in seen:
                 continue
             seen.add(key)
-            own = columns_of(run)
+            own = further_of(run.columns())
             for name in own.keys() & columns.keys():
                 _check_alike(name, own[name], columns[name])
             columns |= own
@@ -105,22 +108,6 @@ def score_text(
 def quality_of(run: Run) -> str:
     """Return the column by which a run is judged."""
     return f"test_{run.objective.metric}"
-
-
-def columns_of(run: Run) -> dict[str, ColumnDescription]:
-    """Return what is known about the columns of a run's rows that not every run has.
-
-    A metric of each class has a column per class, of which those of the first classes
-    are declared; the others are like these (`declaration_of`).
-    """
-    return further_of(
-        {
-            name: further_column(
-                own.meaning, own.is_fraction, own.higher_is_better, own.is_list
-            )
-            for name, own in run.columns().items()
-        }
-    )
 
 
 def _check_alike(name: str, one: ColumnDescription, other: ColumnDescription) -> None:

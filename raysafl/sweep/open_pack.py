@@ -5,6 +5,7 @@ Both executors carry out packs by this class: `here` in the command's own proces
 they tell the news.
 """
 
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +54,9 @@ class News:
         ends: how runs have ended.
         written: the runs that have not ended and have new rows.
         running: how many runs are open.
+        share: the part of the pack's rounds that have been run, from 0 to 1.
+        round: the number of rounds that the open runs have run, in the mean.
+        rounds: how many rounds the longest of them is to have.
         judged_by: the column by which they are judged.
         value: its mean over the open runs; NaN if none is evaluated.
         begun_anew: why checkpoints were not used, a line for each.
@@ -65,6 +69,9 @@ class News:
     ends: Sequence[End] = ()
     written: Sequence[str] = ()
     running: int = 0
+    share: float = 0.0
+    round: float = 0.0
+    rounds: int = 0
     judged_by: str = ACCURACY
     value: float = math.nan
     begun_anew: str = ""
@@ -83,6 +90,7 @@ class Terms:
         flush_seconds: the time between two checkpoints.
         engine: the engine that computes gradients.
         metric: what the scheduler and the search algorithm go by.
+        keep_states: whether the states are kept in which runs end.
     """
 
     store: Location
@@ -91,6 +99,7 @@ class Terms:
     flush_seconds: float = FLUSH_SECONDS
     engine: str = "auto"
     metric: str = ACCURACY
+    keep_states: bool = False
 
     @property
     def no_metrics(self) -> dict[str, Any]:
@@ -200,7 +209,12 @@ class OpenPack:
             self.terms.flush_seconds,
             self.code,
             self.ends_process,
+            self.terms.keep_states,
         )
+        # Some 300,000 objects of imported modules outlive the pack, as most of its own do
+        # that are there now. The garbage collector would look at them every few rounds of
+        # a large pack, which takes longer than a round.
+        gc.freeze()
 
     def _ended_before(self) -> dict[str, LedgerEntry]:
         """Return the entries of runs that an earlier attempt has ended."""
@@ -226,6 +240,9 @@ class OpenPack:
             ends=[*ends, *session.take_ends()],
             written=session.take_written(),
             running=len(session.open),
+            share=session.share,
+            round=session.mean_round,
+            rounds=max((own.run.rounds for own in session.open.values()), default=0),
             judged_by=judged_by(metrics),
             value=session.quality(),
             begun_anew=session.begun_anew,
@@ -255,5 +272,6 @@ class OpenPack:
     def _close(self) -> None:
         """Release the runs, so that another attempt may carry them out."""
         self.session = None
+        gc.unfreeze()
         if self._lock is not None:
             self._lock.release()

@@ -3,19 +3,20 @@
 import base64
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table as Screen
 
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.store import Store
 from raysafl.sweep.html import html_table
-from raysafl.sweep.progress import run_name, short
+from raysafl.sweep.progress import short
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from raysafl.report.analysis.winner import Winner
 
 # Columns of a table that never has to be folded.
 ANY_WIDTH = 10_000
@@ -59,6 +60,27 @@ class Outcome:
         """Whether every run ended, and none failed or diverged."""
         return self.bad.empty and not self.missing
 
+    @property
+    def best(self) -> "Winner":
+        """The best run: its labels and configuration, what it was chosen by, its test value.
+
+        It is chosen by the sweep's metric, or without one by what the runs are judged by,
+        on the validation samples if every run has some.
+
+        Raises:
+            ValueError: of no run have all replicates finished.
+        """
+        # Imported here, because pandas takes some tenths of a second to import.
+        from raysafl.report.analysis.winner import winner_of
+
+        found = winner_of(self.runs, self.manifest)
+        if found is None:
+            raise ValueError(
+                f"no run of sweep '{self.manifest.name}' has finished with all its replicates, "
+                "so that there is no best one; its attribute `bad` says why runs ended"
+            )
+        return found
+
     def __repr__(self) -> str:
         statuses = self.runs.drop_duplicates("run_id")["status"].value_counts()
         ends = [f"{number} {status}" for status, number in statuses.items()]
@@ -72,7 +94,8 @@ class Outcome:
 
         parts = [f"<p>{escape(repr(self))}</p>"]
         if not self.runs.empty:
-            parts.append(_html_of(screen(self.runs, self.manifest, ANY_WIDTH)))
+            shown = screen(self.runs, self.manifest, ANY_WIDTH)
+            parts += [_html_of(table) for table in shown.renderables]
         for name in FIGURES:
             file = self.store.file(name)
             if file.is_file():
@@ -129,8 +152,8 @@ class Outcome:
             )
 
 
-def _html_of(screen: Screen) -> str:
-    """Write a table for a terminal as a table in HTML."""
+def _html_of(screen: Any) -> str:
+    """Write a table for a terminal, rich's `Table`, as a table in HTML."""
     head = [str(column.header) for column in screen.columns]
     left = sum(column.justify == "left" for column in screen.columns)
     rows = zip(*(column.cells for column in screen.columns), strict=True)

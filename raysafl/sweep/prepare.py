@@ -8,17 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.objective import Objective, check_targets, measure_clients
-from raysafl.core.problem import Dataset, Samples
-from raysafl.core.users_parts import users_parts
+from raysafl.core.objective import (
+    UNKNOWN_OUTPUTS,
+    Objective,
+    check_targets,
+    hits_of,
+    measure_clients,
+)
+from raysafl.core.problem import Dataset, Model, Samples
+from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
-from raysafl.runtime.client_tests import ClientTests
 from raysafl.runtime.population import Population
+from raysafl.runtime.rows import NamedRows
 from raysafl.simulation.run import Run
+from raysafl.sweep.objective_check import try_objective
 from raysafl.sweep.user_errors import errors_described
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
-from raysafl.training.objective_check import try_objective
 
 LOG = logging.getLogger(__name__)
 
@@ -64,10 +70,9 @@ def _prepare_one(
     if run.eval_clients is not None:
         tested = f"{split} {run.eval_clients.on}"
         if tested not in seen:
-            population = Population(run.cells[:1], dataset)
-            tests = ClientTests(population, objective.metric)
-            _, counts = tests.sizes(0, run.eval_clients.on)
-            if unjudged := counts.count(0):
+            rows = NamedRows(Population(run.cells[:1], dataset))
+            counts = rows.client_tests(0, run.eval_clients.on).tests_N
+            if unjudged := int((counts == 0).sum()):
                 LOG.warning(
                     "%d of %d clients have no test samples of their own, so that they are "
                     "not judged: their entries are empty",
@@ -84,10 +89,27 @@ def _prepare_one(
         flat = FlatModel.on(run.model, dataset, objective)
         if engine != "auto":
             make_engine(engine, flat, objective)
-        flat.try_on(first_inputs(dataset.train, 2))
+        out_B = flat.try_on(first_inputs(dataset.train, 2))
         if users_parts(objective, Objective):
             try_objective(objective, flat, dataset)
+        # Of ours, those with an accuracy compute the cross-entropy.
+        elif hits_of(objective, UNKNOWN_OUTPUTS) is not None:
+            _warn_of_softmax(run.model, out_B)
     seen |= {split, model}
+
+
+def _warn_of_softmax(model: Model, out_B: Tensor) -> None:
+    """Say that a model's outputs are probabilities, if they are, where logits belong."""
+    ones_B = out_B.sum(-1)
+    if (out_B >= 0).all() and torch.allclose(
+        ones_B, torch.ones_like(ones_B), atol=1e-4
+    ):
+        LOG.warning(
+            "%s makes outputs that are probabilities, as after a Softmax; the cross-entropy "
+            "takes logits and has a softmax of its own, so that the model would hardly "
+            "learn: leave the last Softmax out",
+            method_name(model, Model, "build"),
+        )
 
 
 def dataset_of(run: Run, datasets: dict[str, Dataset]) -> Dataset:
@@ -105,5 +127,10 @@ def first_inputs(samples: Samples, count: int) -> Tensor:
         samples: the samples.
         count: the number of inputs.
     """
+    return first_samples(samples, count).span(0, count)[0]
+
+
+def first_samples(samples: Samples, count: int = 1) -> Inputs:
+    """Return the first of some samples, on the CPU."""
     few = replace(samples, x=samples.x[:count], y=samples.y[:count], users=None)
-    return Inputs(few, torch.device("cpu")).span(0, count)[0]
+    return Inputs(few, torch.device("cpu"))

@@ -1,28 +1,29 @@
 """Shows a person how far a sweep is: runs done, running and failed, and the time left."""
 
-import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from raysafl.core.text import printable
+from raysafl.core.text import count, duration, printable
+from raysafl.core.time_left import TimeLeft
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from raysafl.storage.ledger import Status
     from raysafl.storage.paths import Location
+    from raysafl.sweep.session import End
 
 
-# The largest number of runs of which each has a line in a log file.
-MOST_LINES = 100
-# The time between two lines of a sweep of more runs.
-SECONDS_A_LINE = 5.0
+# Between two looks at the clock.
+TICK_SECONDS = 1.0
+# In a log file: until the first line, and from one line to the next.
+FIRST_LINE_SECONDS = 0.9
+SECONDS_A_LINE = 10.0
+# The largest number of runs that end at the same time of which each has a line there.
+MOST_TOLD = 4
 # Columns of a log file, for which rich would assume 80.
 WIDTH_OF_FILE = 120
 
@@ -54,106 +55,129 @@ def short(path: "Location") -> str:
         return str(path)
 
 
-def run_name(labels: Mapping[str, Any], run_id: str) -> str:
-    """Name a run by its labels, as `method=SAFARI, s=2`, or by its id if it has none."""
-    return ", ".join(f"{axis}={value}" for axis, value in labels.items()) or run_id
+class Display:
+    """Takes note of how far a sweep is, and shows nothing: the base of all displays.
 
-
-@dataclass
-class State:
-    """How far a sweep is.
-
-    Args:
+    Attributes:
+        phase: what is being done, such as `loading data`; empty while runs go on.
         total: the number of runs to do.
         done: how many have ended.
         failed: how many of these failed or diverged.
         running: how many have begun and not ended.
-        quality: how good the running ones are in the mean, as text; empty if none is
-            evaluated.
-        started: the time of the start, in seconds of `time.monotonic`.
+        at: where these are, such as `round 31 of 60 at test accuracy 81.3%`; empty if no
+            round is evaluated.
+        planned: the work of the runs to do, in any unit.
+        finished: the part of this work that was done by packs that have ended.
     """
 
-    total: int = 0
-    done: int = 0
-    failed: int = 0
-    running: int = 0
-    quality: str = ""
-    started: float = field(default_factory=time.monotonic)
-
-    def add(self, status: "Status") -> None:
-        """Count a run that has ended."""
-        self.done += 1
-        self.failed += status.bad
-
-    @property
-    def seconds_left(self) -> float:
-        """An estimate: the other runs take as long as those that have ended."""
-        spent = time.monotonic() - self.started
-        # Runs go on side by side, so this is already the time per run of all of them.
-        return spent / self.done * (self.total - self.done) if self.done else math.nan
-
-    def line(self) -> str:
-        """Return all of it as one line of text."""
-        left = "" if not self.done else f", {self.seconds_left:.0f} s left"
-        return (
-            f"{self.done}/{self.total} runs, {self.running} running"
-            f"{_short_quality(self.quality)}, {self.failed} failed{left}"
-        )
-
-
-def _short_quality(quality: str) -> str:
-    return f" at {quality}" if quality else ""
-
-
-class Display:
-    """Takes note of how far a sweep is, and shows nothing: the base of all displays."""
-
     def __init__(self) -> None:
-        self.state = State()
+        self.phase = ""
+        self.total = self.done = self.failed = self.running = 0
+        self.at = ""
+        self.planned = self.finished = 0.0
+        self.left = TimeLeft()
+        self._ended = threading.Event()
+        self._ticking: threading.Thread | None = None
+
+    def enter(self, phase: str) -> None:
+        """Show what is being done from now on.
+
+        Args:
+            phase: what, such as `starting Ray`; empty while runs go on.
+        """
+        self.phase = phase
+        if self._ticking is None:
+            self._ticking = threading.Thread(target=self._keep_ticking, daemon=True)
+            self._ticking.start()
+        self._draw()
 
     def start(self, total: int, skipped: int) -> None:
-        """Begin to show a sweep.
+        """Begin to show runs.
 
         Args:
             total: the number of runs to do.
             skipped: the number of runs that had ended before.
         """
-        self.state = State(total)
+        self.total = total
+        self.enter("")
+        self._begin(skipped)
 
-    def update(self, running: int, quality: str) -> None:
+    def update(self, running: int, at: str, working: float) -> None:
         """Show what runs now.
 
         Args:
             running: how many runs have begun and not ended.
-            quality: how good they are in the mean, such as `test accuracy 81.3%`;
-                empty if none is evaluated.
+            at: in which round they are, and how good in the mean.
+            working: the work that was done by packs that have not ended.
         """
-        self.state.running = running
-        self.state.quality = quality
+        self.running = running
+        self.at = at
+        if self.planned:
+            share = min((self.finished + working) / self.planned, 1.0)
+            self.left.see(time.monotonic(), share)
+        self._draw()
 
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Show that a run has ended.
+    def add_runs(self, ends: "Sequence[End]") -> None:
+        """Show that runs have ended, at the same time."""
+        self.done += len(ends)
+        self.failed += sum(end.status.bad for end in ends)
+        self._tell(ends)
+        self._draw()
 
-        Args:
-            label_text: the run's labels as text.
-            status: how it ended.
-            reason: why, if it did not finish.
-            result: how good it was at last, such as `test accuracy 81.30%`; empty if
-                that is not known.
-        """
-        self.state.add(status)
+    def close(self) -> None:
+        """Stop showing; what is shown stays as it is."""
+        self._ended.set()
+        if self._ticking is not None:
+            self._ticking.join()
 
-    def stop(self) -> None:
-        """Stop showing, as the sweep has ended."""
+    def _keep_ticking(self) -> None:
+        while not self._ended.wait(TICK_SECONDS):
+            self._tick()
+
+    def _begin(self, skipped: int) -> None:
+        """Show that runs begin."""
+
+    def _tell(self, ends: "Sequence[End]") -> None:
+        """Show how runs have ended."""
+
+    def _draw(self) -> None:
+        """Show how far the sweep is now, as something has changed."""
+
+    def _tick(self) -> None:
+        """Show the same, as time has passed. A thread calls this once a second."""
+
+    @property
+    def time_left(self) -> str:
+        """The estimate as text; empty if there is none yet."""
+        found = self.left.range(time.monotonic())
+        if found is None or self.done == self.total:
+            return ""
+        least, most = (
+            duration(max(round(own), 1)).replace(".0 s", " s") for own in found
+        )
+        return f"{least if least == most else f'{least} to {most}'} left"
+
+    @property
+    def present(self) -> str:
+        """What runs now, and how many runs have failed."""
+        at = f" in {self.at}" if self.at else ""
+        return f"{self.running} running{at}, {self.failed} failed"
+
+    @property
+    def line(self) -> str:
+        """All of it as one line of text."""
+        runs = f"{self.done}/{self.total} runs, {self.present}"
+        if self.phase:
+            return f"{runs}, {self.phase}" if self.done else self.phase
+        return ", ".join(filter(None, [runs, self.time_left]))
 
 
 class LineDisplay(Display):
-    """Prints one line for each run that ends. It is meant for log files and pipes.
+    """Prints lines that stay. It is meant for log files and pipes.
 
-    In a sweep of more than `MOST_LINES` runs, the runs that finish within
-    `SECONDS_A_LINE` seconds share one line.
+    There is a line for each run that ends, or one for all runs that end at the same time
+    if they are more than `MOST_TOLD`, and where nothing has been printed for
+    `SECONDS_A_LINE` seconds, one that says how far the sweep is.
 
     Args:
         console: what it prints to.
@@ -162,36 +186,27 @@ class LineDisplay(Display):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
-        # The time of the last line.
-        self.told = -math.inf
+        # When a line is due: the first one soon.
+        self._due = time.monotonic() + FIRST_LINE_SECONDS
 
-    def start(self, total: int, skipped: int) -> None:
-        """Print how many runs there are to do, and how many are done."""
-        super().start(total, skipped)
+    def _begin(self, skipped: int) -> None:
         before = f", {skipped} finished before" if skipped else ""
-        self.console.print(f"{total} runs to do{before}", highlight=False)
+        self._print(f"{count(self.total, 'run')} to do{before}")
 
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Print a run's number, labels, status and result, and the time left."""
-        super().add_run(label_text, status, reason, result)
-        state = self.state
-        if state.total <= MOST_LINES or status.bad:
-            told = ", ".join(
-                filter(None, [status.value, reason, "" if status.bad else result])
-            )
-            self._print(
-                f"[{state.done}/{state.total}] {label_text}: {told} "
-                f"({state.failed} failed, {state.seconds_left:.0f} s left)"
-            )
-            return
-        now = time.monotonic()
-        if now - self.told > SECONDS_A_LINE or state.done == state.total:
-            self.told = now
-            self._print(state.line())
+    def _tell(self, ends: "Sequence[End]") -> None:
+        told = [end for end in ends if end.status.bad or len(ends) <= MOST_TOLD]
+        for number, end in enumerate(told, start=self.done - len(told) + 1):
+            self._print(f"[{number}/{self.total}] {end}")
+        if len(told) < len(ends):
+            others = len(ends) - len(told)
+            self._print(f"[{self.done}/{self.total}] {others} runs have ended together")
+
+    def _tick(self) -> None:
+        if time.monotonic() > self._due:
+            self._print(self.line)
 
     def _print(self, line: str) -> None:
+        self._due = time.monotonic() + SECONDS_A_LINE
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -205,56 +220,44 @@ class BarDisplay(Display):
     def __init__(self, console: Console) -> None:
         super().__init__()
         # Imported here, because most commands draw no bar.
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         self.progress = Progress(
+            SpinnerColumn(),
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             BarColumn(),
-            TextColumn(
-                "{task.fields[running]} running{task.fields[quality]}, "
-                "{task.fields[failed]} failed, time left"
-            ),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
             console=console,
         )
-        self.task: TaskID | None = None
+        self._task = self.progress.add_task("", total=1, visible=False)
 
-    def start(self, total: int, skipped: int) -> None:
-        """Draw the bar, and print how many runs had ended before."""
-        super().start(total, skipped)
+    def enter(self, phase: str) -> None:
+        """Show what is being done from now on; see `Display`."""
         self.progress.start()
-        self.task = self.progress.add_task(
-            "", total=total, running=0, quality="", failed=0
-        )
+        super().enter(phase)
+
+    def _begin(self, skipped: int) -> None:
+        self.progress.update(self._task, total=self.total)
         if skipped:
             self.progress.console.print(f"{skipped} runs finished before")
 
-    def update(self, running: int, quality: str) -> None:
-        """Show how many runs go on, and how good they are in the mean."""
-        if self.task is not None:
-            self.progress.update(
-                self.task, running=running, quality=_short_quality(quality)
-            )
+    def _tell(self, ends: "Sequence[End]") -> None:
+        for end in ends:
+            if end.status.bad:
+                self.progress.console.print(str(end), markup=False)
 
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Advance the bar, and print the reason if the run failed or diverged."""
-        super().add_run(label_text, status, reason, result)
-        if status.bad:
-            self.progress.console.print(
-                f"{label_text}: {status}, {reason}", markup=False
-            )
-        if self.task is not None:
-            self.progress.update(self.task, advance=1, failed=self.state.failed)
+    def _draw(self) -> None:
+        told = self.phase or ", ".join(filter(None, [self.present, self.time_left]))
+        self.progress.update(
+            self._task, completed=self.done, description=told, visible=True
+        )
 
-    def stop(self) -> None:
+    def _tick(self) -> None:
+        self._draw()
+
+    def close(self) -> None:
         """Remove the bar from the terminal."""
+        super().close()
         self.progress.stop()
 
 
@@ -272,28 +275,16 @@ class NotebookDisplay(Display):
         self._show = show
         self._change: Callable[[str], None] | None = None
 
-    def start(self, total: int, skipped: int) -> None:
-        """Show the line."""
-        super().start(total, skipped)
-        self._change = self._show(self.state.line())
-
-    def update(self, running: int, quality: str) -> None:
-        """Change the line to what runs now."""
-        super().update(running, quality)
-        self._draw()
-
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Count the run in the line, and show why it failed or diverged."""
-        super().add_run(label_text, status, reason, result)
-        if status.bad:
-            self._show(f"{label_text}: {status}, {reason}")
-        self._draw()
+    def _tell(self, ends: "Sequence[End]") -> None:
+        for end in ends:
+            if end.status.bad:
+                self._show(str(end))
 
     def _draw(self) -> None:
-        if self._change is not None:
-            self._change(self.state.line())
+        if self._change is None:
+            self._change = self._show(self.line)
+        else:
+            self._change(self.line)
 
 
 def _show_in_notebook(text: str) -> Callable[[str], None]:

@@ -7,22 +7,33 @@ an algorithm, a policy, a model or a dataset costs seconds and not a night.
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, LocalTraining, MeanUpdate, Update
 from raysafl.core.component import Component
+from raysafl.core.objective import Measures, Metric, measures_of
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
 from raysafl.core.users_parts import is_users_class, users_parts
-from raysafl.core.work import ClientScores, Scores, Task, TestsOn, Trained
+from raysafl.core.work import (
+    Floats,
+    GroupSums,
+    Rows,
+    RowsOfCells,
+    Summed,
+    Tasks,
+    Trained,
+    Training,
+    WeightedRows,
+)
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.replicate import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.redaction import redacted
@@ -82,48 +93,42 @@ class BriefWorker(Worker):
     evaluated.
     """
 
-    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
-        """Train the first few tasks briefly, and answer the others like them."""
-        for task in tasks:
-            self.population.held(task.cell, task.client)
-        few = [
-            task._replace(local=_a_few_steps(task.local)) for task in tasks[:CLIENTS]
-        ]
+    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+        """Train the first few clients briefly, and answer the others like them."""
+        (own,) = asked
+        for client in own.clients:
+            self.population.held(own.cell, client)
+        few = Tasks.of([own._replace(local=_a_few_steps(own.local))])[:CLIENTS]
         trained = self.trainer.train(few)
-        alike_M = torch.arange(len(tasks)) % len(few)
+        alike_M = torch.arange(len(own.clients)) % len(few)
         _, *numbers = (column[alike_M] for column in trained)
-        if averaged:
-            mean_P = trained.delta_MP.mean(0)
-            return {tasks[0].cell: MeanUpdate(mean_P, *numbers)}
-        return {tasks[0].cell: Update(trained.delta_MP[alike_M], *numbers)}
+        update: Update | MeanUpdate = Update(trained.delta_MP[alike_M], *numbers)
+        if own.averaged:
+            update = MeanUpdate(trained.delta_MP.mean(0), *numbers)
+        return {own.cell: Trained(update, len(alike_M), len(alike_M), 0.5, 0.5)}
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
-        """Return an accuracy and a loss without an evaluation."""
-        return {cell: {"test_accuracy": 0.5, "test_loss": 1.0} for cell in w}
+    @property
+    def measures(self) -> Measures:
+        """Measures of which each is 0.5, whatever the sums are."""
+        names = measures_of(self.trainer.objective, self.trainer.model.num_outputs)
+        half = Metric("0.5", sums=lambda _, y: y[:1], value=lambda sums, count: 0.5)
+        return Measures(dict.fromkeys(names, half), dict.fromkeys(names, 1))
 
-    def evaluate_clients(
-        self,
-        w: Mapping[int, Tensor],
-        on: Mapping[int, TestsOn],
-        came: Mapping[int, NDArray[np.bool_]],
-    ) -> dict[int, ClientScores]:
-        """Return scores without an evaluation."""
+    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+        """Return sums without an evaluation."""
         return {
-            cell: ClientScores(np.full(len(own), 0.5), np.ones(len(own)), None)
-            for cell, own in came.items()
+            cell: {r: self._zeros(cell, r) for r in own} for cell, own in over.items()
         }
 
-    def evaluate_personal(
-        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
-    ) -> dict[int, NDArray[np.float64]]:
-        """Return a metric for each task without a training."""
-        return {tasks[0].cell: np.full(len(tasks), 0.5)}
+    def _zeros(self, cell: int, rows: Rows) -> GroupSums:
+        size_G = self.rows.sizes(cell, rows)
+        return GroupSums(size_G, np.zeros((len(size_G), len(self.measures.sizes))))
 
-    def train_accuracy(
-        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
-    ) -> dict[int, float]:
-        """Return an accuracy without an evaluation."""
-        return dict.fromkeys(ids, 0.5)
+    def personal_sums(
+        self, asked: Sequence[Training], over: Sequence[WeightedRows]
+    ) -> dict[int, Floats]:
+        """Return sums for each client without a training."""
+        return {asked[0].cell: np.zeros((len(over), len(self.measures.sizes)))}
 
 
 def _a_few_steps(local: LocalTraining) -> LocalTraining:
@@ -134,7 +139,7 @@ def _a_few_steps(local: LocalTraining) -> LocalTraining:
 def _try(run: Run, dataset: Dataset, engine: str) -> None:
     """Run a round of one replicate, and make the checkpoint after it."""
     # Its answers are no measurements by which a run could stop or keep a model.
-    run = run.replace(keep=None, stop=None)
+    run = run.replace(keep=None, patience=None)
     work = BriefWorker(
         run.cells,
         dataset,
@@ -144,6 +149,9 @@ def _try(run: Run, dataset: Dataset, engine: str) -> None:
     )
     simulation = Simulation(run, work)
     simulation.step()
+    (own,) = simulation.replicates
+    if own.diverged and not own.diverged.endswith(LOWER_RATES):
+        raise ValueError(own.diverged)
     dump(simulation)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from raysafl.cluster.provenance import provenance
 from raysafl.core.problem import Dataset
-from raysafl.runtime.provenance import provenance
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.sweep.execution import Job
@@ -171,7 +171,7 @@ class Sampler(Packs):
                 manifest = self.job.sweep.measuring(manifest, [run] if run else [])
             except ValueError as error:
                 # Nothing but what its columns mean is then unknown.
-                self.job.say(str(error))
+                self.job.options.note(str(error))
             entry = Entry(run_id=run_id, labels=labels)
             self.job.store.write_manifest(manifest.extended([entry]))
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,43 +16,33 @@ from raysafl.sweep.user_errors import describe_error
 SEED = 0
 
 
-class Known(NamedTuple):
-    """What is known of a sweep before anything runs.
+def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
+    """Return what is known of a sweep before anything runs.
 
-    Args:
-        manifest: what the sweep is, with an entry for each run that is known.
-        runs: these runs, by id; none if a search algorithm asks for them one by one.
-        example: the run of a configuration that was drawn at random, by its id, if a
-            search algorithm asks for the runs. It stands for all of them where something is
-            tried or estimated beforehand.
+    Returns:
+        What the sweep is, with an entry for each run that is known; these runs, by id,
+        none if a search algorithm asks for them one by one; and then, by its id, the run of
+        a configuration that was drawn at random, which stands for all of them where
+        something is tried or estimated beforehand.
+
+    Raises:
+        ValueError: a run cannot be made, two labels name the same run, or Ray is not
+            installed, which draws the configurations of a search space.
     """
-
-    manifest: Manifest
-    runs: dict[str, Run]
-    example: dict[str, Run]
-
-    @classmethod
-    def of(cls, sweep: Sweep) -> "Known":
-        """Return what is known of a sweep.
-
-        Raises:
-            ValueError: a run cannot be made, two labels name the same run, or Ray is not
-                installed, which draws the configurations of a search space.
-        """
-        manifest = sweep.manifest()
-        if sweep.is_grid:
-            return cls(manifest, {run.id: run for run in sweep.labelled().values()}, {})
-        drawn = draw(sweep.space, 1 if sweep.is_searched else sweep.num_samples)
-        made = _made(sweep, drawn)
-        if sweep.is_searched:
-            run, _ = made[0]
-            return cls(manifest, {}, {run.id: run})
-        # A run that was drawn twice bears the labels of the first draw.
-        labels = {run.id: labels_of(config) for run, config in reversed(made)}
-        runs = {run.id: run for run, _ in made}
-        entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
-        manifest = sweep.measuring(manifest, runs.values())
-        return cls(manifest.extended(entries), runs, {})
+    manifest = sweep.manifest()
+    if sweep.is_grid:
+        return manifest, {run.id: run for run in sweep.labelled().values()}, {}
+    drawn = draw(sweep.space, 1 if sweep.is_searched else sweep.num_samples)
+    made = _made(sweep, drawn)
+    if sweep.is_searched:
+        run, _ = made[0]
+        return manifest, {}, {run.id: run}
+    # A run that was drawn twice bears the labels of the first draw.
+    labels = {run.id: labels_of(config) for run, config in reversed(made)}
+    runs = {run.id: run for run, _ in made}
+    entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
+    manifest = sweep.measuring(manifest, runs.values())
+    return manifest.extended(entries), runs, {}
 
 
 def _made(

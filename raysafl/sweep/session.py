@@ -17,10 +17,9 @@ from raysafl.core.work import Work
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.rows import joined
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
-from raysafl.sweep.open_run import OpenRun
+from raysafl.sweep.open_run import OpenRun, rows_of
 from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 # Seconds between two checkpoints: the most work that a crash loses.
@@ -36,6 +35,8 @@ class End(NamedTuple):
         reason: why, if it did not finish.
         quality: the column by which it is judged.
         value: the last value of this column; NaN if it has none.
+        label: the run's labels as text, which the driver fills in.
+        result: the value as text, such as `test accuracy 81.30%`, likewise.
     """
 
     run_id: str
@@ -43,6 +44,12 @@ class End(NamedTuple):
     reason: str
     quality: str = ACCURACY
     value: float = math.nan
+    label: str = ""
+    result: str = ""
+
+    def __str__(self) -> str:
+        told = [self.status.value, self.reason, "" if self.status.bad else self.result]
+        return f"{self.label}: {', '.join(filter(None, told))}"
 
     @classmethod
     def of(cls, run_id: str, entry: LedgerEntry) -> "End":
@@ -76,6 +83,7 @@ class Session:
         code: for each run, by its id, a digest of each of the user's own classes.
         ends_process: whether an error is meant to end this process, and is no failure
             of a run; by default a KeyboardInterrupt is.
+        keep_states: whether the states are kept in which runs end.
     """
 
     def __init__(
@@ -87,8 +95,10 @@ class Session:
         flush_seconds: float = FLUSH_SECONDS,
         code: Mapping[str, Mapping[str, str]] | None = None,
         ends_process: Callable[[BaseException], bool] = is_interrupt,
+        keep_states: bool = False,
     ) -> None:
         self.store = store
+        self.keep_states = keep_states
         self.origin = dict(origin)
         self.flush_seconds = flush_seconds
         self.ends_process = ends_process
@@ -101,6 +111,7 @@ class Session:
         self._ends: list[End] = []
         self._written: list[str] = []
 
+        self._number_of_runs = len(runs)
         begun = set(store.open_runs())
         first_cell = 0
         for run in runs:
@@ -116,6 +127,20 @@ class Session:
         # The run that a scheduler watches; it watches none if there are several.
         self._watched = next(iter(self.open.values()))
         self._end_complete()
+
+    @property
+    def share(self) -> float:
+        """The part of the rounds of all runs that have been run, from 0 to 1."""
+        open_runs = self.open.values()
+        ended = self._number_of_runs - len(open_runs)
+        parts = (own.mean_round / own.run.rounds for own in open_runs)
+        return (ended + sum(parts)) / self._number_of_runs
+
+    @property
+    def mean_round(self) -> float:
+        """How many rounds the open runs have run in the mean; 0 if none is open."""
+        rounds = [own.mean_round for own in self.open.values()]
+        return sum(rounds) / max(1, len(rounds))
 
     @property
     def done(self) -> bool:
@@ -136,6 +161,9 @@ class Session:
             Whether all runs have ended.
         """
         begin = time.monotonic()
+        if not self.open:
+            # All of their replicates were reused from other runs.
+            self.flush()
         while self.open:
             evaluated = self._advance()
             now = time.monotonic()
@@ -192,7 +220,7 @@ class Session:
         """Write the runs all of whose rounds have been run: their models, then a commit."""
         if not self._complete:
             return
-        rows = joined(own.rows() for own in self._complete)
+        rows = rows_of(self._complete)
         clients = pa.concat_tables(own.clients() for own in self._complete)
         # Why the pack's requests had to be divided, if they had.
         note = self.lockstep.most_reason
@@ -200,6 +228,8 @@ class Session:
         entries = {
             own.run.id: own.entry(origin | own.write_models()) for own in self._complete
         }
+        for own in self._complete if self.keep_states else ():
+            own.keep_state()
         self.store.commit(rows, entries, clients)
         self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
         self._complete = []

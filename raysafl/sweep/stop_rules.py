@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from numbers import Real
 from typing import Any, Protocol
 
@@ -67,7 +66,12 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
                 )
             if not isinstance(value, Real):
                 raise ValueError(f"stop['{name}'] is {value!r}; give a number")
-        return [Condition(partial(_has_reached, dict(stop)))] if stop else []
+        limits = dict(stop)
+
+        def has_reached(trial_id: str, result: Mapping[str, Any]) -> bool:
+            return any(result.get(name, 0) >= own for name, own in limits.items())
+
+        return [Condition(has_reached)] if limits else []
     if isinstance(stop, list | tuple):
         return [rule for one in stop for rule in rules_of(one, measured)]
     if isinstance(stop, type) or not callable(stop):
@@ -76,13 +80,6 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
             "of (trial id, result), or an object of a class of ray.tune.stopper"
         )
     return [stop if hasattr(stop, "stop_all") else Condition(stop)]
-
-
-def _has_reached(
-    limits: Mapping[str, float], trial_id: str, result: Mapping[str, Any]
-) -> bool:
-    """Return whether one of the numbers of a report has reached its value."""
-    return any(result.get(name, 0) >= value for name, value in limits.items())
 
 
 class Halt:

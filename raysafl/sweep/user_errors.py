@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -25,6 +26,11 @@ COLOUR = re.compile(r"\x1b\[\d*m")
 # Between the traceback of an error and that of its cause, which comes first.
 CAUSE = re.compile(
     r"\n(?:The above exception was the direct cause|During handling of the above).*\n"
+)
+# What to do with a `State`, which nobody may change.
+COPY = (
+    ": it never changes. Return a changed copy, such as replace(state, w_P=state.w_P - d), "
+    "by `from dataclasses import replace`"
 )
 
 
@@ -60,13 +66,16 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
     text = traceback_text(error)
     cause = _cause_of(error)
     what = _writable(f"{type(cause).__name__}: {cause}")
+    if isinstance(cause, FrozenInstanceError):
+        what += COPY
     frames = _frames(text)
     users = [frame for frame in frames if frame.is_users]
     # Those of the error itself, without those of its causes.
     own = _frames(CAUSE.split(text)[-1])
     if not own:
         return what
-    if isinstance(cause, ValueError) and _is_ours(own[-1]) and not _any_users(own):
+    is_ours = Path(own[-1].file).is_relative_to(OURS)
+    if isinstance(cause, ValueError) and is_ours and not _any_users(own):
         place = f" ({users[-1]})" if users else ""
         return f"{_writable(str(cause))}{place}"
     if not users:
@@ -131,10 +140,6 @@ def _frames(text: str) -> list[Frame]:
 
 def _any_users(frames: Iterable[Frame]) -> bool:
     return any(frame.is_users for frame in frames)
-
-
-def _is_ours(frame: Frame) -> bool:
-    return Path(frame.file).is_relative_to(OURS)
 
 
 def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:

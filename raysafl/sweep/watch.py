@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from raysafl.core.record import COLUMNS, ColumnDescription
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
-from raysafl.storage.manifest import Label
+from raysafl.storage.manifest import Label, run_name
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.progress import Display, run_name
+from raysafl.sweep.progress import Display
 from raysafl.sweep.session import End
 from raysafl.version import __version__
 
@@ -73,6 +73,7 @@ class Watch:
 
     def interrupt(self) -> None:
         """Let the sweep end: each pack saves where it is, and goes on later."""
+        self.display.enter("saving checkpoints")
         self.interrupted = True
 
     def take(self, news: News) -> None:
@@ -82,8 +83,7 @@ class Watch:
                 self.told.add(begun_anew)
                 log.warning(begun_anew)
         with self.recording(news.lost):
-            for end in news.ends:
-                self._show_end(end)
+            self._show_ends(news.ends)
             self._track([*(end.run_id for end in news.ends), *news.written])
 
     def complete(self, news: News, pack: Pack) -> None:
@@ -93,6 +93,7 @@ class Watch:
             news: the last news of a pack that has been carried out, or was stopped.
             pack: the pack.
         """
+        self.display.finished += 0.0 if news.halve else pack.work
         if news.halve:
             self._halve(pack)
         elif len(pack.runs) == 1 and not self.ends_early:
@@ -124,16 +125,16 @@ class Watch:
         """
         with self.recording():
             self.store.commit_end(run_id, failed)
-            self._show_end(End(run_id, failed.status, failed.reason))
+            self._show_ends([End(run_id, failed.status, failed.reason)])
             self._track([run_id])
 
-    def show(self, running: Iterable[News]) -> None:
-        """Show how many runs are open, and how good they are in the mean.
+    def show(self, running: Sequence[tuple[Pack, News]]) -> None:
+        """Show how many runs are open, in which round they are, and how good in the mean.
 
         Args:
-            running: the last news of each pack that is being carried out.
+            running: the packs that are being carried out, with the last news of each.
         """
-        all_news = list(running)
+        all_news = [news for _, news in running]
         known = [news for news in all_news if isfinite(news.value)]
         qualities = {news.judged_by for news in known}
         text = ""
@@ -143,7 +144,13 @@ class Watch:
             weighted = sum(news.running * news.value for news in known)
             if total:
                 text = self._score_text(qualities.pop(), weighted / total, digits=1)
-        self.display.update(sum(news.running for news in all_news), text)
+        count = sum(news.running for news in all_news)
+        at = ""
+        if rounds := max((news.rounds for news in all_news), default=0):
+            mean = sum(news.running * news.round for news in all_news) / max(1, count)
+            at = f"round {mean:.0f} of {rounds}{f' at {text}' if text else ''}"
+        working = sum(pack.work * news.share for pack, news in running)
+        self.display.update(count, at, working)
 
     def _record_if_stopped(self, run: Run, news: News) -> None:
         """Record the one run of a pack, unless it has ended: it was stopped."""
@@ -169,7 +176,7 @@ class Watch:
             raysafl=__version__,
         )
         self.store.commit_end(run.id, entry)
-        self._show_end(End(run.id, entry.status, reason))
+        self._show_ends([End(run.id, entry.status, reason)])
         self._track([run.id])
 
     def _halve(self, pack: Pack) -> None:
@@ -182,8 +189,7 @@ class Watch:
             ended = self.store.ledger({run.id for run in pack.runs})
             ends = [End.of(i, e) for i, e in ended.items() if e.status.decided]
             new = [end for end in ends if end.run_id not in self.shown]
-            for end in new:
-                self._show_end(end)
+            self._show_ends(new)
             self._track([end.run_id for end in new])
 
     def _track(self, run_ids: Sequence[str]) -> None:
@@ -200,13 +206,17 @@ class Watch:
         except StorageError as error:
             self.lost = self.lost or str(error)
 
-    def _show_end(self, end: End) -> None:
-        """Show how a run ended, unless an earlier try of its pack has reported it."""
-        if end.run_id not in self.shown:
-            self.shown.add(end.run_id)
-            label = run_name(self.labels.get(end.run_id, {}), end.run_id)
-            result = self._score_text(end.quality, end.value)
-            self.display.add_run(label, end.status, end.reason, result)
+    def _show_ends(self, ends: Iterable[End]) -> None:
+        """Show how runs ended, but for those that an earlier try of their pack has reported."""
+        new = []
+        for end in ends:
+            if end.run_id not in self.shown:
+                self.shown.add(end.run_id)
+                label = run_name(self.labels.get(end.run_id, {}), end.run_id)
+                result = self._score_text(end.quality, end.value)
+                new.append(end._replace(label=label, result=result))
+        if new:
+            self.display.add_runs(new)
 
     def _score_text(self, quality: str, value: float, digits: int = 2) -> str:
         """Write a value of the column by which runs are judged; nothing if it is NaN."""

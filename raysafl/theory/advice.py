@@ -15,16 +15,20 @@ from torch import Tensor
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks, Training
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.bounds import (
     Bound,
     Premise,
+    convex_rates,
     fast_rates,
+    least_g4,
     least_snapshot_prob,
+    least_snapshot_prob_convex,
     most_client_prob,
+    most_client_prob_convex,
     safari_rates,
 )
 from raysafl.theory.gradients import (
@@ -55,12 +59,14 @@ CAVEATS = (
     "The theorems assume plain averaging (global rate 1), equal K, one SGD step per server round.",
     "Theorem 4 assumes the server's gradient unbiased for F (xi = 0); xi^2 tells how far it is.",
     "The proofs need means over rounds for G_1, G_2 where they put maxima: both are shown.",
+    "mu is the clients' weight decay: for a convex loss only, such as that of logistic regression.",
+    "SAFARI 5 is for the least gradient; its G_4 is bounded from below, which needs no x_*.",
 )
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The estimates before one round. F is the mean of all clients' objectives f_i."""
+    """The estimates before one round. F is the mean of the f_i, with the clients' weight decay."""
 
     round: int
     grad2: float  # |grad F|^2
@@ -98,9 +104,14 @@ class Advice:
     safari: dict[str, Bound]
     fast_rates: list[Premise]
     fast: dict[str, Bound]
+    # The clients' weight decay. If it is 0, there is nothing on strongly convex objectives:
+    # SAFARI's theorem 5 and FAST's theorem 2, to which the last premise belongs.
+    mu: float = 0.0
+    convex_rates: Sequence[Premise] = ()
+    safari_convex: dict[str, Bound] = field(default_factory=dict)
+    fast_convex: dict[str, Bound] = field(default_factory=dict)
     # Why the run ended early; empty if it did not.
     stopped: str = ""
-    caveats: Sequence[str] = field(default=CAVEATS)
 
 
 def over(probes: Sequence[Probe], name: str, how: str = "maxima") -> float:
@@ -150,7 +161,7 @@ def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
     start_NP = torch.randn(clients_NP.shape, generator=key.torch("advice smoothness"))
     L_N = smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
     rep = sim.replicates[0]
-    _, cohort = sim.policies[0].pick(
+    _, cohort = rep.participation.pick(
         rep.policy, run.data.clients, key, rep.train_accuracy
     )
     uniform = key("advice uniform").choice(
@@ -163,13 +174,13 @@ def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
         server_noise = _noise(work, SERVER, w_P, size, server_P, key)
     return Probe(
         round=sim.round,
-        grad2=square(clients_NP.mean(0)),
+        grad2=square(clients_NP.mean(0) + run.local.weight_decay * w_P),
         xi2=None if server_P is None else server_gap(server_P, clients_NP),
         mean_dissimilarity=float(unlike_N.mean()),
         sigma_g2=float(unlike_N.max()),
         sigma2=max(noise),
         server_sigma2=server_noise,
-        L=float(L_N.max()),
+        L=float(L_N.max()) + run.local.weight_decay,
         path_cohort=_mean_square(paths_NP, extra_N, cohort.ids),
         path_all=_mean_square(paths_NP, extra_N, range(run.data.clients)),
         path_uniform=_mean_square(paths_NP, extra_N, uniform.tolist()),
@@ -190,9 +201,8 @@ def paths(
     """
     clients = range(run.data.clients)
     local = run.local.over(run.rounds)
-    update = work.trainer.train(
-        [Task(0, i, w_P, local, run.seed, at, CALL, None, 0.0) for i in clients]
-    )
+    asked = Training(0, clients, w_P, local, run.seed, at, CALL)
+    update = work.trainer.train(Tasks.of([asked]))
     rate = local.rate(at)
     extra = [
         path_noise(float(noise), int(steps), n, run.local.batch_size)
@@ -239,6 +249,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     m = len(cohort.ids)
     # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)
+    mu = run.local.weight_decay
     prob = getattr(run.algorithm, "client_prob", None)
     advice = Advice(
         probes=probes,
@@ -253,10 +264,34 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
         fast_rates=fast_rates(L, eta_c, K, m, m, 0.0),
         fast={},
         stopped=stopped,
+        mu=mu,
+        convex_rates=convex_rates(L, mu, eta_c, eta_s, K, m) if mu else [],
     )
     for how in ("maxima", "means"):
         _bounds(advice, L, how)
+    if mu:
+        _convex_bounds(advice, L)
     return advice
+
+
+def _convex_bounds(advice: Advice, L: float) -> None:
+    """Fill in the bounds for strongly convex objectives.
+
+    Theorem 5's bound is least for the least gradient. It is loosest for rates near 0, and
+    FAST's for mu / (32 L^2 K), unless its premise on the rates is stricter.
+    """
+    s2 = over(advice.probes, "sigma_g2")
+    g3 = min(p.grad2 for p in advice.probes)
+    shape = (L, advice.mu)
+    K = advice.K
+    best = min(advice.convex_rates[-1].limit, advice.mu / (32 * L**2 * K))
+    for how, eta5, eta2 in (
+        ("as configured", advice.eta_c, advice.eta_c),
+        ("most favourable", 0.0, best),
+    ):
+        g4 = least_g4(g3, s2, *shape)
+        advice.safari_convex[how] = most_client_prob_convex(g3, g4, *shape, eta5, K)
+        advice.fast_convex[how] = least_snapshot_prob_convex(s2, *shape, eta2, K)
 
 
 def _bounds(advice: Advice, L: float, how: str) -> None:

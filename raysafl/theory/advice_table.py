@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from raysafl.theory.advice import Advice, over
+from raysafl.theory.advice import CAVEATS, Advice, over
 
 ROWS = (
     ("|grad F|^2 (G_1 of theorem 4)", "grad2"),
@@ -39,6 +39,8 @@ def advice_table(advice: Advice, title: str = "") -> Group:
     for theorem, rates in (
         ("SAFARI 4", advice.safari_rates),
         ("FAST 1", advice.fast_rates),
+        ("SAFARI 5", advice.convex_rates[:-1]),
+        ("FAST 2", advice.convex_rates[-1:]),
     ):
         for c in rates:
             said = "yes" if c.holds else "NO"
@@ -49,6 +51,8 @@ def advice_table(advice: Advice, title: str = "") -> Group:
     for theorem, sign, found in (
         ("SAFARI 4", "client_prob <=", advice.safari),
         ("FAST 1", "snapshot_prob >=", advice.fast),
+        ("SAFARI 5", "client_prob <=", advice.safari_convex),
+        ("FAST 2", "snapshot_prob >=", advice.fast_convex),
     ):
         for how, b in found.items():
             value = "-" if b.value is None else f"{sign} {b.value:.4g}"
@@ -65,7 +69,7 @@ def advice_table(advice: Advice, title: str = "") -> Group:
         rates_line,
         *([f"The run ended early: {advice.stopped}"] if advice.stopped else []),
     ]
-    notes = ["Caveats:", *(f"- {caveat}" for caveat in advice.caveats)]
+    notes = ["Caveats:", *(f"- {caveat}" for caveat in CAVEATS)]
     return Group(estimates, *lines, premises, bounds, *suggestion(advice), *notes)
 
 
@@ -90,6 +94,10 @@ def suggestion(advice: Advice) -> list[str]:
         )
     if not xi2:
         out.append("The server holds no data: theorem 4 does not apply.")
+    if not advice.mu:
+        out.append(
+            "Without weight decay, SAFARI's theorem 5 and FAST's 2 do not apply."
+        )
     if not all(c.holds for c in advice.fast_rates):
         out.append("FAST's theorem 1 does not hold at this rate either.")
     return out

@@ -1,7 +1,7 @@
 """What the theorems of SAFARI and FAST demand of the learning rates and probabilities.
 
-Sources: SAFARI, theorem 4 (docs/papers.md#safari), and FAST, theorem 1
-(docs/papers.md#fast).
+Sources: SAFARI, theorems 4 and 5 (docs/papers.md#safari), and FAST, theorems 1 and 2
+(docs/papers.md#fast). Theorem 5 and FAST's theorem 2 are for strongly convex objectives.
 """
 
 import math
@@ -156,3 +156,78 @@ def least_snapshot_prob(
             None, "says nothing: no q satisfies it, since G_1 < 2 L K eta_c G_3"
         )
     return Bound(a / (a + b), "snapshots with at least this probability")
+
+
+def convex_rates(
+    L: float, mu: float, eta_c: float, eta_s: float, K: float, m: int
+) -> list[Premise]:
+    """Return the premises on the rates of SAFARI's theorem 5 (three) and FAST's 2 (the last).
+
+    The third is not printed; a lemma of the proof needs it. m is FAST's larger cohort.
+    """
+    return [
+        Premise("eta_s <= 2/(L + mu)", eta_s, 2 / (L + mu)),
+        Premise(
+            "eta_s = eta_c K (L + mu)/(4 L)",
+            eta_s,
+            eta_c * K * (L + mu) / (4 * L),
+            True,
+        ),
+        Premise("eta_c <= 1/(8 L K) (proof)", eta_c, 1 / (8 * L * K)),
+        Premise("eta_c <= 1/(20 m L K)", eta_c, 1 / (20 * m * L * K)),
+    ]
+
+
+def most_client_prob_convex(
+    g3: float, g4: float, L: float, mu: float, eta_c: float, K: float
+) -> Bound:
+    """SAFARI, theorem 5: in a round with G_3 and G_4, q may be at most this.
+
+    q <= 1 / (1 + (A G_3 - 4 G_4 / mu) / (B G_3))
+
+    with e = eta_c K mu / 2, A = 16 e / mu^2 (1 + 30 L e / mu (1 + 2 L e / mu)),
+    B = 1 / (L mu) - (L + mu)^2 e / (4 L^2 mu^2), G_3 = |grad F(x_r)|^2 and G_4 =
+    1/m sum_i F_i(x_r) - F_i(x_*) over the cohort. In print, A has 4 for 16, but eq. 78 has
+    4 q eta_c^2 K^2, and eta_c K = 2 e / mu; B has 1/(L + mu) for 1/(L mu), which is the
+    product of eq. 81's (L + mu)/(2 L mu) and 2/(L + mu).
+
+    Assumes L-smooth and mu-strongly convex f_i; the rest is that of theorem 4.
+    """
+    e = eta_c * K * mu / 2
+    a = 16 * e / mu**2 * (1 + 30 * L * e / mu * (1 + 2 * L * e / mu))
+    need = a * g3 - 4 / mu * g4
+    gain = (1 / (L * mu) - (L + mu) ** 2 * e / (2 * L * mu) ** 2) * g3
+    if gain < 0:
+        return Bound(None, "says nothing: eta_s is above 2/(L + mu)")
+    if need <= 0:
+        return Bound(1.0, "no limit: client rounds approach the optimum by themselves")
+    return Bound(gain / (gain + need), "client rounds with at most this probability")
+
+
+def least_g4(g3: float, sigma_g2: float, L: float, mu: float) -> float:
+    """Return a lower bound on theorem 5's G_4 that needs no optimum x_*.
+
+    By strong convexity and |grad f_i(x_*)| <= sigma_G, G_4 is at least mu d^2 / 2 - sigma_G
+    d at the distance d = |x_r - x_*|, which lies between sqrt(G_3) / L and sqrt(G_3) / mu.
+    """
+    steep = math.sqrt(g3)
+    sigma = math.sqrt(sigma_g2)
+    d = min(max(sigma / mu, steep / L), steep / mu)
+    return mu * d**2 / 2 - sigma * d
+
+
+def least_snapshot_prob_convex(
+    sigma_g2: float, L: float, mu: float, eta_c: float, K: float
+) -> Bound:
+    """FAST, theorem 2: snapshots with probability at least this q.
+
+    q >= 1 - (mu K eta_c - 16 L^2 K^2 eta_c^2) / (4 sigma_G^2), as in the main text, where
+    eq. 38 has epsilon = sigma_G^2 / (K eta_c). The appendix has 1 / (K eta_c), another bound.
+
+    Assumes mu-strongly convex f_i; the rest is that of theorem 1.
+    """
+    allowed = mu * K * eta_c - 16 * (L * K * eta_c) ** 2
+    if allowed < 0:
+        return Bound(None, "says nothing: eta_c is above mu/(16 L^2 K)")
+    least = 1 - allowed / max(4 * sigma_g2, allowed)
+    return Bound(least, "snapshots with at least this probability")

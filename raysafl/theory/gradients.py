@@ -36,31 +36,17 @@ def dissimilarity(clients_NP: Tensor) -> Tensor:
     return (clients_NP - clients_NP.mean(0)).double().square().sum(1)
 
 
-def gradient_noise(batches_JP: Tensor, full_P: Tensor | None = None) -> float:
+def gradient_noise(batches_JP: Tensor, full_P: Tensor) -> float:
     """Estimate E|g_B - grad f|^2 without bias, from gradients of J mini-batches of one size.
 
-    With the full gradient, it is the mean square around it. Without, it is the sample
-    variance with divisor J - 1, for which the batches must be drawn independently. The
-    sigma^2 of SAFARI's assumption 4 and FAST's assumption 2 bounds it for every client
-    at every point.
+    It is the mean square around the full gradient. The sigma^2 of SAFARI's assumption 4
+    and FAST's assumption 2 bounds it for every client at every point.
 
     Args:
         batches_JP: the gradients of the mini-batches.
-        full_P: the full gradient, if it is known.
-
-    Raises:
-        ValueError: there is neither a full gradient nor a second mini-batch.
+        full_P: the full gradient.
     """
-    if full_P is not None:
-        return float((batches_JP - full_P).double().square().sum(1).mean())
-    if len(batches_JP) < 2:
-        raise ValueError(
-            "gradient noise without the full gradient needs two mini-batches or more"
-        )
-    return float(
-        (batches_JP - batches_JP.mean(0)).double().square().sum()
-        / (len(batches_JP) - 1)
-    )
+    return float((batches_JP - full_P).double().square().sum(1).mean())
 
 
 def path_noise(sigma2: float, steps: int, samples: int, batch_size: int) -> float:

@@ -13,6 +13,8 @@ from raysafl.storage.store import Store
 
 HEADING = "### "
 COMMIT = "mlflow.source.git.commit"
+# MLflow's page of an experiment loads so many runs at first.
+FIRST_RUNS = 100
 
 
 def begun_runs(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[str]:
@@ -105,6 +107,11 @@ def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
     parts = [f"# {manifest.title or manifest.name}", manifest.notes]
     text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
     title, body = _title_and_body(text)
+    if len(manifest.entries) > FIRST_RUNS and title:
+        title += (
+            f" ({len(manifest.entries):,} runs: this page begins with the best {FIRST_RUNS}, and "
+            "*Load more* below them adds others)"
+        )
     text = "\n\n".join(filter(None, [title, _links(store, view), body]))
     end = f"\n\n{note}"
     if len(text) + len(end) > limit:

@@ -3,7 +3,7 @@
 import platform
 
 from raysafl.core.text import format_bytes
-from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 
 # Files of models up to this size are logged.
@@ -17,7 +17,7 @@ def kept_models(
     store: Store, run_id: str, ending: LedgerEntry
 ) -> tuple[dict[str, bytes], str]:
     """Return the files of the artifact `model`, or why there are none of models that were kept."""
-    if not ending.kept:
+    if not ending.kept or ending.status is Status.DAMAGED:
         return {}, ""
     size = ending.kept_bytes or 0
     if size > MOST_BYTES:
@@ -26,12 +26,15 @@ def kept_models(
             f"{format_bytes(MOST_BYTES)} and are only in the sweep's folder, as "
             f"models/{run_id}.safetensors."
         )
-    # MLflow takes seconds to import, which runs without models need not pay for. Its
-    # `pyfunc.add_to_model` does the same, and importing that raises warnings.
+    # MLflow and torch take seconds to import, which runs without models need not pay for.
+    # MLflow's `pyfunc.add_to_model` does the same, and importing that raises warnings.
     from mlflow.models import Model
 
-    about = Model()
-    about.add_flavor(
+    from raysafl.kept.pyfunc import signature_of
+
+    content = store.model(run_id).read_bytes()
+    model = Model(signature=signature_of(content))
+    model.add_flavor(
         "python_function",
         loader_module=LOADER,
         data=FILE,
@@ -39,7 +42,7 @@ def kept_models(
         python_version=platform.python_version(),
     )
     files = {
-        "model/MLmodel": about.to_yaml().encode(),
-        f"model/{FILE}": store.model(run_id).read_bytes(),
+        "model/MLmodel": model.to_yaml().encode(),
+        f"model/{FILE}": content,
     }
     return files, ""

@@ -95,8 +95,13 @@ class Reading:
         return int(self.curves["time"].iloc[-1]) if len(self.curves) else 0
 
     def digest(self, through: int) -> str:
-        """Return a fingerprint of the rows up to a round."""
-        return digest(self.rows, through)
+        """Return a fingerprint of the rows up to a round, by which changed rows are noticed."""
+        some = self.rows[self.rows["round"] <= through]
+        # Runs that are read together have each other's columns, empty.
+        further = [n for n in further_of_rows(some) if some[n].notna().any()]
+        columns = some[["replicate", "round", *MEANS, *SUMS, *sorted(further)]]
+        content = columns.to_numpy(dtype="float64").tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
 
 
 def read_runs(
@@ -114,7 +119,9 @@ def read_runs(
     rows: pd.DataFrame = sorted_rows(checked.rows.select(needed)).to_pandas()
     every = curves_of(rows)
     curves = {str(i): part.droplevel(0) for i, part in every.groupby(level=0)}
-    statistics = final_statistics(rows, manifest.columns, manifest.quality)
+    statistics = final_statistics(
+        rows, manifest.columns, manifest.quality, manifest.named_statistics
+    )
     own = {str(i): part for i, part in rows.groupby("run_id")}
     return {
         i: Reading(
@@ -157,6 +164,7 @@ def final_statistics(
     rows: "pd.DataFrame",
     columns: Mapping[str, ColumnDescription] | None = None,
     quality: str = ACCURACY,
+    named: Collection[str] = (),
 ) -> dict[str, dict[str, Spread]]:
     """Return the statistics of many runs, by run id; runs without rows have none.
 
@@ -164,11 +172,12 @@ def final_statistics(
         rows: the rows of the runs, sorted by run, replicate and round.
         columns: what is known about the further columns of the rows, by name.
         quality: the column by which the runs are judged.
+        named: statistics that are asked for by name.
     """
     if rows.empty:
         return {}
     lengths = np.asarray(rows.groupby(["run_id", "replicate"]).size(), np.int64)
-    parts = summarise_each(rows, lengths, columns, quality)
+    parts = summarise_each(rows, lengths, columns, quality, named)
     run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
     of_run = parts.groupby(run_ids)
     means = of_run.mean().to_dict("index")
@@ -179,15 +188,6 @@ def final_statistics(
         }
         for run_id, own in means.items()
     }
-
-
-def digest(rows: "pd.DataFrame", through: int) -> str:
-    """Return a fingerprint of a run's rows up to a round, by which changed rows are noticed."""
-    some = rows[rows["round"] <= through]
-    # Runs that are read together have each other's columns, empty.
-    further = [name for name in further_of_rows(rows) if some[name].notna().any()]
-    columns = some[["replicate", "round", *MEANS, *SUMS, *sorted(further)]]
-    return hashlib.sha256(columns.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
 
 def milliseconds(when: str) -> int:

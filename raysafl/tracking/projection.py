@@ -161,7 +161,8 @@ class Projection:
             live: whether a run without a ledger entry counts as running (True) or as
                 interrupted (False).
         """
-        left = [i for i in run_ids if not self._is_decided(i)]
+        # The end of others has been logged, and no other end may follow.
+        left = [i for i in run_ids if i not in self._ends or not self._ends[i].decided]
         self.num_looked_at += len(run_ids) - len(left)
         # A search adds runs to the manifest while it goes on.
         if not self._run_labels.keys() >= set(left):
@@ -246,10 +247,6 @@ class Projection:
         return self._client.create_run(
             self._experiment, start, allowed_tags(tags), name[:250]
         )
-
-    def _is_decided(self, run_id: str) -> bool:
-        """Whether the end of a run has been logged, and no other end may follow."""
-        return run_id in self._ends and self._ends[run_id].decided
 
     def _log_begun(self, run_id: str, reading: Reading, live: bool) -> None:
         """Log what is new of a run that has not ended, and mark it as running or interrupted."""

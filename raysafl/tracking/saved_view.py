@@ -1,4 +1,4 @@
-"""A saved view of MLflow's pages: all runs of a sweep, with their numbers and curves.
+"""A saved view of MLflow's pages: the runs of a sweep, with their numbers and curves.
 
 MLflow stores a saved view as a tag of the experiment. Without it, the page shows the
 parent run alone.
@@ -10,14 +10,14 @@ from typing import Any
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import VIEW_KEY
 from raysafl.storage.statistics import known_statistics
-from raysafl.tracking.metrics import metric_name, shown_statistics
+from raysafl.tracking.metrics import metric_name
 
 NAME = "Sweep"
 TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 # Curves besides the one by which runs are judged; MLflow hides those without points.
-LINES = ("test_loss", "train_accuracy", "enforce_prob", "server_rounds", "bytes_down")
-# Largest number of runs in one chart.
-RUNS = 100
+LINES = ("test_loss", "enforce_prob")
+# Largest number of axes beside the statistic in the chart of all runs.
+AXES = 8
 
 
 def saved_view(parent: str, manifest: Manifest, created: int) -> str:
@@ -37,20 +37,25 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
     columns = dict.fromkeys([quality, *validated, *LINES])
     statistic = known_statistics(manifest.columns, quality, [table.statistic])
     judged = statistic.get(table.statistic)
+    labels = [f"label.{axis}" for axis in manifest.axes]
+    # A line for each run goes through its labels and ends at its number in the table.
     charts: list[dict[str, Any]] = [
-        _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step")
-        for name in map(metric_name, columns)
+        _chart("PARALLEL", table.statistic, section, showAllRuns=True)
+        | {"selectedParams": labels[:AXES], "selectedMetrics": [table.statistic]},
+        *(
+            _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step")
+            for name in map(metric_name, columns)
+        ),
     ]
-    charts.insert(1, _chart("BAR", table.statistic, section))
     state = {
         "orderByKey": f"metrics.`{table.statistic}`",
         "orderByAsc": judged is not None and not judged.higher_is_better,
         "selectedColumns": [
-            *(f"params.`label.{axis}`" for axis in manifest.axes),
+            # MLflow puts metrics before parameters: more of them would hide the labels.
+            f"metrics.`{table.statistic}`",
+            *(f"params.`{label}`" for label in labels),
             "tags.`result`",
-            *(f"metrics.`{name}`" for name in shown_statistics(table)),
             "tags.`status`",
-            "attributes.`Source`",
         ],
         "runsExpanded": {parent: True},
         "runsHidden": [parent],
@@ -58,8 +63,10 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
         "runsVisibilityMap": {parent: False},
         "compareRunCharts": charts,
         "compareRunSections": [
-            {"uuid": section, "name": "Curves and results", "display": True}
+            {"uuid": section, "name": "Results and curves", "display": True}
             | {"isReordered": True, "deleted": False, "isGenerated": False}
+            # Charts side by side would be too small to read.
+            | {"columns": 1}
         ],
         "hideEmptyCharts": True,
     }
@@ -80,7 +87,6 @@ def _chart(kind: str, metric: str, section: str, **more: Any) -> dict[str, Any]:
         "metricSectionId": section,
         "metricKey": metric,
         "displayName": metric,
-        "runsCountToCompare": RUNS,
         "deleted": False,
         "isGenerated": False,
         **more,

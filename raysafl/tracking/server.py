@@ -130,7 +130,8 @@ def server(
         RuntimeError: it does not start, or ends on its own; the message has the end of
             its log.
     """
-    url = _url(ANYWHERE.get(host, host), port)
+    name = ANYWHERE.get(host, host)
+    url = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             _command(uri, host, port),
@@ -160,10 +161,6 @@ def _command(uri: str, host: str, port: int) -> list[str]:
     command += ["--port", str(port), "--workers", "1"]
     command += ["--uvicorn-opts", "--log-level warning"]
     return command + (["--artifacts-destination", destination] if destination else [])
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _free_port(host: str, wanted: int) -> int:

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from raysafl.storage.paths import Location, SweepBusyError
 from raysafl.storage.redaction import redacted
-from raysafl.storage.store import find_sweeps
+from raysafl.storage.store import sweeps_in
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
 from raysafl.tracking.projection import Curve, Projection
@@ -34,13 +34,8 @@ def sync(
     Raises:
         ValueError: there is no sweep, or MLflow does not answer, or `track` is `none`.
     """
-    sweeps = find_sweeps(path)
-    if not sweeps:
-        raise ValueError(
-            f"{path} holds no sweep, nor a folder that does: no manifest.json"
-        )
     total = 0
-    for store in sweeps:
+    for store in sweeps_in(path):
         target = uri or default_uri(store.path.resolve().parent)
         try:
             with (

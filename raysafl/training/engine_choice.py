@@ -15,7 +15,7 @@ from raysafl.core.text import nearest
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.device import is_out_of_memory
-from raysafl.training.engines import Engine, Graph, Loop, Vmap
+from raysafl.training.engines import Batch, Engine, Graph, Loop, Vmap
 from raysafl.training.linear import Fused, Linear
 
 ENGINES: dict[str, type[Loop] | type[Linear]] = {
@@ -110,10 +110,10 @@ def _stacks_right(
     weight_TB = w_TP.new_full(y_TB.shape[:2], 1 / y_TB.shape[1])
     # A task's number is its dropout seed.
     seed_T = torch.arange(len(x_TB), device=w_TP.device)
-    batch = (w_TP, x_TB, y_TB, weight_TB, seed_T)
-    exact_TP = ENGINES["loop"](model, objective).gradients(*batch).g_TP
+    batch = Batch(w_TP, x_TB, y_TB, weight_TB, seed_T)
+    exact_TP = ENGINES["loop"](model, objective).gradients(batch).g_TP
     try:
-        g_TP = ENGINES["vmap"](model, objective).gradients(*batch).g_TP
+        g_TP = ENGINES["vmap"](model, objective).gradients(batch).g_TP
     except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise

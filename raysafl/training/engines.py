@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from raysafl.core.objective import Objective, PerSample, hits_of
-from raysafl.core.users_parts import in_brief, is_users_class, method_name
+from raysafl.core.text import in_brief
+from raysafl.core.users_parts import is_users_class, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
 from raysafl.training.device import first_line, is_out_of_memory
@@ -34,6 +35,27 @@ LEAST = 4
 # The maximum number of samples in a step of stacked tasks, unless one task has more. A
 # small convolutional network takes some 3 GB for them.
 STEP = 4096
+# The largest number of parameters of a stack. With more, a stack is no faster than its
+# tasks one by one: each of their matrices is larger than the core's cache.
+STACKED = 2**20
+
+
+class Batch(NamedTuple):
+    """What an engine computes the gradients of T tasks from, of B samples each.
+
+    Args:
+        w_TP: [T, P] parameters, one task a row.
+        x_TB: [T, B, ...] inputs.
+        y_TB: [T, B, ...] targets.
+        weight_TB: [T, B] weights of the samples, 0 for absent ones.
+        seed_T: [T] int64 seeds for dropout; None computes without dropout.
+    """
+
+    w_TP: Tensor
+    x_TB: Tensor
+    y_TB: Tensor
+    weight_TB: Tensor
+    seed_T: Tensor | None
 
 
 class Gradients(NamedTuple):
@@ -52,6 +74,8 @@ class Engine(Protocol):
     """A way to compute gradients of many tasks, and outputs for evaluation.
 
     Attributes:
+        model: the model.
+        objective: what gives each sample its loss.
         is_stacked: whether several tasks are faster than one after the other.
         can_record: whether its local steps are recorded as CUDA graphs on a GPU, which
             then starts a step's kernels one after the other without Python between.
@@ -59,6 +83,8 @@ class Engine(Protocol):
 
     is_stacked: ClassVar[bool]
     can_record: ClassVar[bool]
+    model: FlatModel
+    objective: Objective
 
     def max_stack(self, width: int) -> int:
         """Return the maximum number of tasks that take their steps together on a CPU.
@@ -70,23 +96,8 @@ class Engine(Protocol):
             width: the number of samples in a task's batch, absent ones included.
         """
 
-    def gradients(
-        self,
-        w_TP: Tensor,
-        x_TB: Tensor,
-        y_TB: Tensor,
-        weight_TB: Tensor,
-        seed_T: Tensor | None,
-    ) -> Gradients:
-        """Compute each task's gradient of its weighted loss.
-
-        Args:
-            w_TP: [T, P] parameters, one task a row.
-            x_TB: [T, B, ...] inputs.
-            y_TB: [T, B, ...] targets.
-            weight_TB: [T, B] weights of the samples, 0 for absent ones.
-            seed_T: [T] int64 seeds for dropout; None computes without dropout.
-        """
+    def gradients(self, batch: Batch) -> Gradients:
+        """Compute each task's gradient of its weighted loss."""
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, ...] outputs of several models on one batch, without dropout."""
@@ -108,6 +119,7 @@ class Loop:
 
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         self.model = model
+        self.objective = objective
         self._losses = _checked_losses(objective)
         self._hits = hits_of(objective, model.num_outputs)
 
@@ -118,19 +130,12 @@ class Loop:
         """
         return 1
 
-    def gradients(
-        self,
-        w_TP: Tensor,
-        x_TB: Tensor,
-        y_TB: Tensor,
-        weight_TB: Tensor,
-        seed_T: Tensor | None,
-    ) -> Gradients:
+    def gradients(self, batch: Batch) -> Gradients:
         """Compute each task's gradient by a backward pass of its own; see `Engine`."""
         rows = []
-        seeds = [None] * len(w_TP) if seed_T is None else seed_T
-        columns = (w_TP, x_TB, y_TB, weight_TB, seeds)
-        for w_P, x_B, y_B, weight_B, seed in zip(*columns, strict=True):
+        *columns, seed_T = batch
+        seeds = [None] * len(batch.w_TP) if seed_T is None else seed_T
+        for w_P, x_B, y_B, weight_B, seed in zip(*columns, seeds, strict=True):
             leaves = {
                 name: w.detach().requires_grad_()
                 for name, w in self.model.named_parameters(w_P).items()
@@ -227,33 +232,29 @@ class Vmap(Loop):
         self._least = 1 if is_plain else LEAST
 
     def max_stack(self, width: int) -> int:
-        """Return how many tasks have STEP samples together, which bounds memory."""
-        return max(1, min(STACK, STEP // width))
+        """Return how many tasks have STEP samples and STACKED parameters together.
 
-    def gradients(
-        self,
-        w_TP: Tensor,
-        x_TB: Tensor,
-        y_TB: Tensor,
-        weight_TB: Tensor,
-        seed_T: Tensor | None,
-    ) -> Gradients:
+        Both bound memory. There are no fewer than kernels need to repeat their bits.
+        """
+        most = max(1, min(STACK, STEP // width))
+        return min(most, max(self._least, STACKED // self.model.num_parameters))
+
+    def gradients(self, batch: Batch) -> Gradients:
         """Compute all tasks' gradients in one vectorised backward pass; see `Engine`.
 
         Raises:
             ValueError: the module or the objective does what vmap does not allow (it
                 branches on data, calls `.item()`, or draws random numbers).
         """
-        if seed_T is None:
-            return super().gradients(w_TP, x_TB, y_TB, weight_TB, None)
-        batch: Sequence[Tensor] = (w_TP, x_TB, y_TB, weight_TB, seed_T)
-        tasks = len(w_TP)
+        if batch.seed_T is None:
+            return super().gradients(batch)
+        tasks = len(batch.w_TP)
         # Stacks of one width never have more tasks than `max_stack`.
-        least = min(self._least, self.max_stack(x_TB.shape[1]))
-        if tasks < least and not w_TP.is_cuda:
+        least = min(self._least, self.max_stack(batch.x_TB.shape[1]))
+        if tasks < least and not batch.w_TP.is_cuda:
             # The last task is computed several times.
             row_T = torch.arange(least).clamp_max_(tasks - 1)
-            batch = [part[row_T] for part in batch]
+            batch = Batch(*(part[row_T] for part in batch if part is not None))
         try:
             g_TP, seen_TB = self._stacked_gradients(*batch)
         except RuntimeError as error:

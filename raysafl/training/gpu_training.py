@@ -9,18 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from raysafl.core.algorithm import LocalTraining, Update
-from raysafl.core.objective import Objective
-from raysafl.core.work import Task
-from raysafl.models import FlatModel
+from raysafl.core.algorithm import Update
+from raysafl.core.work import Tasks
 from raysafl.training.device import first_line, is_out_of_memory, with_room
 from raysafl.training.engines import Engine
-from raysafl.training.inputs import Inputs, batch_width
+from raysafl.training.inputs import Inputs, Plan, StepCounts, draw_plan, step_seeds
 from raysafl.training.local_step import LocalStep
 from raysafl.training.memory import GpuMemory, power_of_two
 from raysafl.training.optimizer import StepKind, plain_steps, step_numbers
-from raysafl.training.resident import Resident
-from raysafl.training.stacks import dropout_seeds, plan_of, stacks_of
+from raysafl.training.resident import Parameters, Resident, Starts
 
 LOG = logging.getLogger(__name__)
 
@@ -38,31 +35,30 @@ class GpuTraining:
 
     Args:
         engine: computes the gradients.
-        model: the model, on the device of the samples.
-        inputs: the training samples.
-        objective: what gives each sample its loss.
+        inputs: the training samples, on the device of the engine's model.
         resident: keeps the recorded steps.
         memory: what stacks are sized by.
+        parameters: those that are on the device already.
     """
 
     def __init__(
         self,
         engine: Engine,
-        model: FlatModel,
         inputs: Inputs,
-        objective: Objective,
         resident: Resident,
         memory: GpuMemory,
+        parameters: Parameters,
     ) -> None:
         self.engine = engine
-        self.model = model
+        self.model = engine.model
         self.inputs = inputs
-        self.objective = objective
+        self.objective = engine.objective
         self.resident = resident
         self.memory = memory
+        self.parameters = parameters
         # The maximum number of samples in a step, once memory has run out.
         self._most_samples: int | None = None
-        self._most_convolved = MOST_CONVOLVED if model.has_convolutions else None
+        self._most_convolved = MOST_CONVOLVED if self.model.has_convolutions else None
         self._last: tuple[Hashable, LocalStep] | None = None
         self._is_recorded = engine.can_record and inputs.x.is_cuda
 
@@ -84,8 +80,8 @@ class GpuTraining:
         return -(-count // -(-count // most))
 
     def train_stacks(
-        self, tasks: Sequence[Task], held: Sequence[NDArray[np.int64]]
-    ) -> Iterator[tuple[Sequence[int], Update]]:
+        self, tasks: Tasks, held: Sequence[NDArray[np.int64]]
+    ) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks, one stack after the other.
 
         Args:
@@ -98,12 +94,12 @@ class GpuTraining:
         Raises:
             MemoryError: one task alone needs more memory than the GPU has.
         """
-        counts = [len(indices) for indices in held]
-        widths = [
-            program_width(batch_width(count, task.local), task.local)
-            for task, count in zip(tasks, counts, strict=True)
-        ]
-        left = stacks_of(tasks, counts, widths, self.stack_size)[::-1]
+        steps = StepCounts.of(tasks, held)
+        batch_T = tasks.by_local(lambda local: local.batch_size).tolist()
+        widths = list(map(program_width, steps.width_T.tolist(), batch_T))
+        steps = steps._replace(width_T=np.array(widths))
+        w_VP, row_T = self.parameters.starts(tasks)
+        left = steps.stacks(tasks, self.stack_size)[::-1]
         while left:
             stack = left.pop()
             # It is smaller than it was if memory has run out meanwhile.
@@ -111,51 +107,49 @@ class GpuTraining:
             if size < len(stack):
                 left += [stack[i : i + size] for i in range(0, len(stack), size)][::-1]
                 continue
-            own = [tasks[i] for i in stack]
-            plans = [plan_of(tasks[i], held[i]) for i in stack]
-            update = self._train_if_memory_allows(own, plans)
+            plan = draw_plan(tasks[stack], [held[i] for i in stack], steps.part(stack))
+            starts = Starts(w_VP, row_T[stack])
+            update = self._train_if_memory_allows(tasks[stack], plan, starts)
             if update is None:
                 left.append(stack)
             else:
                 yield stack, update
 
-    def train(
-        self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]]
-    ) -> Update:
+    def train(self, tasks: Tasks, plan: Plan, starts: Starts) -> Update:
         """Train one stack, without waiting for the device.
 
         Args:
             tasks: tasks of one optimizer whose `program_width` is the same, the longest
                 first.
-            plans: for each its samples [K, B], padded with -1.
+            plan: their mini-batches, of this width.
+            starts: the parameters that they start from.
 
         Returns:
-            One row per task. `delta_MP`, `loss_M` and `accuracy_M` are on the device,
-            which may not have computed them yet. They are new tensors, to which nobody
+            One row per task. `delta_MP`, `loss_M`, `accuracy_M` and `moments_MVP` are on
+            the device, which may not have computed them yet. They are new tensors, to which nobody
             writes again. The other columns are on the CPU.
         """
         num_tasks = len(tasks)
-        width = program_width(plans[0].shape[1], tasks[0].local)
+        width = plan.index_NB.shape[1]
         kind = StepKind.of(tasks)
-        plan_KTB = np.full((len(plans[0]), num_tasks, width), -1, np.int32)
-        for t, plan in enumerate(plans):
-            plan_KTB[: len(plan), t, : plan.shape[1]] = plan
         seed_KT = None
-        if self.model.has_dropout:
-            seed_KT = dropout_seeds(tasks, plans)
+        if self.model.has_dropout or self.inputs.augment is not None:
+            seed_KT = step_seeds(tasks, plan.steps_T)
 
         step = self._step(kind, num_tasks, width)
-        step.begin(tasks)
+        step.begin(tasks, starts)
+        plan_KTB = plan.stacked().astype(np.int32)
         step.take_all(plan_KTB, seed_KT, self._taking(step))
 
-        steps_T = torch.tensor([len(plan) for plan in plans])
-        samples_T = torch.tensor([int((plan >= 0).sum()) for plan in plans])
-        rate_T = step_numbers(tasks)[0] * plain_steps(tasks, steps_T)
+        steps_T = torch.from_numpy(plan.steps_T)
+        samples_T = torch.from_numpy(plan.samples_T())
+        rate_T = step_numbers(tasks)[0] * plain_steps(tasks, plan.steps_T)
         delta_TP, loss_T, accuracy_T = step.results(samples_T)
-        return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        return Update(delta_TP, *columns, step.optimizer.kept())
 
     def _train_if_memory_allows(
-        self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]]
+        self, tasks: Tasks, plan: Plan, starts: Starts
     ) -> Update | None:
         """Train one stack; return None if the GPU's memory is too small for several.
 
@@ -163,7 +157,7 @@ class GpuTraining:
             MemoryError: it is too small for one task.
         """
         try:
-            return with_room(lambda: self.train(tasks, plans), self._forget)
+            return with_room(lambda: self.train(tasks, plan, starts), self._forget)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -172,7 +166,7 @@ class GpuTraining:
         # the tensors that were computed.
         self._forget()
         torch.cuda.empty_cache()
-        width = plans[0].shape[1]
+        width = plan.index_NB.shape[1]
         if len(tasks) == 1:
             raise MemoryError(
                 "out of memory: the local training of one client, with mini-batches of "
@@ -246,7 +240,7 @@ class GpuTraining:
         )
 
 
-def program_width(width: int, local: LocalTraining) -> int:
+def program_width(width: int, batch_size: int) -> int:
     """Return to which width the batches of a client are padded in a program.
 
     Batches that are narrower than the batch size, those of small clients, are padded to
@@ -254,6 +248,6 @@ def program_width(width: int, local: LocalTraining) -> int:
 
     Args:
         width: the client's `batch_width`.
-        local: its local training.
+        batch_size: the batch size of its local training.
     """
-    return min(local.batch_size, power_of_two(width))
+    return min(batch_size, power_of_two(width))

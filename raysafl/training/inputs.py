@@ -1,15 +1,25 @@
-"""Samples on a device, and the mini-batches that local training draws from them."""
+"""Samples on a device, the mini-batches that tasks draw from them, and tasks in stacks."""
 
 import warnings
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.algorithm import LocalTraining
+from raysafl.core.algorithm import (
+    ContinuedTraining,
+    Count,
+    LocalTraining,
+    by_steps,
+)
 from raysafl.core.problem import Samples
+from raysafl.core.randomness import Key, checksum
+from raysafl.core.work import Ints, Tasks
+from raysafl.models.dropout import RandomWords
 
 # Samples for compiled loops: inputs x_SD as they are stored, classes y_S, scale and
 # shift. The model sees x * scale + shift.
@@ -20,7 +30,103 @@ Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float3
 WIDTH_STEP = 8
 
 
-def batch_width(num_samples: int, local: LocalTraining) -> int:
+class StepCounts(NamedTuple):
+    """How many steps each task takes, and with how many samples.
+
+    Args:
+        samples_T: The number of samples that each task's client holds.
+        steps_T: The number of local steps.
+        width_T: The `batch_width`.
+    """
+
+    samples_T: Ints
+    steps_T: Ints
+    width_T: Ints
+
+    @classmethod
+    def of(cls, tasks: Tasks, held: Sequence[Ints]) -> Self:
+        """Return the steps of tasks whose clients hold these samples."""
+        samples_T = np.fromiter(map(len, held), np.int64, len(held))
+        steps_T = np.empty_like(samples_T)
+        width_T = np.empty_like(samples_T)
+        before_T = tasks.columns["before"]
+        for local, own in tasks.alike(by_steps):
+            steps_T[own] = local.num_steps(samples_T[own], before_T[own])
+            width_T[own] = batch_width(samples_T[own], local)
+        return cls(samples_T, steps_T, width_T)
+
+    def part(self, some: Ints) -> "StepCounts":
+        """Return the steps of some of the tasks."""
+        return StepCounts(self.samples_T[some], self.steps_T[some], self.width_T[some])
+
+    def stacks(self, tasks: Tasks, size_of: Callable[[int, int], int]) -> list[Ints]:
+        """Group tasks that take their steps together.
+
+        Args:
+            tasks: The tasks.
+            size_of: Returns the number of tasks in a stack, of the batch width and the
+                number of tasks of that width.
+
+        Returns:
+            The positions of each stack's tasks: equal in batch width, in optimizer, in
+            whether gradients are clipped and in whether optimizers are kept, sorted by
+            their numbers of steps, the longest first.
+        """
+        kinds = [
+            (local.optimizer, local.momentum > 0, local.clip_norm is not None)
+            for local in tasks.locals
+        ]
+        rank_of = {kind: rank for rank, kind in enumerate(sorted(set(kinds)))}
+        kind_T = np.array([rank_of[kind] for kind in kinds])[tasks.columns["local"]]
+        # A GPU changes the moments of tasks that have taken all their steps, so those that
+        # are kept must end together.
+        ends_T = np.where(tasks.columns["moments"] < 0, 0, self.steps_T)
+        key_T = (self.width_T * len(kinds) + kind_T) * (ends_T.max() + 1) + ends_T
+        order = np.lexsort((-self.steps_T, key_T))
+        (changes,) = np.nonzero(key_T[order[1:]] != key_T[order[:-1]])
+        stacks: list[Ints] = []
+        for start, stop in pairwise([0, *(changes + 1).tolist(), len(order)]):
+            size = size_of(int(self.width_T[order[start]]), stop - start)
+            stacks += [order[i : min(i + size, stop)] for i in range(start, stop, size)]
+        return stacks
+
+
+class Plan(NamedTuple):
+    """The mini-batches of tasks with one batch width.
+
+    Args:
+        index_NB: The training samples of all steps, the steps of a task below each other
+            and task after task; -1 where a batch is short.
+        steps_T: The number of steps of each task.
+    """
+
+    index_NB: Ints
+    steps_T: Ints
+
+    def stacked(self) -> Ints:
+        """Return the samples [K, T, B] of each step, -1 where there are none."""
+        shape = (self.steps_T.max(), len(self.steps_T), self.index_NB.shape[1])
+        stacked = np.full(shape, -1)
+        task_N = np.repeat(np.arange(len(self.steps_T)), self.steps_T)
+        first_N = np.repeat(np.cumsum(self.steps_T) - self.steps_T, self.steps_T)
+        step_N = np.arange(len(task_N)) - first_N
+        stacked[step_N, task_N] = self.index_NB
+        return stacked
+
+    def samples_T(self) -> Ints:
+        """Return the number of samples that each task sees."""
+        seen_N = (self.index_NB >= 0).sum(1)
+        return np.add.reduceat(seen_N, np.cumsum(self.steps_T) - self.steps_T)
+
+
+def by_passes(local: LocalTraining) -> Hashable:
+    """Return by what local trainings differ in how a client goes through its samples."""
+    if not isinstance(local, ContinuedTraining):
+        return None
+    return local.shuffle, local.steps is None
+
+
+def batch_width(num_samples: Count, local: LocalTraining) -> Count:
     """Return the width B of the mini-batches of a client with so many samples.
 
     It depends on this client alone: it is the batch size, or for a client with less
@@ -28,40 +134,68 @@ def batch_width(num_samples: int, local: LocalTraining) -> int:
     client's matrix products have the same shapes, and the same rounding, whichever
     clients it is stacked with.
     """
-    return min(local.batch_size, -(-num_samples // WIDTH_STEP) * WIDTH_STEP)
+    width: Count = np.minimum(
+        local.batch_size, -(-num_samples // WIDTH_STEP) * WIDTH_STEP
+    )
+    return width
 
 
-def draw_batches(
-    num_samples: int, local: LocalTraining, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Draw the mini-batches of one client's local training.
+def draw_plan(tasks: Tasks, held: Sequence[Ints], steps: StepCounts) -> Plan:
+    """Draw the mini-batches of tasks with one batch width.
 
-    Each pass over the data is a fresh permutation that is cut into batches; the last
-    batch of a pass may be short.
+    Each pass over a client's data is a fresh permutation that is cut into batches; the
+    last batch of a pass may be short. `ContinuedTraining` may go on within a pass, and
+    may keep the samples in their order.
 
     Args:
-        num_samples: the number of samples that the client holds, at least 1.
-        local: says how many steps and how large a batch.
-        rng: the client's random stream for this round.
-
-    Returns:
-        [K, B] positions among the client's samples, for each of K local steps of width
-        `batch_width`; -1 where a batch is short.
-
-    Example:
-        >>> import raysafl as fl
-        >>> local = fl.LocalTraining(lr=0.1, batch_size=2, epochs=1)
-        >>> draw_batches(3, local, np.random.default_rng(0)).tolist()
-        [[2, 0], [1, -1]]
+        tasks: The tasks.
+        held: The samples that each task's client holds, at least one.
+        steps: The steps of these tasks.
     """
-    steps = local.num_steps(num_samples)
-    width = batch_width(num_samples, local)
-    steps_per_pass = -(-num_samples // local.batch_size)
-    passes = -(-steps // steps_per_pass)
-    positions = np.full((passes, steps_per_pass * width), -1)
-    for one_pass in positions:
-        one_pass[:num_samples] = rng.permutation(num_samples)
-    return positions.reshape(-1, width)[:steps]
+    # Imported here, because numba takes some tenths of a second to import.
+    from raysafl.kernels.draws import draw_batches
+
+    column = tasks.columns
+    purposes = {
+        call: checksum(f"batches {call}") for call in set(column["call"].tolist())
+    }
+    purpose_T = np.array([purposes[call] for call in column["call"].tolist()])
+    batches_T = -(-steps.samples_T // steps.width_T)
+    round_T = column["round"].astype(np.int64)
+    first_T = np.zeros_like(steps.steps_T)
+    shuffled_T = np.ones(len(tasks), bool)
+    for local, own in tasks.alike(by_passes):
+        if isinstance(local, ContinuedTraining):
+            shuffled_T[own] = local.shuffle
+            if local.steps:
+                # A pass may last several rounds, so its order goes by its own number.
+                purpose_T[own] = checksum("pass")
+                round_T[own], first_T[own] = np.divmod(
+                    column["before"][own], batches_T[own]
+                )
+    index_NB = np.empty((steps.steps_T.sum(), steps.width_T[0]), np.int64)
+    draw_batches(
+        (column["seed"], purpose_T, column["client"], round_T, shuffled_T),
+        (np.concatenate(held), steps.samples_T, batches_T),
+        (first_T, steps.steps_T),
+        index_NB,
+    )
+    return Plan(index_NB, steps.steps_T)
+
+
+def step_seeds(tasks: Tasks, steps_T: Ints) -> Ints:
+    """Draw a seed of dropout and augmentation for each step and task, [K, T].
+
+    Args:
+        tasks: the tasks, the longest first.
+        steps_T: how many steps each of them takes.
+    """
+    seed_KT = np.zeros((steps_T.max(), len(tasks)), np.int64)
+    names = ["seed", "round", "call", "client"]
+    for t, (seed, round, call, client) in enumerate(tasks.columns[names].tolist()):
+        rng = Key(seed, round)(f"dropout {call}", client)
+        seed_KT[: steps_T[t], t] = rng.integers(2**62, size=steps_T[t])
+    return seed_KT
 
 
 class Inputs:
@@ -78,23 +212,37 @@ class Inputs:
         self.x = x.float() if x.dtype == torch.float16 else x
         y = as_tensor(samples.y).to(device)
         self.y = y.unsqueeze(1) if y.is_floating_point() and y.ndim == 1 else y
+        self.augment = samples.augment
         self.scale = samples.scale
         self.shift = samples.shift
 
-    def at(self, index_TB: Tensor) -> tuple[Tensor, Tensor]:
+    def at(
+        self, index_TB: Tensor, seed_T: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets at these positions, in the shape of the index.
 
         Args:
             index_TB: positions among the samples, an int64 tensor of any shape.
+            seed_T: see `x_at`.
 
         Returns:
             x [*index shape, ...], float32 or tokens; y [*index shape, ...].
         """
-        return self.x_at(index_TB), self.y[index_TB]
+        return self.x_at(index_TB, seed_T), self.y[index_TB]
 
-    def x_at(self, index_TB: Tensor) -> Tensor:
-        """Return the inputs at these positions, without the targets."""
+    def x_at(self, index_TB: Tensor, seed_T: Tensor | None = None) -> Tensor:
+        """Return the inputs at these positions, without the targets.
+
+        Args:
+            index_TB: positions among the samples, an int64 tensor of any shape.
+            seed_T: for each row of two dimensions the seed by which its images are
+                augmented, if they are; None: they are not.
+        """
         x = self.x.index_select(0, index_TB.flatten())
+        if self.augment is not None and seed_T is not None:
+            words = RandomWords(seed_T.unsqueeze(1))
+            words_3TB = [words.at(index_TB.int(), -n) for n in (1, 2, 3)]
+            x = self.augment.applied(x, torch.stack(words_3TB).flatten(1))
         return self._scaled(x).view(*index_TB.shape, *x.shape[1:])
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -126,6 +274,8 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
     The array may be a read-only view of Ray's object store, of which torch warns.
     """
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="The given NumPy array is not writable"

@@ -4,7 +4,6 @@ Matrices here may have more rows than there are classes (C) or samples (B): the 
 loops work on whole blocks, and the extra rows hold zeros. See `raysafl.kernels.linear`.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,12 +14,14 @@ from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.objective import Objective
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
-from raysafl.training.engines import STACK, Engine, Gradients
-from raysafl.training.inputs import Inputs, Stored
+from raysafl.training.engines import STACK, Batch, Engine, Gradients
+from raysafl.training.inputs import Inputs, Plan, Stored
 
+# The columns of a task that say what is added to its gradients.
+TERMS = ("start", "offset", "prox")
 # The numbers that the compiled loops compute with.
 F = np.float32
 
@@ -56,21 +57,17 @@ class Linear:
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         assert model.linear_shape is not None
         assert has_plain_losses(objective, model.num_outputs)
+        self.model = model
+        self.objective = objective
         self.classes, self.inputs = model.linear_shape
 
     def max_stack(self, width: int) -> int:
         """Return STACK for any width: more tasks in one call gain nothing."""
         return STACK
 
-    def gradients(
-        self,
-        w_TP: Tensor,
-        x_TB: Tensor,
-        y_TB: Tensor,
-        weight_TB: Tensor,
-        seed_T: Tensor | None,
-    ) -> Gradients:
+    def gradients(self, batch: Batch) -> Gradients:
         """Compute all tasks' gradients by the closed form above; see `Engine`."""
+        w_TP, x_TB, y_TB, weight_TB, _ = batch
         w_TCD, b_TC = self._weights_and_biases(w_TP)
         x_TBD = x_TB.flatten(2)
         y_T1B = y_TB.unsqueeze(1)
@@ -132,9 +129,7 @@ class Fused(Linear):
             local.optimizer == "sgd" and local.momentum == 0 and local.clip_norm is None
         )
 
-    def train(
-        self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], data: Stored
-    ) -> tuple[Tensor, Tally]:
+    def train(self, tasks: Tasks, plan: Plan, data: Stored) -> tuple[Tensor, Tally]:
         """Train every task on its plan; none depends on another.
 
         If torch has one thread, one call trains all tasks; otherwise as many threads
@@ -142,27 +137,28 @@ class Fused(Linear):
 
         Args:
             tasks: tasks that this engine `covers`.
-            plans: for each task its samples [K, B], padded with -1, all with the same
-                B.
+            plan: their mini-batches.
             data: the training set.
 
         Returns:
             [T, P] start minus end of each task, and the tasks' tally.
         """
-        delta_TP = torch.stack([task.w_P for task in tasks])
-
-        def train_share(share: slice) -> Tally:
-            return self._train(
-                tasks[share], plans[share], delta_TP[share].numpy(), data
-            )
-
+        delta_TP = tasks.stacked("start")
+        w_TP = delta_TP.numpy()
         threads = torch.get_num_threads()
         if threads == 1:
-            return delta_TP, train_share(slice(None))
+            return delta_TP, self._train(tasks, plan, w_TP, data)
+
+        stops = np.cumsum(plan.steps_T).tolist()
+
+        def train_one(t: int) -> Tally:
+            own = slice(t, t + 1)
+            rows = plan.index_NB[stops[t] - plan.steps_T[t] : stops[t]]
+            own_plan = Plan(rows, plan.steps_T[own])
+            return self._train(tasks[own], own_plan, w_TP[own], data)
+
         with ThreadPoolExecutor(threads) as pool:
-            tallies = list(
-                pool.map(train_share, [slice(i, i + 1) for i in range(len(tasks))])
-            )
+            tallies = list(pool.map(train_one, range(len(tasks))))
         return delta_TP, Tally(*map(np.concatenate, zip(*tallies, strict=True)))
 
     def score(self, w_RP: Tensor, data: Stored) -> Tensor:
@@ -184,8 +180,8 @@ class Fused(Linear):
 
     def _train(
         self,
-        tasks: Sequence[Task],
-        plans: Sequence[NDArray[np.int64]],
+        tasks: Tasks,
+        plan: Plan,
         w_TP: NDArray[np.float32],
         data: Stored,
     ) -> Tally:
@@ -197,12 +193,11 @@ class Fused(Linear):
             correct_T=np.zeros(len(tasks), int),
             samples_T=np.zeros(len(tasks), int),
         )
-        lr_T = np.array([task.local.rate(task.round) for task in tasks], F)
-        steps_T = np.array([len(plan) for plan in plans])
-        plan = (np.concatenate(plans), steps_T)
+        lr_T = tasks.columns["rate"].astype(F)
         terms = _shrink_and_pulls(tasks, self.classes, self.inputs)
-        buffers = self._buffers(plans[0].shape[1])
-        descend(w_TP, self.classes, lr_T, terms, plan, data, buffers, tuple(tally))
+        buffers = self._buffers(plan.index_NB.shape[1])
+        tallies = tuple(tally)
+        descend(w_TP, self.classes, lr_T, terms, tuple(plan), data, buffers, tallies)
         return tally
 
     def _buffers(self, batch: int) -> tuple[NDArray[np.float32], ...]:
@@ -222,10 +217,11 @@ def as_fused(engine: Engine, inputs: Inputs) -> Fused | None:
     """Return the engine if it can train and score whole tasks on these samples.
 
     Returns:
-        None if it is another engine, if the samples are on a GPU, or if they are
-        tokens.
+        None if it is another engine, if the samples are on a GPU, if they are tokens, or
+        if they are images that are augmented.
     """
     readable = inputs.x.device.type == "cpu" and inputs.x.dtype != torch.int64
+    readable = readable and inputs.augment is None
     return engine if isinstance(engine, Fused) and readable else None
 
 
@@ -245,7 +241,7 @@ def _round_up(number: int, block: int) -> int:
 
 
 def _shrink_and_pulls(
-    tasks: Sequence[Task], classes: int, inputs: int
+    tasks: Tasks, classes: int, inputs: int
 ) -> tuple[NDArray[Any], ...]:
     """Express what a step adds to the loss's gradient in the form shrink * w + pull.
 
@@ -257,17 +253,19 @@ def _shrink_and_pulls(
         pull_TCD, and of the biases, pull_TC. The pulls have no rows if no task has
         terms, and undefined values for a task without.
     """
-    shrink_T = np.array([task.prox + task.local.weight_decay for task in tasks])
-    has_offset_T = np.array([task.offset_P is not None for task in tasks])
-    has_terms_T = has_offset_T | (shrink_T != 0)
+    column = tasks.columns
+    shrink_T = column["prox"] + tasks.by_local(lambda local: local.weight_decay)
+    has_terms_T = (column["offset"] >= 0) | (shrink_T != 0)
 
-    rows = len(tasks) if has_terms_T.any() else 0
+    some = np.flatnonzero(has_terms_T).tolist()
+    rows = len(tasks) if some else 0
     pull_TCD = np.empty((rows, classes, inputs), F)
     pull_TC = np.empty((rows, classes), F)
-    for t, task in enumerate(tasks):
-        if has_terms_T[t]:
-            pull = -task.prox * task.w_P
-            pull_P = (pull if task.offset_P is None else pull + task.offset_P).numpy()
-            pull_TCD[t] = pull_P[: classes * inputs].reshape(classes, inputs)
-            pull_TC[t] = pull_P[classes * inputs :]
+    for t in some:
+        start, offset, prox = (column[name][t].item() for name in TERMS)
+        pull_P = (-prox * tasks.vectors[start]).numpy()
+        if offset >= 0:
+            pull_P += tasks.vectors[offset].numpy()
+        pull_TCD[t] = pull_P[: classes * inputs].reshape(classes, inputs)
+        pull_TC[t] = pull_P[classes * inputs :]
     return has_terms_T, shrink_T.astype(F), pull_TCD, pull_TC

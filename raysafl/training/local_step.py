@@ -9,7 +9,7 @@ Shapes do not depend on the step. Tasks that have taken all their steps stay in 
 stack and do not change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks
 from raysafl.training.device import (
     first_line,
     is_out_of_memory,
@@ -25,7 +25,7 @@ from raysafl.training.device import (
     upload,
     upload_into,
 )
-from raysafl.training.engines import Engine
+from raysafl.training.engines import Batch, Engine
 from raysafl.training.inputs import Inputs
 from raysafl.training.memory import STEPS
 from raysafl.training.optimizer import (
@@ -33,6 +33,7 @@ from raysafl.training.optimizer import (
     StepKind,
     step_numbers,
 )
+from raysafl.training.resident import Starts
 
 
 class LocalStep:
@@ -101,10 +102,9 @@ class LocalStep:
             inputs: the training samples.
         """
         index_TB, weight_TB, seed_T = self._of_this_step()
-        x_TB, y_TB = inputs.at(index_TB)
-        g_TP, loss_TB, correct_TB = engine.gradients(
-            self.w_TP, x_TB, y_TB, weight_TB, seed_T
-        )
+        x_TB, y_TB = inputs.at(index_TB, seed_T)
+        batch = Batch(self.w_TP, x_TB, y_TB, weight_TB, seed_T)
+        g_TP, loss_TB, correct_TB = engine.gradients(batch)
         absent_TB = weight_TB == 0
         # The first sample of a batch is absent only if all are.
         self.optimizer.step(self.w_TP, g_TP, finished_T1=absent_TB[:, :1])
@@ -117,7 +117,7 @@ class LocalStep:
         self.tally_2T += seen_2TB.sum(2, dtype=torch.float64)
 
     def _of_this_step(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return this step's samples, their weights, and the tasks' dropout seeds."""
+        """Return this step's samples, their weights, and the tasks' seeds."""
         taken = self.optimizer.steps_taken
         plan = (self.index_KTB, self.weight_KTB, self.seed_KT)
         if isinstance(taken, int):
@@ -154,28 +154,20 @@ class LocalStep:
             ) from error
         self._reads = (inputs, reads)
 
-    def begin(self, tasks: Sequence[Task]) -> None:
+    def begin(self, tasks: Tasks, starts: Starts) -> None:
         """Put some tasks at their starts, in place of those that were here before."""
-        starts, start_row_T = _distinct_vectors([task.w_P for task in tasks])
-        zero_P = torch.zeros_like(tasks[0].w_P)
-        offsets, offset_row_T = _distinct_vectors(
-            [zero_P if task.offset_P is None else task.offset_P for task in tasks]
-            if self.offset_TP is not None
-            else []
-        )
         device = self.w_TP.device
-        vectors_VP = upload(torch.stack([*starts, *offsets]), device)
-        rows_1T = [start_row_T]
+        row_T = upload(torch.from_numpy(starts.row_T), device)
+        torch.index_select(starts.w_VP, 0, row_T, out=self.start_TP)
         if self.offset_TP is not None:
-            rows_1T.append(offset_row_T + len(starts))
-        row_1T = upload(torch.from_numpy(np.stack(rows_1T)), device)
-        torch.index_select(vectors_VP, 0, row_1T[0], out=self.start_TP)
-        if self.offset_TP is not None:
-            torch.index_select(vectors_VP, 0, row_1T[1], out=self.offset_TP)
+            vectors, which_T = tasks.distinct("offset")
+            offset_VP = upload(torch.stack(vectors), device)
+            row_T = upload(torch.from_numpy(which_T), device)
+            torch.index_select(offset_VP, 0, row_T, out=self.offset_TP)
         self.w_TP.copy_(self.start_TP)
 
         upload_into(self.numbers_5T, step_numbers(tasks))
-        self.optimizer.restart()
+        self.optimizer.restart(tasks)
         self.tally_2T.zero_()
 
     def take_all(
@@ -188,7 +180,7 @@ class LocalStep:
 
         Args:
             plan_KTB: the samples of each step, absent ones included.
-            seed_KT: the dropout seeds of each step; None without dropout.
+            seed_KT: the `step_seeds`; None if nothing is drawn by them.
             take_one: takes one step: it calls `take`, or replays the graph.
         """
         for first in range(0, len(plan_KTB), STEPS):
@@ -222,16 +214,3 @@ class LocalStep:
         seen_T = upload(samples_T, self.w_TP.device)
         loss_T, accuracy_T = self.tally_2T / seen_T
         return delta_TP, loss_T, accuracy_T
-
-
-def _distinct_vectors(
-    vectors: Sequence[Tensor],
-) -> tuple[list[Tensor], NDArray[np.int64]]:
-    """Return the distinct objects among vectors, and for each vector which one it is.
-
-    All tasks of a replicate start from one object, which is uploaded once.
-    """
-    found = {id(vector): vector for vector in vectors}
-    row_of = {key: row for row, key in enumerate(found)}
-    rows = np.array([row_of[id(vector)] for vector in vectors], np.int64)
-    return list(found.values()), rows

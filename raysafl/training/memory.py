@@ -20,6 +20,7 @@ from raysafl.training.inputs import Inputs
 # one or two shapes, so two of the largest recorded steps are kept.
 STEP_SHARE = 0.25
 EVALUATION_SHARE = 0.125
+PARAMETERS_SHARE = 0.0625
 RECORDED_SHARE = 0.5
 
 # The maximum number of tasks, or of models, that are stacked. At this number a GPU is
@@ -107,6 +108,11 @@ class GpuMemory(NamedTuple):
         """
         one = samples * self.sample_bytes + FLOAT_BYTES * self.num_parameters
         return _stack_of(self.total * EVALUATION_SHARE, one)
+
+    @property
+    def most_parameters(self) -> int:
+        """The maximum number of bytes of the parameters that stay between rounds."""
+        return int(self.total * PARAMETERS_SHARE)
 
     @property
     def most_recorded(self) -> int:

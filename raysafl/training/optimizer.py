@@ -3,13 +3,14 @@
 The terms and the optimizers are those of `raysafl.core.algorithm.LocalTraining`.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.work import Task
+from raysafl.core.work import Ints, Tasks
+from raysafl.training.device import upload_into
 
 # Adam's constants: the decay rates of its two moments, and what keeps it from dividing
 # by zero. They are the defaults of Kingma & Ba (ICLR 2015) and of torch.
@@ -30,6 +31,7 @@ class StepKind(NamedTuple):
         has_prox: whether any task is pulled towards its start.
         has_decay: whether any task has weight decay.
         has_offset: whether any task has an offset.
+        goes_on: whether the tasks begin with the moments that their clients have kept.
     """
 
     is_adam: bool
@@ -38,38 +40,38 @@ class StepKind(NamedTuple):
     has_prox: bool
     has_decay: bool
     has_offset: bool
+    goes_on: bool
 
     @classmethod
-    def of(cls, tasks: Sequence[Task]) -> Self:
+    def of(cls, tasks: Tasks) -> Self:
         """Return what tasks with the same optimizer need."""
-        first = tasks[0].local
+        column = tasks.columns
+        first = tasks.locals[column["local"][0]]
         return cls(
             is_adam=first.optimizer == "adam",
-            has_momentum=any(task.local.momentum for task in tasks),
+            has_momentum=bool(tasks.by_local(lambda own: own.momentum).any()),
             has_clip=first.clip_norm is not None,
-            has_prox=any(task.prox for task in tasks),
-            has_decay=any(task.local.weight_decay for task in tasks),
-            has_offset=any(task.offset_P is not None for task in tasks),
+            has_prox=bool(column["prox"].any()),
+            has_decay=bool(tasks.by_local(lambda own: own.weight_decay).any()),
+            has_offset=bool((column["offset"] >= 0).any()),
+            goes_on=bool(column["moments"][0] >= 0),
         )
 
 
-def step_numbers(tasks: Sequence[Task]) -> Tensor:
+def step_numbers(tasks: Tasks) -> Tensor:
     """Return the numbers that a step needs of each task, [5, T] float32 on the CPU.
 
     They are, row by row: learning rate, `prox`, weight decay, momentum, and the limit
     of the gradient's norm, infinity without one.
     """
-    numbers = [
-        (
-            task.local.rate(task.round),
-            task.prox,
-            task.local.weight_decay,
-            task.local.momentum,
-            torch.inf if task.local.clip_norm is None else task.local.clip_norm,
-        )
-        for task in tasks
+    numbers_5T = [
+        tasks.columns["rate"],
+        tasks.columns["prox"],
+        tasks.by_local(lambda local: local.weight_decay),
+        tasks.by_local(lambda local: local.momentum),
+        tasks.by_local(lambda local: local.clip_norm or torch.inf),
     ]
-    return torch.tensor(numbers, dtype=torch.float32).T.contiguous()
+    return torch.from_numpy(np.stack(numbers_5T).astype(np.float32))
 
 
 class StackedOptimizer:
@@ -89,6 +91,9 @@ class StackedOptimizer:
 
         m <- beta1 m + (1 - beta1) g,    s <- beta2 s + (1 - beta2) g^2
         w <- w - lr (m / (1 - beta1^k)) / (sqrt(s / (1 - beta2^k)) + epsilon).
+
+    v, m and s begin at zero, or where the client's last training has left them; then k
+    counts on, too.
 
     Terms that no task has are not computed. `step` can be given the first tasks of the
     stack alone: on a CPU these are the ones that are still active, as the tasks are
@@ -124,23 +129,34 @@ class StackedOptimizer:
 
         self.is_adam = kind.is_adam
         self.steps_taken: int | Tensor = 0
+        # The steps that were taken before, of optimizers that go on. They are float64
+        # because Adam computes powers with them.
+        self.before_T1: Tensor | None = None
+        if kind.goes_on:
+            self.before_T1 = torch.zeros_like(lr_T1, dtype=torch.float64)
         if kind.is_adam or kind.has_momentum:
             self.first_moment_TP = torch.zeros_like(start_TP)
         if kind.is_adam:
             self.second_moment_TP = torch.zeros_like(start_TP)
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], start_TP: Tensor) -> Self:
+    def of(cls, tasks: Tasks, start_TP: Tensor) -> Self:
         """Return the optimizer of some tasks, on the device of their parameters.
 
         Args:
             tasks: tasks with the same optimizer, all with a `clip_norm` or all without,
-                the longest first.
+                all with moments or all without, the longest first.
             start_TP: [T, P] the parameters they start from.
         """
         numbers_5T = step_numbers(tasks).to(start_TP.device)
-        offset_TP = _stacked_offsets(tasks, start_TP)
-        return cls(StepKind.of(tasks), numbers_5T, start_TP, offset_TP)
+        kind = StepKind.of(tasks)
+        offset_TP = None
+        if kind.has_offset:
+            offset_TP = tasks.stacked("offset").to(start_TP.device)
+        optimizer = cls(kind, numbers_5T, start_TP, offset_TP)
+        if optimizer.before_T1 is not None:
+            optimizer.restart(tasks)
+        return optimizer
 
     @property
     def moments(self) -> list[Tensor]:
@@ -149,14 +165,28 @@ class StackedOptimizer:
             return [self.first_moment_TP, self.second_moment_TP]
         return [] if self.momentum_T1 is None else [self.first_moment_TP]
 
-    def restart(self) -> None:
-        """Set the moments and the number of steps to zero, in place, for new tasks."""
+    def kept(self) -> Tensor:
+        """Return a copy of what clients keep of their optimizers, [T, V, P]."""
+        if self.before_T1 is None:
+            return self.start_TP.new_empty(len(self.start_TP), 0, 0)
+        return torch.stack(self.moments, 1)
+
+    def restart(self, tasks: Tasks) -> None:
+        """Begin new tasks, in place: with the moments that they bring, or with zeros."""
         if isinstance(self.steps_taken, Tensor):
             self.steps_taken.zero_()
         else:
             self.steps_taken = 0
-        for moment_TP in self.moments:
-            moment_TP.zero_()
+        if self.before_T1 is None:
+            for moment_TP in self.moments:
+                moment_TP.zero_()
+            return
+        before_T = tasks.columns["before"].astype(np.float64)
+        upload_into(self.before_T1, torch.from_numpy(before_T).unsqueeze(1))
+        first_T = tasks.columns["moments"].tolist()
+        for v, moment_TP in enumerate(self.moments):
+            kept = [tasks.vectors[first + v] for first in first_T]
+            upload_into(moment_TP, torch.stack(kept))
 
     def step(
         self, w_TP: Tensor, g_TP: Tensor, finished_T1: Tensor | None = None
@@ -196,8 +226,15 @@ class StackedOptimizer:
         second_TP = self.second_moment_TP[: len(g_TP)]
         first_TP.lerp_(g_TP, 1 - BETA1)
         second_TP.mul_(BETA2).addcmul_(g_TP, g_TP, value=1 - BETA2)
-        root_TP = (second_TP / (1 - BETA2**self.steps_taken)).sqrt_()
-        return first_TP / (1 - BETA1**self.steps_taken) / root_TP.add_(EPSILON)
+        one, two = (self._weight_so_far(beta, len(g_TP)) for beta in (BETA1, BETA2))
+        root_TP = (second_TP / two).sqrt_()
+        return first_TP / one / root_TP.add_(EPSILON)
+
+    def _weight_so_far(self, beta: float, active: int) -> float | Tensor:
+        """Return 1 - beta^k after k steps; [active, 1] if the tasks differ in k."""
+        if self.before_T1 is None:
+            return 1 - beta**self.steps_taken
+        return (1 - beta ** (self.before_T1[:active] + self.steps_taken)).float()
 
 
 def _clip_factors(g_TP: Tensor, clip_T: Tensor) -> Tensor:
@@ -218,22 +255,16 @@ def _clip_factors(g_TP: Tensor, clip_T: Tensor) -> Tensor:
     return factor_T.unsqueeze(1)
 
 
-def _stacked_offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
-    """Stack the tasks' offsets, zeros for a task without one; None if none has any."""
-    if all(task.offset_P is None for task in tasks):
-        return None
-    zero_P = torch.zeros_like(like_TP[0], device="cpu")
-    rows = [zero_P if task.offset_P is None else task.offset_P for task in tasks]
-    return torch.stack(rows).to(like_TP.device)
-
-
-def plain_steps(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
+def plain_steps(tasks: Tasks, steps_T: Ints) -> Tensor:
     """Compute how many plain steps each task's steps amount to on a constant gradient.
 
     Without momentum that is the number K of steps. With momentum m the buffer after k
     steps holds (1 - m^k) / (1 - m) gradients, so that all steps together amount to
 
         sum_{k=1}^{K} (1 - m^k) / (1 - m) = (K - m (1 - m^K) / (1 - m)) / (1 - m).
+
+    If a buffer was kept that b steps have filled, k counts from b + 1 on, and the second
+    term is multiplied by m^b.
 
     Args:
         tasks: the tasks.
@@ -242,8 +273,12 @@ def plain_steps(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
     Returns:
         [T] float32.
     """
-    if not any(task.local.momentum for task in tasks):
-        return steps_T.to(torch.float32)
-    m_T = torch.tensor([task.local.momentum for task in tasks], dtype=torch.float64)
-    plain_T = (steps_T - m_T * (1 - m_T**steps_T) / (1 - m_T)) / (1 - m_T)
-    return plain_T.to(torch.float32)
+    taken_T = torch.from_numpy(steps_T)
+    m_T = torch.from_numpy(tasks.by_local(lambda local: local.momentum))
+    if not m_T.any():
+        return taken_T.float()
+    column = tasks.columns
+    before_T = torch.from_numpy(np.where(column["moments"] < 0, 0, column["before"]))
+    lacking_T = m_T ** (1 + before_T) * (1 - m_T**taken_T) / (1 - m_T)
+    plain_T = (taken_T - lacking_T) / (1 - m_T)
+    return plain_T.float()

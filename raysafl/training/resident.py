@@ -1,12 +1,16 @@
-"""What a process keeps on its device from one pack of runs to the next."""
+"""What stays on a device: samples and recorded steps from pack to pack, and parameters."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from raysafl.core.problem import Dataset
+from raysafl.core.work import Ints, Tasks
+from raysafl.training.device import upload
 from raysafl.training.inputs import Inputs
 
 # The maximum number of recorded steps. One is recorded for each number of tasks that
@@ -108,3 +112,67 @@ class Resident:
             return True
         held = sum(step.nbytes for step in self._steps.values())
         return self.most_bytes is not None and held > self.most_bytes
+
+
+class Starts(NamedTuple):
+    """From where tasks start, as rows of a matrix on their device.
+
+    Args:
+        w_VP: The matrix, to which nobody writes.
+        row_T: Which of its rows each task starts from.
+    """
+
+    w_VP: Tensor
+    row_T: Ints
+
+
+class Parameters:
+    """The parameters that were evaluated last, on a GPU, from where the next round starts.
+
+    A vector is known by its identity. So whoever gives one to `evaluated` must not change
+    it in place afterwards.
+
+    Args:
+        device: Where they are needed.
+        most_bytes: The maximum number of bytes that they take there; 0 on a CPU.
+    """
+
+    def __init__(self, device: torch.device, most_bytes: int) -> None:
+        self._device = device
+        self._most_bytes = most_bytes
+        self._w_VP = torch.empty(0)
+        # They are held, so that no other vector gets the id of one of them.
+        self._vectors: list[Tensor] = []
+        self._row_of: dict[int, int] = {}
+
+    def evaluated(self, vectors: list[Tensor]) -> Tensor:
+        """Return vectors as a matrix [V, P], which is kept until others are evaluated.
+
+        It is on the device, unless they are too many for that.
+        """
+        if len(vectors) * vectors[0].nbytes > self._most_bytes:
+            return torch.stack(vectors)
+        w_VP, row_V = self._rows(vectors)
+        if w_VP is not self._w_VP:
+            self._w_VP = w_VP
+            self._vectors = vectors
+            self._row_of = {id(w_P): row for row, w_P in enumerate(vectors)}
+        if np.array_equal(row_V, np.arange(len(w_VP))):
+            return w_VP
+        return w_VP[upload(torch.from_numpy(row_V), self._device)]
+
+    def starts(self, tasks: Tasks) -> Starts:
+        """Return the starts of tasks, of which those that are equal are uploaded once."""
+        vectors, which_T = tasks.distinct("start")
+        w_VP, row_V = self._rows(vectors)
+        return Starts(w_VP, row_V[which_T])
+
+    def _rows(self, vectors: list[Tensor]) -> tuple[Tensor, Ints]:
+        """Return a matrix on the device, and which of its rows each vector is.
+
+        It is the one that is kept if all vectors are in it, else a new one.
+        """
+        row_V = [self._row_of.get(id(w_P), -1) for w_P in vectors]
+        if min(row_V) >= 0:
+            return self._w_VP, np.array(row_V)
+        return upload(torch.stack(vectors), self._device), np.arange(len(vectors))

@@ -22,20 +22,19 @@ from torch import Tensor
 from raysafl.core.algorithm import Update
 from raysafl.core.objective import Objective, check_targets, hits_of
 from raysafl.core.problem import Dataset
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.device import prepare_device
 from raysafl.training.engine_choice import choose_engine, make_engine
-from raysafl.training.engines import Engine
+from raysafl.training.engines import Batch, Engine
 from raysafl.training.evaluation import EVAL_BATCH, Evaluator
 from raysafl.training.gpu_training import GpuTraining
-from raysafl.training.inputs import batch_width
+from raysafl.training.inputs import Plan, StepCounts, draw_plan, step_seeds
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
-from raysafl.training.resident import Resident
-from raysafl.training.stacks import dropout_seeds, plan_of, stacks_of
+from raysafl.training.resident import Parameters, Resident
 
 # Samples of a task in one pass of `LocalTrainer.gradients`.
 GRADIENT_BATCH = 250
@@ -105,6 +104,12 @@ class LocalTrainer:
         return make_engine(self.engine_name, self.model, self.objective)
 
     @cached_property
+    def parameters(self) -> Parameters:
+        """The parameters that are on a GPU between an evaluation and the next round."""
+        most_bytes = self._memory.most_parameters if self._memory else 0
+        return Parameters(self.device, most_bytes)
+
+    @cached_property
     def evaluator(self) -> Evaluator:
         """The evaluation with this engine, made at the first access."""
         most_models = None
@@ -112,15 +117,13 @@ class LocalTrainer:
             most_models = self._memory.most_models(EVAL_BATCH["cuda"])
         return Evaluator(
             self.engine,
-            self.model,
             self.inputs,
             self.test,
-            self.objective,
             most_models,
             self.resident.forget_steps,
         )
 
-    def train(self, tasks: Sequence[Task]) -> Update:
+    def train(self, tasks: Tasks) -> Update:
         """Train every task from its start parameters.
 
         Args:
@@ -132,7 +135,7 @@ class LocalTrainer:
         Raises:
             ValueError: see `train_stacks`.
         """
-        stacks = list[Sequence[int]]()
+        stacks = list[NDArray[np.int64]]()
         updates = list[Update]()
         for stack, update in self.train_stacks(tasks):
             stacks.append(stack)
@@ -141,9 +144,7 @@ class LocalTrainer:
         return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
 
     @torch.no_grad()
-    def train_stacks(
-        self, tasks: Sequence[Task]
-    ) -> Iterator[tuple[Sequence[int], Update]]:
+    def train_stacks(self, tasks: Tasks) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks as `train` does, one stack after the other.
 
         Yields:
@@ -159,7 +160,8 @@ class LocalTrainer:
             MemoryError: one task alone needs more memory than the GPU has.
         """
         generator_before = self._generator_state()
-        held = [self.indices_of(task.cell, task.client) for task in tasks]
+        owners = (tasks.columns[name].tolist() for name in ("cell", "client"))
+        held = list(map(self.indices_of, *owners))
         if self._gpu is None:
             yield from self._train_on_cpu(tasks, held)
         else:
@@ -208,9 +210,9 @@ class LocalTrainer:
         """The engine, if it trains whole tasks in compiled loops here."""
         return as_fused(self.engine, self.inputs)
 
-    def _max_stack(self, tasks: Sequence[Task]) -> Callable[[int], int]:
+    def _max_stack(self, tasks: Tasks) -> Callable[[int], int]:
         """Return the maximum number of stacked tasks as a function of a batch width."""
-        if self._fused and all(self._fused.covers(task.local) for task in tasks):
+        if self._fused and all(map(self._fused.covers, tasks.locals)):
             # The compiled loop takes the tasks one after the other, without stacking
             # them.
             return lambda width: COMPILED_STACK
@@ -230,12 +232,7 @@ class LocalTrainer:
             return None
         self.resident.most_bytes = self._memory.most_recorded
         return GpuTraining(
-            self.engine,
-            self.model,
-            self.inputs,
-            self.objective,
-            self.resident,
-            self._memory,
+            self.engine, self.inputs, self.resident, self._memory, self.parameters
         )
 
     def _generator_state(self) -> Tensor:
@@ -245,38 +242,30 @@ class LocalTrainer:
         return torch.random.get_rng_state()
 
     def _train_on_cpu(
-        self, tasks: Sequence[Task], held: Sequence[NDArray[np.int64]]
-    ) -> Iterator[tuple[Sequence[int], Update]]:
+        self, tasks: Tasks, held: Sequence[NDArray[np.int64]]
+    ) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks on a CPU, one stack after the other; see `train_stacks`.
 
         Args:
             tasks: the tasks.
             held: for each the samples that its client holds.
         """
-        counts = [len(indices) for indices in held]
-        widths = [
-            batch_width(count, task.local)
-            for task, count in zip(tasks, counts, strict=True)
-        ]
         max_stack = self._max_stack(tasks)
-        for stack in stacks_of(
-            tasks, counts, widths, lambda width, count: max_stack(width)
-        ):
-            plans = [plan_of(tasks[i], held[i]) for i in stack]
-            yield stack, self._train([tasks[i] for i in stack], plans)
+        steps = StepCounts.of(tasks, held)
+        for stack in steps.stacks(tasks, lambda width, count: max_stack(width)):
+            own = tasks[stack]
+            plan = draw_plan(own, [held[i] for i in stack], steps.part(stack))
+            yield stack, self._train(own, plan)
 
-    def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
+    def _train(self, tasks: Tasks, plan: Plan) -> Update:
         """Train one stack on a CPU: tasks of one batch width and optimizer, the longest first.
 
         At step k the first active_K[k] tasks of the stack take a step.
         """
-        if self._fused and self._fused.covers(tasks[0].local):
-            return self._train_compiled(self._fused, tasks, plans)
+        if self._fused and self._fused.covers(tasks.locals[tasks.columns["local"][0]]):
+            return self._train_compiled(self._fused, tasks, plan)
 
-        steps_T = torch.tensor([len(plan) for plan in plans])
-        stacked = np.full((len(plans[0]), len(tasks), plans[0].shape[1]), -1)
-        for t, plan in enumerate(plans):
-            stacked[: len(plan), t] = plan
+        stacked = plan.stacked()
         active_K = (stacked[..., 0] >= 0).sum(-1).tolist()
 
         # An absent sample weighs 0; the weights of the others in a batch add up to 1.
@@ -286,46 +275,50 @@ class LocalTrainer:
         weight_KTB = valid_KTB / counts_KT.clamp_min(1).unsqueeze(-1)
         y_KTB = self.inputs.y[index_KTB.clamp_min_(0)]
 
-        start_TP = torch.stack([task.w_P for task in tasks])
+        start_TP = tasks.stacked("start")
         w_TP = start_TP.clone()
         optimizer = StackedOptimizer.of(tasks, start_TP)
         seed_KT = torch.zeros(index_KTB.shape[:2], dtype=torch.int64)
-        if self.model.has_dropout:
-            seed_KT = torch.from_numpy(dropout_seeds(tasks, plans))
+        if self.model.has_dropout or self.inputs.augment is not None:
+            seed_KT = torch.from_numpy(step_seeds(tasks, plan.steps_T))
         loss_KTB = torch.zeros(index_KTB.shape)
         correct_KTB = torch.full_like(valid_KTB, **self._initial_correct)
         for k, active in enumerate(active_K):
-            x_TB = self.inputs.x_at(index_KTB[k, :active])
-            g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(
+            x_TB = self.inputs.x_at(index_KTB[k, :active], seed_KT[k, :active])
+            batch = Batch(
                 w_TP[:active],
                 x_TB,
                 y_KTB[k, :active],
                 weight_KTB[k, :active],
                 seed_KT[k, :active],
             )
+            g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(batch)
             if correct_TB is not None:
                 correct_KTB[k, :active] = correct_TB
             optimizer.step(w_TP[:active], g_TP)
+            # The next gradients may need the memory.
+            del g_TP
 
         samples_T = counts_KT.sum(0)
         loss_T = (loss_KTB * valid_KTB).sum((0, 2), dtype=torch.float64) / samples_T
         correct_T = (correct_KTB * valid_KTB).sum((0, 2), dtype=torch.float64)
         accuracy_T = correct_T / samples_T
-        rate_T = optimizer.lr_T1[:, 0] * plain_steps(tasks, steps_T)
+        rate_T = optimizer.lr_T1[:, 0] * plain_steps(tasks, plan.steps_T)
+        steps_T = torch.from_numpy(plan.steps_T)
         delta_TP = start_TP.sub_(w_TP)
-        return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        return Update(delta_TP, *columns, optimizer.kept())
 
-    def _train_compiled(
-        self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]
-    ) -> Update:
+    def _train_compiled(self, engine: Fused, tasks: Tasks, plan: Plan) -> Update:
         """Train tasks as `_train` does, with an engine that trains whole tasks."""
-        delta_TP, tally = engine.train(tasks, plans, self.inputs.stored())
+        delta_TP, tally = engine.train(tasks, plan, self.inputs.stored())
         samples_T = torch.from_numpy(tally.samples_T)
         loss_T = torch.from_numpy(tally.loss_T) / samples_T
         accuracy_T = torch.from_numpy(tally.correct_T).double() / samples_T
-        steps_T = torch.tensor([len(plan) for plan in plans])
-        rate_T = torch.tensor([task.local.rate(task.round) for task in tasks]) * steps_T
-        return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        steps_T = torch.from_numpy(plan.steps_T)
+        rate_T = torch.from_numpy(tasks.columns["rate"].astype(np.float32)) * steps_T
+        columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        return Update(delta_TP, *columns, delta_TP.new_empty(len(tasks), 0, 0))
 
     def _gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
         """Compute the `gradients` of one stack, a batch of each task at a time."""
@@ -342,5 +335,6 @@ class LocalTrainer:
             index_TB = index_TB.to(self.device)
             x_TB, y_TB = self.inputs.at(index_TB.clamp_min(0))
             weight_TB = (index_TB >= 0) / counts_T1
-            total_TP += self.engine.gradients(w_TP, x_TB, y_TB, weight_TB, None).g_TP
+            batch = Batch(w_TP, x_TB, y_TB, weight_TB, None)
+            total_TP += self.engine.gradients(batch).g_TP
         return total_TP

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import CHAOS
 from helpers.chaos import Chaos, sweep, undisturbed
+from helpers.environment import CHAOS
 
 from raysafl.storage.store import Store
 

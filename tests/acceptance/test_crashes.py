@@ -7,10 +7,11 @@ import pytest
 from helpers.chaos import CLOCK, KEY, sweep
 from helpers.crashes import crashes
 
-from raysafl import Hardware, Outcome, PerClient, Runner, Sweep
+from raysafl import Hardware, PerClient, Runner, Sweep
 from raysafl.report import write
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
+from raysafl.sweep.outcome import Outcome
 
 # A run with each kind of state, of so many rounds.
 ROUNDS = {"momentum": 1, "memory": 3, "safari": 2, "adaptive": 3}

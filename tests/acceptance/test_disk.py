@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
+from raysafl import FedAvg, Hardware, Run, Runner, Sweep
+from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.text import format_bytes
 from raysafl.storage.files import atomic_write
@@ -98,29 +99,24 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
 ) -> None:
     run = tiny.replace(algorithm=Fills(folder=str(disk)), rounds=6)
     sweep = Sweep("full", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
-    runner = Runner(
-        sweep,
-        disk / "s",
-        Hardware(cpus=0.5, trials=1),
-        track="none",
-        quiet=True,
-        flush_seconds=0.0,
-    )
+    options = {"track": "none", "quiet": True, "flush_seconds": 0.0}
+    hardware = Hardware(cpus=0.5, trials=1)
+    on_ray = Runner(sweep, disk / "s", hardware, executor="ray", **options)
     with pytest.raises(
         StorageError,
         match=r"the disk of .* is full.*Make room there.*The same command goes on",
     ) as error:
-        runner.run()
-    assert not any(e.status == "failed" for e in runner.store.ledger().values())
+        on_ray.run()
+    assert not any(e.status == "failed" for e in on_ray.store.ledger().values())
     shutil.copytree(disk / "s", tmp_path / "then")
     (disk / "ballast").unlink()
-    again = runner.run()
+    # Elsewhere than on Ray, which takes longer to start.
+    options["executor"] = "here"
+    again = Runner(sweep, disk / "s", **options).run()
     assert again.ok and "Traceback" not in str(error.value)
     assert len(Store(tmp_path / "then").ledger()) < 3
     whole = Sweep("whole", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
-    elsewhere = Runner(
-        whole, tmp_path / "w", executor="here", track="none", quiet=True
-    ).run()
+    elsewhere = Runner(whole, tmp_path / "w", **options).run()
     pd.testing.assert_frame_equal(
         again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS]
     )
@@ -128,9 +124,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     with pytest.raises(
         StorageError, match="is full"
     ):  # from the start: nothing is changed
-        Runner(
-            sweep, disk / "t", Hardware(cpus=0.5, trials=1), track="none", quiet=True
-        ).run()
+        Runner(sweep, disk / "t", **options).run()
 
 
 LARGE = """

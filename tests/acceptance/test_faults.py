@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import CHAOS
+from helpers.environment import CHAOS
 
 from raysafl import PerClient, Run, Runner, Sweep
 from raysafl.kept.load import load_model

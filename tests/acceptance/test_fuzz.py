@@ -19,7 +19,9 @@ from helpers.reports import markdown
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raysafl import Key, Run, Trace
+from raysafl import Run
+from raysafl.algorithms import Key
+from raysafl.participation import Trace
 from raysafl.report.pages.screen import screen
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore

@@ -11,7 +11,7 @@ import json, sys
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from raysafl.runtime.client_actor import own_share
+from raysafl.cluster.gpus import own_share
 
 @ray.remote
 class Actor:

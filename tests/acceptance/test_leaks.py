@@ -22,7 +22,7 @@ from raysafl import (
     Sweep,
     Uniform,
 )
-from raysafl.runtime.ray_session import ray_session
+from raysafl.cluster.ray_session import ray_session
 from raysafl.sweep.on_ray.watching import WatchTrials
 
 TRIALS = 150

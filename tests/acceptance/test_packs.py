@@ -6,13 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from conftest import CHAOS
 from helpers.chaos import CLOCK, KEY, Chaos, rows
+from helpers.environment import CHAOS
 from helpers.experiments import sweep_files
 from helpers.many_runs import command, many, sweep_of
-from helpers.matrix import ALGORITHMS, policies
+from helpers.matrix import ALGORITHMS, POLICIES, policies
 
-from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
+from raysafl import FedAvg, Hardware, Run, Runner, Sweep
+from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.record import Record
 from raysafl.quickstart import SWEEP as QUICKSTART
@@ -130,14 +131,31 @@ def test_the_96_runs_of_the_factorial_in_packs_have_the_rows_of_each_alone(
         pd.testing.assert_frame_equal(found, expected)
 
 
+def test_1000_trivial_runs_in_one_pack_have_the_rows_of_each_alone(
+    tiny: Run, tmp_path: Path
+) -> None:
+    chosen = [*POLICIES.values()]
+    runs = [
+        tiny.replace(
+            algorithm=ALGORITHMS[seed % len(ALGORITHMS)],
+            participation=chosen[seed % len(chosen)],
+            seed=seed,
+            replicates=1,
+            rounds=2,
+            eval_every=2,
+        )
+        for seed in range(1000)
+    ]
+    found = rows(together(sweep_of(runs), tmp_path / "s", 1000, 0))
+    pd.testing.assert_frame_equal(found, alone(runs))
+
+
 @pytest.mark.usefixtures("ray_local")
 def test_two_runs_of_table_8_in_one_pack_have_the_rows_of_each_alone(
     real_data: Path, tmp_path: Path
 ) -> None:
     labelled = load_sweep(sweep_files()["safari_table8_mnist"]).labelled()
-    runs = [
-        labelled[4, method, 1].replace(rounds=12) for method in ("FedAvg", "SAFARI")
-    ]
+    runs = [labelled[4, method, 1].replace(rounds=4) for method in ("FedAvg", "SAFARI")]
     expected = alone(runs)
     found = rows(together(sweep_of(runs), tmp_path / "s", 64, 2))
     pd.testing.assert_frame_equal(found, expected)

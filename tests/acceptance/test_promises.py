@@ -58,6 +58,8 @@ COMMAND = [
     "out",
     "--executor",
     "here",
+    "--track",
+    "none",
 ]
 FLOAT_BYTES = 4
 

@@ -12,18 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
-    SAFARI,
-    SERVER,
-    Algorithm,
-    FedAvg,
-    Key,
-    LocalTraining,
-    MeanUpdate,
-    State,
-    TrainMean,
-    Update,
-)
+from raysafl import SAFARI, Algorithm, FedAvg, LocalTraining, TrainMean
+from raysafl.algorithms import SERVER, FedAvgM, FedProx, Key, MeanUpdate, State, Update
 from raysafl.core.algorithm import Request
 
 OPTIMA = torch.tensor([[1.0, 0.0], [0.0, 3.0], [5.0, -1.0]], dtype=torch.float64)
@@ -94,7 +84,7 @@ def test_without_client_2_fedavg_settles_away_from_the_optimum_and_safari_altern
 
 
 @pytest.mark.parametrize(
-    "inner", [FedAvg(), FedAvg(momentum=0.5), FedAvg(prox=0.2)], ids=repr
+    "inner", [FedAvg(), FedAvgM(momentum=0.5), FedProx(prox=0.2)], ids=repr
 )
 def test_safari_with_q_1_is_its_inner_algorithm(inner: Algorithm) -> None:
     a, b = play(SAFARI(inner=inner, client_prob=1), COHORTS), play(inner, COHORTS)
@@ -111,15 +101,18 @@ def test_safari_takes_client_rounds_with_frequency_q() -> None:
 
 
 @given(lr=st.floats(0.1, 1.0), momentum=st.floats(0, 0.9), prox=st.floats(0, 1))
-def test_variants_with_their_parameter_at_zero_are_fedavg(
+def test_variants_are_fedavg_with_their_parameter_at_zero_and_only_then(
     lr: float, momentum: float, prox: float
 ) -> None:
     plain = play(FedAvg(lr=lr), COHORTS).w_P
-    assert torch.equal(play(FedAvg(lr=lr, momentum=0.0, prox=0.0), COHORTS).w_P, plain)
-    if momentum > 0.05 or prox > 0.05:
-        assert not torch.allclose(
-            play(FedAvg(lr=lr, momentum=momentum, prox=prox), COHORTS).w_P, plain
-        )
+    assert torch.equal(play(FedAvgM(lr=lr, momentum=0), COHORTS).w_P, plain)
+    assert torch.equal(play(FedProx(lr=lr, prox=0), COHORTS).w_P, plain)
+    for variant, size in (
+        (FedAvgM(lr=lr, momentum=momentum), momentum),
+        (FedProx(lr=lr, prox=prox), prox),
+    ):
+        if size > 0.05:
+            assert not torch.allclose(play(variant, COHORTS).w_P, plain)
 
 
 @pytest.mark.parametrize("q", [-0.1, 1.1])

@@ -15,19 +15,17 @@ from helpers.quadratics import (
     train_locally,
 )
 
-from raysafl import (
+from raysafl import Algorithm, FedAvg, LocalTraining
+from raysafl.algorithms import (
     AFL,
     MIFA,
     SCAFFOLD,
-    Algorithm,
     Centralised,
     FedAmplify,
     FedAU,
-    FedAvg,
     FedAvgM,
     FedDyn,
     FedVARP,
-    LocalTraining,
     State,
 )
 

@@ -12,27 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from raysafl import (
+from raysafl import SAFARI, Algorithm, FedAvg, Run, Train, Uniform
+from raysafl.algorithms import (
     AFL,
     MIFA,
-    SAFARI,
     SCAFFOLD,
-    Algorithm,
     Compressed,
     Compression,
     DPFedAvg,
     FedAdam,
     FedAU,
-    FedAvg,
     FedDyn,
     FedVARP,
     Key,
     Quantised,
-    Run,
     State,
     TopK,
-    Train,
-    Uniform,
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.record import Record

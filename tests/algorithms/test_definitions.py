@@ -11,34 +11,34 @@ from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, EVERY
 
 from raysafl import (
-    AFL,
     FSL,
-    MIFA,
     SAFARI,
-    SCAFFOLD,
     Algorithm,
-    Bernoulli,
-    ByUser,
+    FedAvg,
+    Federation,
+    LocalTraining,
+    Logistic,
+    Run,
+)
+from raysafl.algorithms import (
+    AFL,
+    MIFA,
+    SCAFFOLD,
     Compressed,
     Compression,
-    Dataset,
     DPFedAvg,
     FedAdam,
     FedAU,
-    FedAvg,
-    Federation,
     FSLParallel,
-    LocalTraining,
-    Logistic,
     Quantised,
-    Run,
-    Samples,
-    ServerData,
     TopK,
 )
+from raysafl.data import ByUser, Dataset, Samples, ServerData
 from raysafl.data.sources import Source
+from raysafl.participation import Bernoulli
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
+from raysafl.training import StepRate
 
 SIZES = [2, 5, 11, 40, 89, 3]  # 25 in the mean
 
@@ -75,7 +75,9 @@ RUN = Run(
     algorithm=FedAvg(),
     participation=Bernoulli(rate=0.25),
     # The learning rate falls in round 6; clients take 2 to 12 steps.
-    local=LocalTraining(lr=0.2, batch_size=16, epochs=2, milestones=[6]),
+    local=LocalTraining(
+        lr=0.2, batch_size=16, epochs=2, schedule=StepRate(milestones=[6])
+    ),
     rounds=12,
     replicates=3,
     seed=5,

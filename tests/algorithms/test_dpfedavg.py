@@ -7,22 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Absent,
-    Bernoulli,
-    DPFedAvg,
-    FedAvg,
-    FromClients,
-    Full,
-    Key,
-    Markov,
-    Participation,
-    Run,
-    Snapshot,
-    Uniform,
-)
+from raysafl import FSL, SAFARI, Absent, FedAvg, Participation, Run, Snapshot, Uniform
+from raysafl.algorithms import DPFedAvg, Key
+from raysafl.data import FromClients
+from raysafl.participation import Bernoulli, Full, Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 

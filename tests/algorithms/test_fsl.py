@@ -16,22 +16,19 @@ from helpers.quadratics import (
     train_locally,
 )
 
-from raysafl import (
-    FSL,
+from raysafl import FSL, SAFARI, Algorithm, FedAvg, LocalTraining
+from raysafl.algorithms import (
     MIFA,
-    SAFARI,
     SCAFFOLD,
     SERVER,
-    Algorithm,
     FedAmplify,
-    FedAvg,
     FedAvgM,
     FSLParallel,
     Key,
-    LocalTraining,
     Setting,
     State,
 )
+from raysafl.training import StepRate
 
 COHORTS = [[0, 1], [1, 2], [3], [1, 2, 3]]
 SETTING = Setting(num_clients=4, client_samples=1, server_samples=1, local=LOCAL)
@@ -98,7 +95,10 @@ def test_what_is_given_is_kept() -> None:
 
 
 def test_the_servers_rate_falls_as_the_clients_does() -> None:
-    falling = replace(SETTING, local=SETTING.local.replace(milestones=[3], decay=0.1))
+    falling = replace(
+        SETTING,
+        local=SETTING.local.replace(schedule=StepRate(milestones=[3], decay=0.1)),
+    )
     fsl = FSL(rate=0.4, epochs=1).prepare(falling)
     early, late = (asked(fsl, [0], at).lr for at in (2, 3))
     assert late == pytest.approx(early / 10)

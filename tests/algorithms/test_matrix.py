@@ -10,20 +10,10 @@ import torch
 from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, POLICIES, WRAPPERS, policies
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Algorithm,
-    Compressed,
-    DPFedAvg,
-    FSLParallel,
-    Participation,
-    Run,
-    Snapshot,
-    Trace,
-    Uniform,
-)
+from raysafl import FSL, SAFARI, Algorithm, Participation, Run, Snapshot, Uniform
+from raysafl.algorithms import Compressed, DPFedAvg, FSLParallel
 from raysafl.core.record import Record
+from raysafl.participation import Trace
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation

@@ -12,24 +12,21 @@ from raysafl import (
     FSL,
     MLP,
     SAFARI,
-    Arbitrary,
-    Beta,
     ClassesPerClient,
     Digits,
     Dirichlet,
     FedAvg,
     Federation,
-    Gamma,
     IidServer,
     LocalTraining,
     Logistic,
     Participation,
     Run,
     Snapshot,
-    StratifiedServer,
     Uniform,
-    Weibull,
 )
+from raysafl.data import StratifiedServer
+from raysafl.participation import Arbitrary, Beta, Gamma, Weibull
 from raysafl.quickstart import BASE
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
@@ -97,7 +94,7 @@ def test_a_single_server_step_is_not_enough() -> None:
     assert last10(safari(4, 1, 100)).mean() - fedavg.mean() > 20
 
 
-@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("classes", [1, pytest.param(2, marks=pytest.mark.acceptance)])
 def test_fsl_beats_data_sharing_beats_fedavg(classes: int) -> None:
     """FSL, figures 5 to 7: one or two classes per client, the server's 50 samples."""
     federation = Federation(
@@ -125,7 +122,13 @@ def test_fsl_beats_data_sharing_beats_fedavg(classes: int) -> None:
 DISTRIBUTIONS = {"Beta": Beta(), "Gamma": Gamma(), "Weibull": Weibull()}
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Beta",
+        *(pytest.param(k, marks=pytest.mark.acceptance) for k in ("Gamma", "Weibull")),
+    ],
+)
 def test_arbitrary_participation_hurts_fedavg_and_snapshots_recover_most_of_it(
     name: str,
 ) -> None:

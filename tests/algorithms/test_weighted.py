@@ -5,21 +5,23 @@ import torch
 
 from raysafl import (
     Algorithm,
-    CountSamples,
     Dirichlet,
+    FedAvg,
+    Federation,
+    LocalTraining,
+    Run,
+    TrainMean,
+    Uniform,
+)
+from raysafl.algorithms import (
+    CountSamples,
     FedAdagrad,
     FedAdam,
-    FedAvg,
     FedAvgM,
-    Federation,
     FedProx,
     FedYogi,
     Key,
-    LocalTraining,
-    Run,
     State,
-    TrainMean,
-    Uniform,
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.problem import EVERYONE, SERVER

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tasks import draw_batches
 from torch import nn
 
 from benchmarks import engines, rivals, tables
@@ -45,17 +46,16 @@ from raysafl import (
     Digits,
     FedAvg,
     Federation,
-    Key,
     LocalTraining,
     Logistic,
     Run,
     Uniform,
 )
+from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.here import worker_of
-from raysafl.training.inputs import draw_batches
 
 ROOT = Path(__file__).parents[2]
 SMALL = Run(
@@ -375,7 +375,7 @@ def test_actors_are_busy_for_their_processor_time_between_first_and_last_round()
     busy.add(1.0, {1: (train, 7.5), 2: ("ray::Clients.configure", 3.0)})
     busy.add(3.0, {1: (idle, 9.0), 2: (train, 4.5)})
     # The first actor is gone.
-    busy.add(5.0, {2: ("ray::Clients.evaluate", 6.0)})
+    busy.add(5.0, {2: ("ray::Clients.sums", 6.0)})
     busy.add(9.0, {2: (idle, 8.0)})
     assert busy.seconds == 4.0
     assert busy.share == pytest.approx(((9.0 - 7.5) + (6.0 - 4.5)) / (4.0 * 2))

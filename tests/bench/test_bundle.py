@@ -99,4 +99,7 @@ def test_an_unpacked_bundle_measures_without_ray_and_mlflow(
         ["device", "packs-W4", "packs-W2"], "done"
     )
     assert whole.origin["commit"] == (unpacked / "commit.txt").read_text()
-    assert re.search(r"W4, a pack of 4 \| [\d,]+ rounds", done.stdout)
+    # A slow machine carries out 0.31 rounds of a run/s, a fast one 1,234. Larger packs are
+    # left out where the machine is too slow for them, so the smallest is looked for.
+    row = r"W4, a pack of 1 \| \d[\d.,e-]* rounds of a run/s \|"
+    assert re.search(row, done.stdout), done.stdout

@@ -48,7 +48,8 @@ from benchmarks.processes import (
 from benchmarks.shared_data import FOLDER, load, shared
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import S1, SHORT
-from raysafl import CNN, Digits, Federation, ParquetImages, Run
+from raysafl import CNN, Digits, Federation, Run
+from raysafl.data import ParquetImages
 from raysafl.models import CharLSTM, Logistic
 from raysafl.participation import Uniform
 from raysafl.sweep.here import worker_of

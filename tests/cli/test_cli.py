@@ -1,5 +1,6 @@
 """The command line as a user meets it: output, exit codes, one message per mistake."""
 
+import inspect
 import json
 import os
 import socket
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 from helpers.commands import call_here as call
 from helpers.patience import PATIENCE
+
+import raysafl
+from raysafl.cli import app as cli
 
 EXPERIMENT = """
 from raysafl import *
@@ -49,10 +53,10 @@ def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) ->
         )
     assert done.returncode == 2, done.stderr
     assert "nothing accepts connections" in " ".join(done.stderr.split())
-    # Nothing is said but where the sweep was to run, and nothing is written.
-    assert (
-        done.stdout == f"Runs on Ray: the address '{address}' of a cluster is given\n"
-    )
+    # Nothing is said but where the sweep was to run and what is done, and nothing is written.
+    first, *phases = done.stdout.splitlines()
+    assert first == f"Runs on Ray: the address '{address}' of a cluster is given"
+    assert set(phases) <= {"loading data", "starting Ray"}
     assert not list(tmp_path.iterdir())
 
 
@@ -75,6 +79,24 @@ def test_run_report_sync_and_run_again(
     )
     code, said = call(monkeypatch, "sync", "results")
     assert code == 0 and "2 runs are in MLflow" in said
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(monkeypatch, "--version") == (0, f"raysafl {raysafl.__version__}\n")
+
+
+def test_the_help_of_run_shows_each_option_in_a_group_and_an_example(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    code, said = call(monkeypatch, "run", "--help")
+    assert code == 0 and "raysafl run mine.py --scale smoke" in " ".join(said.split())
+    _, *groups = said.split("─ Options ─")[1].split("╭─ ")
+    assert {group.split(" ─")[0] for group in groups} == set(cli.GROUPS)
+    # Only --help itself is in no group.
+    command = next(c for c in cli.app.registered_commands if c.name == "run")
+    options = {name for names in cli.GROUPS.values() for name in names.split()}
+    assert options == {*inspect.signature(command.callback).parameters} - {"file"}
 
 
 def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(

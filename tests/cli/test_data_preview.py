@@ -14,22 +14,20 @@ from raysafl import (
     Absent,
     ByColumn,
     ClassesPerClient,
-    Dataset,
     Dirichlet,
     FedAvg,
     Federation,
     IidServer,
     LocalTraining,
     Logistic,
-    Regression,
     Run,
-    Samples,
     Sweep,
     Uniform,
     from_pandas,
 )
 from raysafl.cli.data_preview import entropy, preview
-from raysafl.data import Source
+from raysafl.data import Dataset, Samples, Source
+from raysafl.objectives import Regression
 from raysafl.report.figures.federation import (
     MANY,
     label_histogram,
@@ -123,7 +121,7 @@ def test_a_sampled_sweep_shows_its_base(tmp_path: Path) -> None:
         ValueError, match="samples its runs, so there is no labels to choose by"
     ):
         preview(sampled, tmp_path, {"x": "1"})
-    made = Sweep(name="s", space={"local.lr": object()}, make=lambda config: BASE)
+    made = Sweep(name="s", space={"local.lr": object()}, base=lambda config: BASE)
     with pytest.raises(
         ValueError, match="samples its runs, so there is nothing to show"
     ):

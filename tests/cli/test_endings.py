@@ -1,6 +1,6 @@
 """However a command ends: one exit code, at most one message, no traceback of raysafl's.
 
-Each command runs in a process of its own, as the installed command does.
+Where signals, output or the end of Python matter, it runs in a process of its own.
 """
 
 import json
@@ -23,6 +23,7 @@ from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 SOURCE = """
 import sys
 from raysafl.data.sources import Source
@@ -63,14 +64,12 @@ def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
 def test_a_signal_while_the_command_is_imported_ends_it_without_a_traceback(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    chance = random.Random(int(number))
-    for _ in range(2):
-        process = started("list", cwd=tmp_path)
-        time.sleep(chance.uniform(0, 0.4))
-        process.send_signal(number)
-        _, said = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, said
-        assert said.strip().startswith("Stopped by") and "Traceback" not in said
+    process = started("list", cwd=tmp_path)
+    time.sleep(random.Random(int(number)).uniform(0, 0.4))
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, said
+    assert said.strip().startswith("Stopped by") and "Traceback" not in said
 
 
 IN_A_CALLBACK = """
@@ -88,14 +87,82 @@ with signals.working():
 """
 
 
-def test_a_signal_in_a_function_that_c_calls_is_not_lost() -> None:
+IN_A_MODULE = """
+import time
+from raysafl.cli import signals
+
+signals.end_at_once()
+with signals.working():
+    try:
+        import forgives
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", signals.first())
+"""
+FORGIVES = """
+import signal
+try:
+    signal.raise_signal(signal.SIGTERM)
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.parametrize("where", [IN_A_CALLBACK, IN_A_MODULE], ids=["c", "module"])
+def test_a_signal_where_errors_are_ignored_is_not_lost(
+    where: str, tmp_path: Path
+) -> None:
+    (tmp_path / "forgives.py").write_text(FORGIVES)
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_CALLBACK],
+        [sys.executable, "-c", where],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
     assert (done.stdout, done.stderr) == ("interrupted 15\n", "")
+
+
+IN_AN_IMPORT = """
+import _imp, os, signal, sys, threading, time
+from raysafl.cli import signals
+
+signals.end_at_once()
+main = threading.main_thread().ident
+held = threading.Event()
+
+def hold():
+    _imp.acquire_lock()  # as every import does for a moment
+    held.set()
+    while sys._current_frames()[main].f_code.co_name != "_get_module_lock":
+        time.sleep(0.001)
+    time.sleep(0.1)  # now the import below waits for this lock
+    os.kill(os.getpid(), signal.SIGTERM)
+    _imp.release_lock()
+
+with signals.working():
+    try:
+        threading.Thread(target=hold).start()
+        held.wait()
+        import colorsys
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", signals.first())
+other = threading.Thread(target=__import__, args=("wave",), daemon=True)
+other.start()
+other.join(20)
+print("waits for ever" if other.is_alive() else "has imported")
+"""
+
+
+def test_a_signal_in_an_import_leaves_other_threads_able_to_import() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_AN_IMPORT],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted 15\nhas imported\n", "")
 
 
 def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
@@ -190,11 +257,16 @@ def test_ctrl_c_raised_by_an_experiment_file_ends_the_command_as_ctrl_c_does(
     ],
 )
 def test_what_the_users_data_raise_before_a_sweep_names_the_users_line(
-    line: str, message: str, tmp_path: Path
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text(SOURCE.format(line=line))
-    code, said = call(tmp_path, "run", "mine.py")
-    assert code == 2 and message in said
+    if line == "sys.exit()":
+        code, said = call(tmp_path, "run", "mine.py")
+    else:
+        monkeypatch.chdir(tmp_path)
+        code, said = call_here(monkeypatch, "run", "mine.py")
+    said = " ".join(said.split())
+    assert code == 2 and message in said, said
     assert "raysafl/" not in said.replace(str(tmp_path), "")
     assert not (tmp_path / "results" / "mine" / "manifest.json").exists()
 
@@ -226,6 +298,7 @@ threading.Thread(target=work).start()
 """
 
 
+@pytest.mark.acceptance
 def test_what_python_does_at_the_end_of_a_program_is_done_but_not_taken_apart(
     tmp_path: Path,
 ) -> None:
@@ -322,6 +395,31 @@ def test_a_folder_or_a_loop_in_the_place_of_a_file_is_named_by_every_command(
     if what == "folder":
         with pytest.raises(StorageError, match=f"{file.name} is a folder, but"):
             Store(folder).create()
+
+
+@pytest.mark.filterwarnings("ignore:.* cannot be read and is left out")
+@pytest.mark.parametrize(
+    ("place", "code", "commands"),
+    [
+        ("rounds/*.parquet", 1, ("report", "results")),
+        ("manifest.json", 2, ("report", "results", "compact", "sync")),
+    ],
+)
+def test_all_commands_end_alike_on_a_damaged_folder(
+    place: str,
+    code: int,
+    commands: tuple[str, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = min(folder.glob(place))
+    file.write_bytes(file.read_bytes()[:100])
+    monkeypatch.chdir(folder.parents[1])
+    for command in commands:
+        query = [""] if command == "results" else []
+        found, said = call_here(monkeypatch, command, *query, "results/quickstart")
+        assert found == code, said
+        assert "`raysafl verify` names them" in said or file.name in said, said
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(folder: Path) -> None:

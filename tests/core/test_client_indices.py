@@ -10,25 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysafl import (
-    EVERYONE,
-    SERVER,
-    ByUser,
-    ClassesPerClient,
-    Dataset,
-    Digits,
-    Dirichlet,
-    Federation,
-    FromClients,
-    Iid,
-    IidServer,
-    Key,
-    Overlapping,
-    Partition,
-    Samples,
-    StratifiedServer,
-    Synthetic,
-)
+from raysafl import ClassesPerClient, Digits, Dirichlet, Federation, Iid, IidServer
+from raysafl.algorithms import EVERYONE, SERVER, Key
 from raysafl.core.client_indices import (
     ClientIndices,
     ComputedIndices,
@@ -38,6 +21,17 @@ from raysafl.core.client_indices import (
     group_by_owner,
 )
 from raysafl.core.problem import Split
+from raysafl.data import (
+    ByUser,
+    Dataset,
+    FromClients,
+    Overlapping,
+    Partition,
+    Samples,
+    StratifiedServer,
+    Synthetic,
+)
+from raysafl.data.partitions import SamplesToSpread
 
 DIGITS = Digits().load()
 MILLION = 1_000_000
@@ -139,8 +133,8 @@ def test_a_split_answers_for_clients_server_and_everyone() -> None:
 class Masks(Partition):
     """A mistake that is easily made: masks in place of positions."""
 
-    def spread(self, labels: Ints, *args: Any, **more: Any) -> Any:
-        return [labels == 0, labels == 1]
+    def spread(self, samples: SamplesToSpread, *_: Any) -> Any:
+        return [samples.labels == 0, samples.labels == 1]
 
 
 def test_a_partition_that_gives_no_positions_is_refused() -> None:
@@ -182,7 +176,8 @@ def test_iid_is_a_shuffle_cut_into_even_pieces(
     n: int, data: st.DataObject, seed: int
 ) -> None:
     clients = data.draw(st.integers(1, n))
-    parts = Iid().spread(np.zeros(n, np.int64), 1, clients, Key(seed)("partition"))
+    samples = SamplesToSpread(np.zeros(n, np.int64), 1)
+    parts = Iid().spread(samples, clients, Key(seed)("partition"))
     pieces = np.array_split(Key(seed)("partition").permutation(n), clients)
     assert same(parts, [np.sort(piece) for piece in pieces])
 

@@ -21,13 +21,12 @@ from raysafl import (
     IidServer,
     LocalTraining,
     Logistic,
-    ParquetImages,
-    Partition,
     Run,
     Uniform,
 )
 from raysafl.core.component import Component, explain, flatten
 from raysafl.core.text import nearest
+from raysafl.data import ParquetImages, Partition
 
 
 class Solid(Component):
@@ -98,9 +97,8 @@ def test_digests_are_equal_exactly_where_components_are(a: Solid, b: Solid) -> N
 
 def test_json_is_canonical_and_the_digest_is_its_sha256() -> None:
     text = (
-        '{"batch_size":64,"clip_norm":null,"decay":0.5,"epochs":1,"kind":"LocalTraining",'
-        '"lr":0.1,"milestones":[],"momentum":0.0,"optimizer":"sgd","schedule":null,'
-        '"steps":null,"weight_decay":0.0}'
+        '{"batch_size":64,"clip_norm":null,"epochs":1,"kind":"LocalTraining","lr":0.1,'
+        '"momentum":0.0,"optimizer":"sgd","schedule":null,"steps":null,"weight_decay":0.0}'
     )
     config = LocalTraining(lr=0.1, batch_size=64, epochs=1)
     assert config.to_json() == text
@@ -292,8 +290,8 @@ def test_replace_validates_and_says_so_in_the_users_words(
 
 def test_components_are_frozen() -> None:
     config = local()
-    with pytest.raises(ValidationError, match="frozen"):
-        config.lr = 3.0
+    told = message(setattr, config, "lr", 3.0)
+    assert "never changes after it was made. Take .replace(lr=...)" in told
     assert config.lr == 0.1
 
 

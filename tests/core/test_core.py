@@ -14,18 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import raysafl
-from raysafl import (
-    EVERYONE,
-    SERVER,
-    Algorithm,
-    Key,
-    LocalTraining,
-    Round,
-    Samples,
-    State,
-    Train,
-)
+from raysafl import Algorithm, LocalTraining, Train
+from raysafl.algorithms import EVERYONE, SERVER, Key, Round, State
 from raysafl.core.problem import Split
+from raysafl.data import Samples
 
 PURPOSES = ["cohort", "init", "batch", "", "a longer purpose"]
 WHERE = st.tuples(

@@ -7,14 +7,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from raysafl import (
-    CosineRate,
-    ListedRate,
-    LocalTraining,
-    RateSchedule,
-    Run,
-    WarmUpRate,
-)
+from raysafl import LocalTraining, Run
+from raysafl.training import CosineRate, ListedRate, RateSchedule, StepRate, WarmUpRate
 
 LR, ROUNDS = 0.4, 12
 BASE = LocalTraining(lr=LR, batch_size=8, epochs=1)
@@ -56,7 +50,7 @@ def warmed_up(optimiser: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
         ),
         (BASE.replace(schedule=WarmUpRate(rounds=4, then=CosineRate())), warmed_up),
         (
-            BASE.replace(milestones=[3, 7], decay=0.2),
+            BASE.replace(schedule=StepRate(milestones=[3, 7], decay=0.2)),
             lambda o: lr_scheduler.MultiStepLR(o, [3, 7], gamma=0.2),
         ),
         (
@@ -77,11 +71,6 @@ def test_a_schedule_gives_the_rates_of_torchs_scheduler(
 def test_after_its_end_a_cosine_stays() -> None:
     schedule = CosineRate(rounds=3, end=0.25)
     assert [schedule.factor(t) for t in (3, 4, 100)] == [0.25] * 3
-
-
-def test_milestones_and_a_schedule_are_multiplied() -> None:
-    local = BASE.replace(milestones=[2], schedule=ListedRate(factors=[1, 1, 0.5]))
-    assert local.rate(2) == pytest.approx(LR * 0.5 * 0.5)
 
 
 def test_a_training_without_a_schedule_has_one_rate() -> None:
@@ -130,6 +119,7 @@ def test_a_cosine_without_rounds_says_what_to_give() -> None:
         (lambda: ListedRate(factors=[1, 0]), "factors.1: Input should be greater than"),
         (lambda: CosineRate(rounds=0), "rounds: Input should be greater than 0"),
         (lambda: CosineRate(end=1.5), "end: Input should be less than or equal to 1"),
+        (lambda: StepRate(milestones=[0]), "milestones.0: Input should be greater"),
         (lambda: WarmUpRate(rounds=0), "rounds: Input should be greater than 0"),
     ],
 )

@@ -21,20 +21,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.datasets import MNIST
 
-from raysafl import (
-    ClassesPerClient,
+from raysafl import ClassesPerClient, Digits, Federation, Iid, IidServer
+from raysafl.algorithms import Key
+from raysafl.data import (
     Dataset,
-    Digits,
-    Federation,
-    Iid,
-    IidServer,
-    Key,
     Mnist,
     ParquetImages,
     Samples,
     StratifiedServer,
+    data_root,
 )
-from raysafl.data import data_root
+from raysafl.data.partitions import SamplesToSpread
 
 DIGITS = Digits().load()
 FILES = [
@@ -441,7 +438,8 @@ def spread(
     seed: int,
 ) -> list[list[int]]:
     rng = Key(seed)("partition")
-    return [part.tolist() for part in partition.spread(labels, classes, clients, rng)]
+    samples = SamplesToSpread(labels, classes)
+    return [part.tolist() for part in partition.spread(samples, clients, rng)]
 
 
 @given(class_problems(), st.integers(0, 10**6))

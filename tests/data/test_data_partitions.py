@@ -8,19 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from raysafl import (
+from raysafl import Dirichlet, Federation, IidServer
+from raysafl.algorithms import Key
+from raysafl.data import (
     ByUser,
     Dataset,
     DealtClasses,
-    Dirichlet,
-    Federation,
-    IidServer,
     IndependentClasses,
-    Key,
     Samples,
     Shards,
     Synthetic,
 )
+from raysafl.data.partitions import SamplesToSpread
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 BALANCED = st.booleans()
@@ -40,7 +39,7 @@ def spread(
     partition: Any, labels: Ints, classes: int, clients: int, seed: int = 0
 ) -> list[Ints]:
     parts: list[Ints] = partition.spread(
-        labels, classes, clients, Key(seed)("partition")
+        SamplesToSpread(labels, classes), clients, Key(seed)("partition")
     )
     return parts
 

@@ -8,17 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
+from raysafl import ClassesPerClient, Digits, Federation, IidServer
+from raysafl.data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
     ByUser,
-    ClassesPerClient,
     Dataset,
-    Digits,
-    Federation,
     FromClients,
     Glyphs,
-    IidServer,
     OtherDatasetServer,
     ParquetImages,
     Samples,

@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tasks import Task, Trainer
 
-from raysafl import (
+from raysafl import Digits, Federation, LocalTraining, Logistic, Model
+from raysafl.algorithms import Key
+from raysafl.data import (
     Dataset,
-    Digits,
-    Federation,
     Glyphs,
     ImageSource,
-    Key,
-    LocalTraining,
-    Logistic,
     Mnist,
-    Model,
     OtherDatasetServer,
     ParquetImages,
     Samples,
@@ -27,10 +24,8 @@ from raysafl import (
     Subset,
     Synthetic,
 )
-from raysafl.core.work import Task
 from raysafl.models import FlatModel
 from raysafl.training.inputs import Inputs
-from raysafl.training.trainer import LocalTrainer
 
 PAIR = (0.1307, 0.3081)
 # As inputs from 0 to 1 these pixels are 0, 0.2, 0.4 and 1.
@@ -210,7 +205,7 @@ def trained(engine: str, dataset: Dataset) -> torch.Tensor:
     model: Model = Logistic(zero_init=False)
     flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
     held = [np.arange(40), np.arange(40, 47)]
-    trainer = LocalTrainer(flat, dataset, lambda _, client: held[client], engine=engine)
+    trainer = Trainer(flat, dataset, lambda _, client: held[client], engine=engine)
     local = LocalTraining(lr=0.1, batch_size=16, epochs=2)
     w_P = flat.init(Key(1))
     return trainer.train(

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from raysafl import Digits, Federation, IidServer, Subset, Synthetic
+from raysafl import Digits, Federation, IidServer
+from raysafl.data import Subset, Synthetic
 
 
 def test_a_subset_is_a_draw_of_both_parts() -> None:

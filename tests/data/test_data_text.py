@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REAL_DATA
+from helpers.environment import REAL_DATA
 
-from raysafl import ByUser, Dataset, Federation, Samples, Shakespeare, Synthetic
+from raysafl import Federation
+from raysafl.data import ByUser, Dataset, Samples, Shakespeare, Synthetic
 from raysafl.data.shakespeare import speeches
 
 PLAY = """First Citizen:

@@ -12,7 +12,15 @@ import pytest
 import torchvision.datasets as tv
 from PIL import Image
 
-from raysafl import EMNIST_LABELS, Cifar10, Dataset, Emnist, FashionMnist, Source, Stl10
+from raysafl.data import (
+    EMNIST_LABELS,
+    Cifar10,
+    Dataset,
+    Emnist,
+    FashionMnist,
+    Source,
+    Stl10,
+)
 
 IDX = [
     f"{part}-{kind}-ubyte"
@@ -213,7 +221,7 @@ def test_what_is_missing_is_named_with_its_folder(
 
 def test_the_emnist_labels_are_those_of_the_real_letters(real_data: Path) -> None:
     """An upright I is tall, a label shifted by one would make it H or J."""
-    from raysafl import ParquetImages
+    from raysafl.data import ParquetImages
 
     if not (real_data / "emnist47").is_dir():
         pytest.skip("the EMNIST subset (RAYSAFL_DATA/emnist47) is not here")

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import raysafl as fl
-from raysafl.core.held import find_held
+from raysafl.data.in_memory import find_held
 
 X = np.arange(24.0).reshape(8, 3)
 Y = np.array(["b", "a", "b", "a", "c", "c", "a", "b"])
@@ -39,7 +39,7 @@ def refused(make: Any, *args: Any, **options: Any) -> str:
     return str(caught.value)
 
 
-def table(df: pd.DataFrame = TABLE, **options: Any) -> fl.InMemory:
+def table(df: pd.DataFrame = TABLE, **options: Any) -> fl.data.InMemory:
     roles = {"label": "ill", "client": "town", "split": "split"}
     given = {**roles, "features": ["age", "pulse"], **options}
     return fl.from_pandas(df, **given)
@@ -509,7 +509,7 @@ def test_an_option_of_a_csv_file_that_nobody_knows_is_named(tmp_path: Path) -> N
 RUN = {
     "model": fl.Logistic(),
     "algorithm": fl.FedAvg(),
-    "participation": fl.Full(),
+    "participation": fl.participation.Full(),
     "local": fl.LocalTraining(lr=0.5, batch_size=8, epochs=2),
     "rounds": 4,
 }
@@ -540,17 +540,17 @@ def towns() -> pd.DataFrame:
     return df
 
 
-def of_arrays(df: pd.DataFrame, folder: Path) -> fl.InMemory:
+def of_arrays(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
     return fl.from_arrays(
         df[["a", "b", "c"]], df.above, clients={"town": df.town}, test_share=0.25
     )
 
 
-def of_a_table(df: pd.DataFrame, folder: Path) -> fl.InMemory:
+def of_a_table(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
     return fl.from_pandas(df, label="above", client="town", test_share=0.25)
 
 
-def of_a_file(df: pd.DataFrame, folder: Path) -> fl.InMemory:
+def of_a_file(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
     df.to_csv(folder / "towns.csv", index=False)
     file = folder / "towns.csv"
     return fl.from_csv(file, label="above", client="town", test_share=0.25)
@@ -576,7 +576,9 @@ def test_a_number_is_learnt_with_a_client_per_town() -> None:
         dataset=source, clients=3, partition=fl.ByColumn(column="town")
     )
     local = fl.LocalTraining(lr=0.05, batch_size=8, epochs=5)
-    run = fl.Run(data=data, objective=fl.Regression(), **{**RUN, "local": local})
+    run = fl.Run(
+        data=data, objective=fl.objectives.Regression(), **{**RUN, "local": local}
+    )
     assert last_record(run).test_loss < 0.01
     classes = run.data.replace(partition=fl.Dirichlet(alpha=1.0))
     assert "take Iid(), ByColumn(column=...)" in refused(
@@ -608,5 +610,5 @@ def test_the_examples_of_the_page_on_own_data_run(
         split = data.split(dataset, 0)
         assert len(data.client_names(dataset, split)) == clients
     assert accuracy(space["run"]) > 0.5
-    assert space["regression"].objective == fl.Regression()
+    assert space["regression"].objective == fl.objectives.Regression()
     assert space["regression"].data.load().num_classes == 0

@@ -69,7 +69,7 @@ def test_shards_are_read_in_order_with_the_columns_and_names_of_the_metadata(
     tmp_path: Path,
 ) -> None:
     source = fl.from_parquet(write_all(tmp_path / "animals"), client="writer")
-    assert isinstance(source, fl.ParquetImages)
+    assert isinstance(source, fl.data.ParquetImages)
     dataset = source.load()
     expected = np.concatenate([pixels(5, 1), pixels(4, 2)])[:, None]
     assert np.array_equal(dataset.train.x, expected)
@@ -99,11 +99,11 @@ def test_the_same_files_elsewhere_are_the_same_run_and_a_changed_image_is_not(
 
 def test_a_configuration_finds_files_that_this_session_knows(tmp_path: Path) -> None:
     source = fl.from_parquet(write_all(tmp_path / "known"), standardise=True)
-    again = fl.Source.from_json(source.to_json())
+    again = fl.data.Source.from_json(source.to_json())
     assert np.array_equal(again.load().train.x, source.load().train.x)
     unknown = source.to_json().replace(source.content, "0" * 64)
     assert "give fl.from_parquet(...) their folder" in refused(
-        fl.Source.from_json, unknown
+        fl.data.Source.from_json, unknown
     )
 
 
@@ -228,7 +228,7 @@ def test_images_with_a_client_per_writer_are_trained(tmp_path: Path) -> None:
         ),
         model=fl.Logistic(),
         algorithm=fl.FedAvg(),
-        participation=fl.Full(),
+        participation=fl.participation.Full(),
         local=fl.LocalTraining(lr=0.1, batch_size=4, epochs=1),
         rounds=3,
     )

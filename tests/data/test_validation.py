@@ -10,24 +10,26 @@ from hypothesis import strategies as st
 
 from raysafl import (
     SAFARI,
-    ByUser,
     ClassesPerClient,
-    DealtClasses,
     Dirichlet,
     Federation,
-    FromClients,
     Iid,
     IidServer,
+    Run,
+    Validation,
+)
+from raysafl.core.problem import Dataset, Samples, Split
+from raysafl.data import (
+    ByUser,
+    DealtClasses,
+    FromClients,
     Overlapping,
     Partition,
-    Run,
     ServerData,
     Shards,
     StratifiedServer,
     Synthetic,
-    Validation,
 )
-from raysafl.core.problem import Dataset, Samples, Split
 
 SAMPLES = 240
 CLIENTS = 6

@@ -3,8 +3,10 @@
 import numpy as np
 import torch
 
-from raysafl import CNN, Dataset, Key, LocalTraining, Samples, Update
-from raysafl.core.work import Task
+from helpers.tasks import Task, Trainer
+from raysafl import CNN, LocalTraining
+from raysafl.algorithms import Key, Update
+from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
 from raysafl.training.trainer import LocalTrainer
 
@@ -18,7 +20,7 @@ def big_trainer(device: str, engine: str) -> LocalTrainer:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(BATCH, *SHAPE)).astype(np.float32)
     samples = Samples(x, np.arange(BATCH) % CLASSES)
-    return LocalTrainer(
+    return Trainer(
         FlatModel(CNN(channels=[32], hidden=64), SHAPE, CLASSES),
         Dataset("noise", samples, samples, CLASSES),
         lambda cell, client: np.arange(BATCH),

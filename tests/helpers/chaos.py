@@ -22,20 +22,19 @@ from helpers.here import run_in_process
 from helpers.patience import PATIENCE
 from raysafl import (
     SAFARI,
-    SCAFFOLD,
     Absent,
     ClassesPerClient,
-    FedAvg,
     Federation,
     IidServer,
     LocalTraining,
     Logistic,
-    Markov,
     Run,
     Snapshot,
     Sweep,
     Uniform,
 )
+from raysafl.algorithms import SCAFFOLD, FedAvgM
+from raysafl.participation import Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 
@@ -50,7 +49,7 @@ from helpers.chaos import sweep
 from raysafl import Hardware, Runner
 outcome = Runner(
     sweep(int(sys.argv[2])), out=sys.argv[3], hardware=Hardware(trials=2), quiet=True,
-    flush_seconds=0.2,
+    track="none", flush_seconds=0.2,
 ).run()
 sys.exit(0 if outcome.ok else 1)
 """
@@ -61,7 +60,7 @@ def sweep(seed: int) -> Sweep:
     base = Run(
         data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
         model=Logistic(),
-        algorithm=FedAvg(momentum=0.5),
+        algorithm=FedAvgM(momentum=0.5),
         participation=Absent(s=4, m=3),
         local=LocalTraining(lr=0.05, batch_size=8, epochs=2),
         rounds=400,

@@ -15,15 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl import (
+from helpers.tasks import draw_batches
+from raysafl import FSL, SAFARI, Algorithm, FedAvg, LocalTraining
+from raysafl.algorithms import (
     AFL,
     EVERYONE,
-    FSL,
     MIFA,
-    SAFARI,
     SCAFFOLD,
     SERVER,
-    Algorithm,
     Centralised,
     Compressed,
     Compression,
@@ -32,7 +31,6 @@ from raysafl import (
     FedAdam,
     FedAmplify,
     FedAU,
-    FedAvg,
     FedAvgM,
     FedDyn,
     FedProx,
@@ -40,12 +38,10 @@ from raysafl import (
     FedYogi,
     FSLParallel,
     Key,
-    LocalTraining,
     Quantised,
     ServerOnly,
     TopK,
 )
-from raysafl.training.inputs import draw_batches
 
 Vector: TypeAlias = NDArray[np.float64]
 Updates: TypeAlias = dict[int, Vector]
@@ -164,7 +160,8 @@ def fedavg(a: Any, lab: Lab, w: Vector) -> Play:
     def play(w: Vector, ids: Sequence[int]) -> Vector:
         nonlocal v
         n = lab.sizes(ids) if a.weighted else None
-        v = a.momentum * v + mean(lab.send(lab.train(ids, w, prox=a.prox)), n)
+        prox, momentum = getattr(a, "prox", 0), getattr(a, "momentum", 0)
+        v = momentum * v + mean(lab.send(lab.train(ids, w, prox=prox)), n)
         return w - server_rate(a.lr, ids) * v
 
     return play

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 
 from raysafl import (
-    ByUser,
     Cohort,
-    Dataset,
     FedAvg,
     Federation,
     LocalTraining,
@@ -15,9 +13,9 @@ from raysafl import (
     Participation,
     PerClient,
     Run,
-    Samples,
 )
 from raysafl.core.randomness import Key
+from raysafl.data import ByUser, Dataset, Samples
 from raysafl.data.sources import Source
 
 # How many training samples of each of the four classes each client holds.

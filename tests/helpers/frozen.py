@@ -33,6 +33,29 @@ class FrozenBias(Model):
         return nn.Sequential(nn.Flatten(), layer)
 
 
+class Masking(nn.Module):
+    """Inputs times two constant buffers, a mask and random factors, under one layer."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.arange(inputs) % 3 > 0)
+        self.register_buffer("factor", torch.rand(inputs), persistent=False)
+        self.head = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of the layer."""
+        out: Tensor = self.head(x.flatten(1) * self.mask * self.factor)
+        return out
+
+
+class Masked(Model):
+    """A model with buffers that training does not change."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the module."""
+        return Masking(math.prod(input_shape), num_classes)
+
+
 def plain_module(flat: FlatModel, model: Model, w_P: Tensor) -> nn.Module:
     """Return a module of plain torch with these trainable parameters.
 
@@ -43,7 +66,7 @@ def plain_module(flat: FlatModel, model: Model, w_P: Tensor) -> nn.Module:
     named = dict(module.named_parameters())
     trained = [p for p in named.values() if p.requires_grad]
     nn.utils.vector_to_parameters(w_P.clone(), trained)
-    for name, p in named.items():
+    for name, p in (*named.items(), *module.named_buffers()):
         if not p.requires_grad:
             p.copy_(flat.frozen[name])
     return module

@@ -3,8 +3,8 @@
 import numpy as np
 
 from raysafl import Run
+from raysafl.cluster.provenance import provenance
 from raysafl.core.work import Work
-from raysafl.runtime.provenance import provenance
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.session import Session

@@ -9,34 +9,38 @@ from pathlib import Path
 
 from helpers.families import built_in
 from raysafl import (
-    AFL,
     FSL,
     SAFARI,
     Absent,
     Algorithm,
-    Arbitrary,
-    ArbitraryRates,
-    Bernoulli,
-    Beta,
+    FedAvg,
+    LocalTraining,
+    Participation,
+    Snapshot,
+    Uniform,
+)
+from raysafl.algorithms import (
+    AFL,
     Centralised,
     Compressed,
-    Cyclic,
     DPFedAvg,
     FedAmplify,
-    FedAvg,
     FedAvgM,
     FedDyn,
     FedProx,
     FSLParallel,
-    Full,
-    LocalTraining,
-    Markov,
-    Participation,
     ServerOnly,
-    Snapshot,
     TopK,
+)
+from raysafl.participation import (
+    Arbitrary,
+    ArbitraryRates,
+    Bernoulli,
+    Beta,
+    Cyclic,
+    Full,
+    Markov,
     Trace,
-    Uniform,
 )
 
 SERVER = LocalTraining(lr=0.1, batch_size=32, epochs=1)

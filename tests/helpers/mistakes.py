@@ -13,6 +13,10 @@ import raysafl.data
 import torch
 from torch import nn
 from raysafl import *
+from raysafl.algorithms import State
+from raysafl.data import Dataset, Partition, Samples
+from raysafl.objectives import Metric, Regression
+from raysafl.participation import Full
 from raysafl.quickstart import BASE as QUICK
 
 BASE = QUICK.replace(rounds=3, replicates=2)
@@ -222,8 +226,8 @@ MISTAKES = {
     ),
     "an empty client": (
         "class Mine(Partition):\n"
-        "    def spread(self, labels, num_classes, clients, rng, users=None):\n"
-        "        parts = np.array_split(np.arange(len(labels)), clients - 1)\n"
+        "    def spread(self, samples, clients, rng):\n"
+        "        parts = np.array_split(np.arange(len(samples.labels)), clients - 1)\n"
         "        return [np.empty(0, int), *parts]\n",
         "data=Federation(partition=Mine(), server=IidServer(n0=50)), "
         "participation=Full()",

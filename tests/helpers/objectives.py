@@ -5,21 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from helpers.here import run_in_process
-from raysafl import (
-    MLP,
-    Classification,
-    FedAvg,
-    Federation,
-    Iid,
-    LocalTraining,
-    Logistic,
-    Regression,
-    Run,
-    Samples,
-    Uniform,
-)
+from raysafl import MLP, FedAvg, Federation, Iid, LocalTraining, Logistic, Run, Uniform
 from raysafl.core.problem import Dataset
-from raysafl.data import Source
+from raysafl.data import Samples, Source
+from raysafl.objectives import Classification, Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep

@@ -7,32 +7,34 @@ from typing import Any
 import torch
 
 from raysafl import (
-    MIFA,
     MLP,
     SAFARI,
-    SCAFFOLD,
-    Compressed,
-    CosineRate,
-    DPFedAvg,
     FedAvg,
-    FedProx,
     LocalTraining,
     Logistic,
     Model,
     Patience,
     PerClient,
-    Quantised,
     Run,
     Snapshot,
-    TopK,
     Uniform,
     Validation,
-    WarmUpRate,
+)
+from raysafl.algorithms import (
+    MIFA,
+    SCAFFOLD,
+    Compressed,
+    DPFedAvg,
+    FedAvgM,
+    FedProx,
+    Quantised,
+    TopK,
 )
 from raysafl.core.work import Cell, Work
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.simulation import Simulation
+from raysafl.training import ContinuedTraining, CosineRate, WarmUpRate
 
 # Models, and the engines for GPUs that a pack is tried with.
 PACKS: list[tuple[str, Model]] = [
@@ -52,6 +54,10 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
     """Runs of one dataset and model that differ in whatever else runs may differ in."""
     momentum = LocalTraining(lr=0.05, batch_size=8, steps=3, momentum=0.9)
     adam = LocalTraining(lr=0.01, batch_size=16, epochs=1, optimizer="adam")
+    pass_by_pass = ContinuedTraining(
+        lr=0.05, batch_size=8, steps=3, momentum=0.9, shuffle=False
+    )
+    kept_adam = ContinuedTraining(lr=0.01, batch_size=16, steps=2, optimizer="adam")
     decay = LocalTraining(lr=0.2, batch_size=64, epochs=2, weight_decay=0.01)
     adaptive = Snapshot(
         base=Uniform(m=3), uniform=Uniform(m=4), adapt=3.0, accuracy="clients"
@@ -59,7 +65,7 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
     few = {"data.clients": 6, "data.partition.p": 2, "participation": Uniform(m=2)}
     changes: dict[str, dict[str, Any]] = {
         "FedAvg": {
-            "algorithm": FedAvg(momentum=0.5),
+            "algorithm": FedAvgM(momentum=0.5),
             "eval_every": 2,
             "rounds": 5,
             "data.validation": Validation(server=0.2),
@@ -86,6 +92,12 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
             "keep": "best",
         },
         "FedProx": {"algorithm": FedProx(prox=0.1), "local": adam, "eval_every": 3},
+        "pass by pass": {
+            "algorithm": SAFARI(client_prob=0.7),
+            "local": pass_by_pass,
+            "rounds": 5,
+        },
+        "kept Adam": {"algorithm": MIFA(), "local": kept_adam, "seed": 2},
         "shared": {
             "data.share": 0.5,
             "data.partition_seeds": 3,
@@ -133,7 +145,7 @@ def fair(base: Run) -> dict[str, Run]:
             "algorithm": Compressed(
                 inner=FedAvg(weighted=True), compression=Quantised(bits=3)
             ),
-            "stop": Patience(metric="test_accuracy", rounds=2, min_delta=0.2),
+            "patience": Patience(metric="test_accuracy", rounds=2, min_delta=0.2),
             "rounds": 9,
             "replicates": 3,
         },

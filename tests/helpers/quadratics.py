@@ -11,17 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysafl import (
-    EVERYONE,
-    SERVER,
-    Algorithm,
-    Key,
-    LocalTraining,
-    MeanUpdate,
-    State,
-    TrainMean,
-    Update,
-)
+from raysafl import Algorithm, LocalTraining, TrainMean
+from raysafl.algorithms import EVERYONE, SERVER, Key, MeanUpdate, State, Update
 from raysafl.core.algorithm import CountSamples, Request, without_clients
 
 H = torch.stack(

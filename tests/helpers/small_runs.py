@@ -11,8 +11,6 @@ from helpers.packs import Played, played
 from raysafl import (
     CNN,
     Algorithm,
-    CharLSTM,
-    Dataset,
     Dirichlet,
     FedAvg,
     Federation,
@@ -21,10 +19,11 @@ from raysafl import (
     Logistic,
     Model,
     Run,
-    Samples,
     Uniform,
 )
+from raysafl.data import Dataset, Samples
 from raysafl.data.sources import Source
+from raysafl.models import CharLSTM
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training.resident import Resident

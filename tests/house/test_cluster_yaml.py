@@ -199,9 +199,11 @@ def launch(config: dict[str, Any], image: str) -> dict[str, Any]:
     return {name: next(iter(nodes.values())) for name, nodes in made.items()}
 
 
-def test_rays_launcher_starts_every_node_type_on_a_model_of_aws(
+def test_rays_launcher_starts_every_node_type_on_a_model_of_aws_with_ssh_alone_open(
     config: dict[str, Any], cloud: str
 ) -> None:
+    import boto3
+
     made = launch(config, cloud)
     assert {
         name: (node.instance_type, node.instance_lifecycle)
@@ -215,12 +217,7 @@ def test_rays_launcher_starts_every_node_type_on_a_model_of_aws(
         assert node.iam_instance_profile["Arn"].endswith("/raysafl")
         (group,) = node.security_groups
         assert group["GroupName"] == "ray-autoscaler-raysafl"
-
-
-def test_only_ssh_is_open_to_the_outside(config: dict[str, Any], cloud: str) -> None:
-    import boto3
-
-    launch(config, cloud)
+    # Only ssh is open to the outside.
     ec2 = boto3.client("ec2", region_name=REGION)
     groups = ec2.describe_security_groups(
         Filters=[{"Name": "group-name", "Values": ["ray-autoscaler-raysafl"]}]
@@ -234,12 +231,18 @@ def test_only_ssh_is_open_to_the_outside(config: dict[str, Any], cloud: str) -> 
     ("key", "value", "message"),
     [
         ("InstanceTyp", "m5.large", "Unknown parameter.*InstanceTyp"),
-        (
+        pytest.param(
             "BlockDeviceMappings",
             {"DeviceName": "/dev/sda1"},
             "Invalid type.*BlockDeviceMappings",
+            marks=pytest.mark.acceptance,
         ),
-        ("InstanceMarketOptions", {"Market": "spot"}, "Unknown parameter.*Market"),
+        pytest.param(
+            "InstanceMarketOptions",
+            {"Market": "spot"},
+            "Unknown parameter.*Market",
+            marks=pytest.mark.acceptance,
+        ),
     ],
 )
 def test_a_typo_in_node_config_is_caught(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import ray.cloudpickle
-from helpers.experiments import sweep_files
 from rich.console import Console
 
 from raysafl import FedAvg, Run, Sweep
@@ -33,7 +32,8 @@ OWN = """
     import torch
     from pydantic import Field
     from base_h4 import Base
-    from raysafl import Algorithm, State, Train
+    from raysafl import Algorithm, Train
+    from raysafl.algorithms import State
 
     SCALE = 3.0
 
@@ -69,26 +69,29 @@ OWN = """
 ELSEWHERE = """
 import pathlib, pickle, sys
 import torch
-from raysafl import Algorithm, Run, Update
+from raysafl import Algorithm, Run
+from raysafl.algorithms import Update
 
 assert not any(name.startswith("raysafl_experiment") for name in sys.modules)
-sweep = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
-mine = sweep.runs["mine"].algorithm
-assert isinstance(mine, Algorithm) and Algorithm.kinds()["Mine"] is type(mine)
-state = mine.init(torch.ones(2), 10)
-rounds = mine.round(state, [0, 1], None)
-assert next(rounds).ids == [0, 1]
-try:
-    rounds.send(Update(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), *[torch.zeros(2)] * 5))
-except StopIteration as stop:
-    print(stop.value.w_P.tolist())
-print(sweep.runs["gentler"].algorithm.init(torch.ones(2), 10).w_P.tolist())
-try:
-    type(mine)(factor=-1)
-except ValueError as error:
-    print(error)
-assert all(Run.from_json(run.to_json()) == run for run in sweep.runs.values())
-print(*[run.id for run in sweep.runs.values()])
+for path in sys.argv[1:]:
+    sweep = pickle.loads(pathlib.Path(path).read_bytes())
+    mine = sweep.runs["mine"].algorithm
+    assert isinstance(mine, Algorithm) and Algorithm.kinds()["Mine"] is type(mine)
+    state = mine.init(torch.ones(2), 10)
+    rounds = mine.round(state, [0, 1], None)
+    assert next(rounds).ids == [0, 1]
+    deltas = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    try:
+        rounds.send(Update(deltas, *[torch.zeros(2)] * 5))
+    except StopIteration as stop:
+        print(stop.value.w_P.tolist())
+    print(sweep.runs["gentler"].algorithm.init(torch.ones(2), 10).w_P.tolist())
+    try:
+        type(mine)(factor=-1)
+    except ValueError as error:
+        print(error)
+    assert all(Run.from_json(run.to_json()) == run for run in sweep.runs.values())
+    print(*[run.id for run in sweep.runs.values()])
 """
 
 
@@ -129,14 +132,6 @@ def test_a_file_is_executed_anew_each_time(tmp_path: Path) -> None:
             tmp_path / "again.py", HEAD, f'SWEEP = Sweep(name="{name}", runs=[RUN])'
         )
         assert load_sweep(path).name == name
-
-
-def test_the_paper_experiments_of_this_repository_load() -> None:
-    files = sweep_files()
-    assert len(files) > 50
-    for name, path in files.items():
-        sweep = load_sweep(path)
-        assert sweep.name == name and sweep.labelled()
 
 
 def test_a_file_in_a_package_imports_from_other_folders_of_it(
@@ -265,50 +260,65 @@ def test_a_sweep_under_another_name_is_found(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("in_package", [False, True], ids=["neighbours", "package"])
+BASE = "from raysafl import Algorithm\nclass Base(Algorithm):\n    abstract = True"
+
+
+def beside(tmp_path: Path) -> Path:
+    """An experiment file that imports its neighbour."""
+    write(tmp_path / "base_h4.py", BASE)
+    return write(tmp_path / "own_algorithm.py", HEAD, OWN)
+
+
+def in_package(tmp_path: Path) -> Path:
+    """An experiment file that imports from another folder of its package."""
+    folder = tmp_path / "package_h5" / "own"
+    (tmp_path / "package_h5" / "shared").mkdir(parents=True)
+    folder.mkdir()
+    for path in (folder, folder.parent, folder.parent / "shared"):
+        (path / "__init__.py").touch()
+    write(folder.parent / "shared" / "base.py", BASE)
+    own = OWN.replace("base_h4", "package_h5.shared.base")
+    return write(folder / "own_algorithm.py", HEAD, own)
+
+
 def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(
-    in_package: bool, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    base = "from raysafl import Algorithm\nclass Base(Algorithm):\n    abstract = True"
-    own, folder = OWN, tmp_path
-    if in_package:
-        folder = tmp_path / "package_h5" / "own"
-        (tmp_path / "package_h5" / "shared").mkdir(parents=True)
-        folder.mkdir()
-        for path in (folder, folder.parent, folder.parent / "shared"):
-            (path / "__init__.py").touch()
-        write(folder.parent / "shared" / "base.py", base)
-        own = OWN.replace("base_h4", "package_h5.shared.base")
-    else:
-        write(folder / "base_h4.py", base)
-    file = write(folder / "own_algorithm.py", HEAD, own)
-    sweep = load_sweep(file)
-    runs = sweep.labelled().values()
-    ship_user_code(part for run in runs for part in run.components())
-    pickle, elsewhere = tmp_path / "sweep.pickle", tmp_path / "elsewhere"
-    pickle.write_bytes(ray.cloudpickle.dumps(sweep))
+    expected, pickles = list[str](), list[str]()
+    for made in (beside, in_package):
+        file = made(tmp_path)
+        sweep = load_sweep(file)
+        runs = sweep.labelled().values()
+        ship_user_code(part for run in runs for part in run.components())
+        pickle = tmp_path / f"{made.__name__}.pickle"
+        pickle.write_bytes(ray.cloudpickle.dumps(sweep))
+        pickles.append(str(pickle))
+        file.unlink()
+        expected += [
+            "[2.0, 3.0]",  # 3 * 1 - 2 * mean(1, 0), and 3 * 1 - 0
+            "[1.0, 1.0]",
+            "Mine: factor: Input should be greater than 0 (given: -1)",
+            " ".join(run.id for run in runs),
+        ]
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    file.unlink()
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ELSEWHERE, str(pickle)],
+        [sys.executable, "-W", "error", "-c", ELSEWHERE, *pickles],
         cwd=elsewhere,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    ids = " ".join(run.id for run in sweep.labelled().values())
-    assert done.stdout.splitlines() == [
-        "[2.0, 3.0]",  # 3 * 1 - 2 * mean(1, 0), and 3 * 1 - 0
-        "[1.0, 1.0]",
-        "Mine: factor: Input should be greater than 0 (given: -1)",
-        ids,
-    ]
+    assert done.stdout.splitlines() == expected
 
 
 def test_every_component_of_the_package_says_what_it_is_in_one_line() -> None:
     for family in FAMILIES.values():
         for kind in family.kinds().values():
-            if kind.__module__.startswith("raysafl."):
+            # A class of an example in a docstring says that it is of the docstring's module.
+            module = sys.modules.get(kind.__module__)
+            is_ours = getattr(module, kind.__name__, None) is kind
+            if is_ours and kind.__module__.startswith("raysafl."):
                 line = (vars(kind).get("__doc__") or "").partition("\n")[0]
                 assert line.endswith(".") and len(line) > 10, kind
 

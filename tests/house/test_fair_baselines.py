@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from raysafl import Algorithm, Bernoulli, LocalTraining, Run, Uniform
+from raysafl import Algorithm, LocalTraining, Run, Uniform
+from raysafl.participation import Bernoulli
 from raysafl.quickstart import BASE
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation

@@ -1,45 +1,45 @@
-"""What each start imports, and what works where neither Ray nor MLflow is installed.
+"""What a start imports, and what works where neither Ray nor MLflow is installed."""
 
-Each start is a process of its own.
-"""
-
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commands import call
 
+TESTS = Path(__file__).parents[1]
 # Modules whose import takes a tenth of a second or more, some of them seconds.
 HEAVY = (
     *("PIL", "jinja2", "markdown_it", "matplotlib", "mlflow", "numba", "numpy"),
     *("pandas", "pyarrow", "pydantic", "ray", "ray.tune", "scipy.stats", "sklearn"),
     *("duckdb", "sqlalchemy", "torch", "torch._dynamo", "torchvision"),
 )
-RUN = {"numpy", "pydantic", "torch"}
 WORKER = {"numpy", "pydantic", "torch"}
 AGAIN = ("run", "mine.py", "--quiet", "--executor", "here", "--track", "none")
-# What a start may import of these: name -> its code, and the modules.
+# What a start may import of these, step by step in one process: code, and the modules. What
+# a step may import, the next one may too.
 STARTS = {
-    "import raysafl": ("import raysafl", set[str]()),
+    "here": [
+        ("import raysafl", set[str]()),
+        ("from raysafl.runtime.in_process import Worker", WORKER),
+        ("from raysafl import Runner", WORKER | {"pyarrow"}),
+        (f"command(*{AGAIN})", WORKER | {"pandas", "pyarrow"}),
+    ],
     # The help is printed by rich, which can read Markdown.
-    "raysafl --help": ("command('--help')", {"markdown_it"}),
-    "Worker": ("from raysafl.runtime.in_process import Worker", WORKER),
-    "Runner": ("from raysafl import Runner", WORKER | {"pyarrow"}),
-    "a sweep that is finished": (
-        f"command(*{AGAIN})",
-        WORKER | {"pandas", "pyarrow"},
-    ),
-    "client actor": ("import raysafl.runtime.client_actor", WORKER | {"ray"}),
-    # Tune itself imports pandas.
-    "coordinator": (
-        "import raysafl.sweep.on_ray.coordinator",
-        WORKER | {"pandas", "pyarrow", "ray", "ray.tune"},
-    ),
+    "help": [("command('--help')", {"markdown_it"})],
+    "on Ray": [
+        ("import raysafl.runtime.client_actor", WORKER | {"ray"}),
+        # Tune itself imports pandas.
+        (
+            "import raysafl.sweep.on_ray.coordinator",
+            WORKER | {"pandas", "pyarrow", "ray", "ray.tune"},
+        ),
+    ],
 }
 # Prints the heavy modules that are imported.
-FOUND = f"print(*(name for name in {HEAVY} if name in sys.modules))"
+FOUND = f"print('found', *(name for name in {HEAVY} if name in sys.modules))"
 COMMAND = """
 def command(*arguments):
     sys.argv = ["raysafl", *arguments]
@@ -56,6 +56,17 @@ from raysafl.quickstart import BASE
 
 SWEEP = Sweep("mine", [BASE.replace(rounds=2, replicates=1)])
 """
+# Runs a command in a process of its own, and prints whenever Python has looked for garbage
+# among all objects.
+SEARCHES = """
+import gc
+def told(phase, about):
+    if phase == "stop" and about["generation"] == 2:
+        print("searched everything")
+gc.callbacks.append(told)
+from raysafl.cli.start import main
+main()
+"""
 # `site` imports this module when Python starts. The finder that it puts first finds no Ray
 # and no MLflow, as if they were not installed.
 MISSING = """
@@ -70,46 +81,107 @@ sys.meta_path.insert(0, Missing())
 """
 
 
-def python(code: str, folder: Path) -> str:
-    """Run code in a process of its own, and return the last line that it prints."""
+def python(code: str, folder: Path, *arguments: str) -> str:
+    """Run code in a process of its own, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1] if done.stdout else ""
+    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an experiment file, whose sweep was run."""
+    """A folder with an experiment file, whose sweep was run, and what that said."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "mine.py").write_text(SWEEP)
-    code, said = call(folder, *AGAIN)
-    assert code == 0, said
+    (folder / "said.txt").write_text(python(SEARCHES, folder, *AGAIN))
     return folder
 
 
-@pytest.mark.parametrize("start", STARTS)
+def found(code: str, folder: Path) -> list[set[str]]:
+    """Return the heavy modules that were imported at each line `FOUND` of some code."""
+    lines = python(f"import sys\n{COMMAND}\n{code}", folder).splitlines()
+    return [set(line.split()[1:]) for line in lines if line.startswith("found")]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(one, marks=[pytest.mark.acceptance] if one == "on Ray" else [])
+        for one in STARTS
+    ],
+)
 def test_a_start_imports_only_what_it_may(start: str, finished: Path) -> None:
-    code, allowed = STARTS[start]
-    said = python(f"import sys\n{COMMAND}\n{code}\n{FOUND}", finished)
-    assert set(said.split()) <= allowed
+    code = "".join(f"{step}\n{FOUND}\n" for step, _ in STARTS[start])
+    steps = found(code, finished)
+    for (step, allowed), imported in zip(STARTS[start], steps, strict=True):
+        assert imported <= allowed, step
 
 
 def test_an_import_that_is_not_allowed_is_found(tmp_path: Path) -> None:
-    assert python(f"import sys, numpy\n{FOUND}", tmp_path) == "numpy"
+    assert found(f"import numpy\n{FOUND}", tmp_path) == [{"numpy"}]
 
 
-@pytest.fixture
-def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_python_does_not_look_for_garbage_among_all_objects_in_a_short_sweep(
+    finished: Path,
+) -> None:
+    said = (finished / "said.txt").read_text()
+    assert "Results, table and curves" in said and "searched everything" not in said
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder; processes that are started find neither Ray nor MLflow."""
-    missing = tmp_path / "missing"
+    folder = tmp_path_factory.mktemp("without")
+    missing = folder / "missing"
     missing.mkdir()
     (missing / "sitecustomize.py").write_text(MISSING)
-    (tmp_path / "mine.py").write_text(SWEEP)
-    path = os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
-    return tmp_path
+    (folder / "mine.py").write_text(SWEEP)
+    path = [str(missing), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+        yield folder
+
+
+CALLS = """
+import json, sys
+import raysafl as fl
+from raysafl.quickstart import BASE
+
+assert len(fl.simulate(BASE.replace(rounds=3, replicates=2))) == 6
+try:
+    fl.trainable(BASE)
+except ValueError as error:
+    print(error)
+
+import pytest
+from helpers.commands import call_here
+
+for command in json.loads(sys.argv[1]):
+    with pytest.MonkeyPatch.context() as patch:
+        code, said = call_here(patch, *command)
+    print(json.dumps([code, " ".join(said.split())]))
+"""
+RUN, SYNC, DOCTOR, UI = ["run", "mine.py"], ["sync", "results"], ["doctor"], ["ui"]
+ON_RAY = [*RUN, "--executor", "ray"]
+TRAINABLE = "trainable"
+
+
+@pytest.fixture(scope="module")
+def answers(without: Path) -> dict[str, tuple[int, str]]:
+    """The exit code and the words of each command, one after the other in one process."""
+    commands = [RUN, SYNC, DOCTOR, UI, ON_RAY]
+    said, *lines = python(CALLS, without, json.dumps(commands)).splitlines()
+    assert len(lines) == len(commands)
+    return {TRAINABLE: (0, said)} | {
+        " ".join(command): (code, said)
+        for command, line in zip(commands, lines, strict=True)
+        for code, said in [json.loads(line)]
+    }
 
 
 @pytest.mark.parametrize("name", ["ray", "mlflow"])
@@ -119,37 +191,30 @@ def test_a_package_that_is_made_missing_is_missing(name: str, without: Path) -> 
 
 
 def test_a_run_is_simulated_without_ray_and_the_trainable_asks_for_it(
-    without: Path,
+    answers: dict[str, tuple[int, str]],
 ) -> None:
-    code = (
-        "import raysafl as fl\n"
-        "from raysafl.quickstart import BASE\n"
-        "assert len(fl.simulate(BASE.replace(rounds=3, replicates=2))) == 6\n"
-        "try: fl.trainable(BASE)\n"
-        "except ValueError as error: print(error)"
-    )
-    assert python(code, without) == (
+    assert answers[TRAINABLE][1] == (
         "Ray is not installed, and fl.trainable needs it: pip install 'raysafl[ray]'"
     )
 
 
 def test_a_sweep_is_run_without_ray_and_mlflow_and_logging_asks_for_it(
-    without: Path,
+    without: Path, answers: dict[str, tuple[int, str]]
 ) -> None:
-    code, said = call(without, "run", "mine.py")
+    code, said = answers[" ".join(RUN)]
     assert code == 0 and "Runs in this process: Ray is not installed" in said
     assert "finished, test accuracy" in said
     assert (without / "results" / "mine" / "report.html").is_file()
     assert "MLflow is not installed, so nothing is logged to it" in said
-    code, said = call(without, "sync", "results")
+    code, said = answers[" ".join(SYNC)]
     needs = "MLflow is not installed, and the logging of runs needs it: pip install"
     assert code == 2 and said.startswith(f"Error: {needs}")
 
 
 def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
-    without: Path,
+    answers: dict[str, tuple[int, str]],
 ) -> None:
-    code, said = call(without, "doctor")
+    code, said = answers[" ".join(DOCTOR)]
     assert code == 0, said
     assert "ray: not installed: sweeps run in this process only" in said
     assert "mlflow: not installed: sweeps are not logged" in said
@@ -159,21 +224,22 @@ def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
     ("arguments", "message"),
     [
         (
-            ["run", "mine.py", "--executor", "ray"],
+            ON_RAY,
             "Ray is not installed, and executor 'ray' needs it: pip install 'raysafl[ray]'",
         ),
         (
-            ["ui"],
+            UI,
             "MLflow is not installed, and `raysafl ui` needs it: pip install 'raysafl[mlflow]'",
         ),
     ],
 )
 def test_a_command_says_that_it_needs_ray_or_mlflow_and_how_to_get_it(
-    arguments: list[str], message: str, without: Path
+    arguments: list[str], message: str, answers: dict[str, tuple[int, str]]
 ) -> None:
-    assert call(without, *arguments) == (2, f"Error: {message}")
+    assert answers[" ".join(arguments)] == (2, f"Error: {message}")
 
 
+@pytest.mark.acceptance
 def test_the_tests_on_gpus_are_collected_without_ray_and_mlflow(without: Path) -> None:
     command = ["pytest", "-m", "gpu", "-n0", "-q", "--collect-only"]
     done = subprocess.run(
@@ -192,7 +258,7 @@ def test_the_origin_of_a_run_leaves_out_the_version_of_what_is_not_installed(
     """Without its path, Python finds the metadata of no package."""
     code = (
         "import sys\n"
-        "from raysafl.runtime.provenance import provenance\n"
+        "from raysafl.cluster.provenance import provenance\n"
         "before = list(provenance())\n"
         "sys.path.clear()\n"
         "print(before, list(provenance()))"

@@ -27,9 +27,10 @@ DIGITS += [
     ("1 class", "SAFARI", "Beta, half snapshots"),
     ("1 class", "FedDyn", "cyclic"),
 ]
-MNIST = [("standardised", 4, method, 1) for method in ("FedAvg", "SAFARI")]
-# Their files ask for many partitions; what is stored still has one, which was fitted.
-DUE = {f"safari_table{n}_mnist" for n in (1, 2, 3, 5, 8, 10)}
+MNIST = [
+    pytest.param(("standardised", 4, "FedAvg", 1), marks=pytest.mark.acceptance),
+    ("standardised", 4, "SAFARI", 1),
+]
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
@@ -53,14 +54,14 @@ def collecting() -> ModuleType:
 def assert_comes_out_again(
     run: Run, kept: Store, path: Path, machine: dict[str, str]
 ) -> None:
-    """Run at most 40 rounds of an entry, and compare them with the committed rows.
+    """Run at most 20 rounds of an entry, and compare them with the committed rows.
 
     They are equal in every bit on the kind of machine (CPU and versions) that
     `machine.json` names, because the compiled loops of linear models sum in an order
     that depends on the CPU's vectors. On other machines the cohorts and all counts are
     equal, and accuracies differ by SLACK at most.
     """
-    short, again = run.replace(rounds=min(run.rounds, 40)), Store(path)
+    short, again = run.replace(rounds=min(run.rounds, 20)), Store(path)
     again.create()
     run_in_process(short, again, Worker(run.cells, run.data.load(), run.model))
     rows = again.rounds(short.id).drop(columns=["run_id", "seconds"])
@@ -109,7 +110,7 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         file = collecting.experiment_file(kept.name)
         sweep = load_sweep(ROOT / file).at(kept.scale)
         now = sweep.manifest().replace(command=kept.command, notes=kept.notes)
-        assert (now == kept) == (kept.name not in DUE), store.path
+        assert now == kept, store.path
         assert kept.command.startswith(f"raysafl run {file}")
         ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
         assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()

@@ -8,6 +8,7 @@ import pytest
 
 from raysafl import Runner, Sweep
 from raysafl.quickstart import BASE
+from raysafl.sweep.experiment_file import load_sweep
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -21,9 +22,15 @@ def test_the_sweep_in_python_runs_as_printed(
     # Tests of this process may have started a Ray, which a reader of the README has not.
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert len([line for line in SWEEP.splitlines() if line.strip()]) <= 16
-    exec(SWEEP.replace("rounds=60", "rounds=2"), {"__name__": "readme"})
-    assert "label.algorithm.client_prob" in capsys.readouterr().out
+    code = SWEEP.replace("rounds=60", "rounds=2")
+    exec(code, {"__name__": "__main__"})
+    assert "label.client_prob" in capsys.readouterr().out
     assert (tmp_path / "results" / "client_prob_and_n0" / "runs.parquet").is_file()
+    # The same text is a file for `raysafl run`, which runs nothing when it is read.
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    assert load_sweep(file).axis_names == ["client_prob", "n0"]
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.acceptance
@@ -33,8 +40,6 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
 ) -> None:
     module = tmp_path / "my_file.py"
     module.write_text(ALGORITHM)
-    from raysafl.sweep.experiment_file import load_sweep
-
     sweep = load_sweep(module).at("smoke")
     outcome = Runner(sweep, out=tmp_path / "out", track="none", quiet=True).run()
     assert outcome.ok and isinstance(sweep, Sweep)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.frozen import Backbone
+from helpers.frozen import Backbone, Masked
 from helpers.here import run_in_process
 from torch import nn
 
 import raysafl as fl
-from raysafl.kept.content import about, load
+from raysafl.kept.content import about, read_models
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
@@ -46,12 +46,12 @@ def folder_of(path: Path, *runs: fl.Run) -> Store:
     return store
 
 
-def inputs_of(samples: fl.Samples) -> torch.Tensor:
+def inputs_of(samples: fl.data.Samples) -> torch.Tensor:
     return torch.from_numpy(samples.x).float() * samples.scale + samples.shift
 
 
 @pytest.mark.parametrize(
-    "model", [fl.Logistic(), fl.MLP(hidden=[8]), Backbone(), Tied()], ids=repr
+    "model", [fl.Logistic(), fl.MLP(hidden=[8]), Backbone(), Masked(), Tied()], ids=repr
 )
 def test_a_loaded_model_has_the_accuracy_of_the_round_after_which_it_was_kept(
     model: fl.Model, tiny: fl.Run, tmp_path: Path
@@ -72,15 +72,17 @@ def test_a_loaded_model_has_the_accuracy_of_the_round_after_which_it_was_kept(
     assert [r.seed for r in kept.replicates] == run.seeds
 
 
-def test_frozen_parameters_are_in_the_file_once_and_in_the_model(
-    tiny: fl.Run, tmp_path: Path
+@pytest.mark.parametrize("model", [Backbone(), Masked()], ids=repr)
+def test_frozen_parameters_and_buffers_are_in_the_file_once_and_in_the_model(
+    model: fl.Model, tiny: fl.Run, tmp_path: Path
 ) -> None:
-    run = tiny.replace(model=Backbone(), keep="last")
+    run = tiny.replace(model=model, keep="last")
     store = folder_of(tmp_path / "kept", run)
-    _, tensors = load(store.model(run.id).read_bytes())
+    _, tensors = read_models(store.model(run.id).read_bytes())
     assert {name.partition("/")[0] for name in tensors} == {"0", "1", "frozen"}
-    module = fl.load_model(store.path, run)
-    frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+    module = fl.load_model(store.path, run).module
+    named = (*module.named_parameters(), *module.named_buffers())
+    frozen = {name: value for name, value in named if not value.requires_grad}
     assert frozen and all(
         torch.equal(p, tensors[f"frozen/{n}"]) for n, p in frozen.items()
     )
@@ -92,7 +94,7 @@ def test_a_run_is_named_by_itself_by_its_id_or_by_labels(
     run, other = (tiny.replace(keep="last", seed=seed) for seed in (0, 5))
     store = folder_of(tmp_path / "kept", run, other)
     weights = [
-        fl.load_model(where, which).state_dict()["1.weight"]
+        fl.load_model(where, which).module.state_dict()["1.weight"]
         for where, which in (
             (store.path, run),
             (str(store.path), run.id),

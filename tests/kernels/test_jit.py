@@ -30,48 +30,41 @@ def doubled(file: Path, **env: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew(
+def test_a_loop_is_kept_on_disk_or_compiled_anew_where_it_is_damaged_or_cannot_be_kept(
     tmp_path: Path,
 ) -> None:
-    file = tmp_path / "loop.py"
+    file, kept = tmp_path / "loop.py", tmp_path / "kept"
     file.write_text(LOOP)
-    values, kept = ["42", "1.0"], str(tmp_path / "kept")
-    assert doubled(file, NUMBA_CACHE_DIR=kept)[:2] == values
-    assert doubled(file, NUMBA_CACHE_DIR=kept)[3] == "2"
+    values = ["42", "1.0"]
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == values
+    index, *_ = kept.glob("**/*.nbi")
+    index.write_bytes(b"")
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == values
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[3] == "2"
     (tmp_path / "__pycache__").write_text("not a folder")
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null")
     assert doubled(file, **nowhere) == [*values, "None", "0"]
 
 
-def test_a_loop_on_disk_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
-    file, kept = tmp_path / "loop.py", tmp_path / "kept"
-    file.write_text(LOOP)
-    doubled(file, NUMBA_CACHE_DIR=str(kept))
-    index, *_ = kept.glob("**/*.nbi")
-    index.write_bytes(b"")
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == ["42", "1.0"]
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[3] == "2"
-
-
+@pytest.mark.acceptance
 def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
     file, env = (
         tmp_path / "loop.py",
         {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")},
     )
     file.write_text(
-        LOOP.replace("print(double(21), double(0.5)", "print(double(eval(input()))")
+        LOOP.replace("double(21), double(0.5)", "*map(double, eval(input()))")
     )
     command, env["PYTHONPATH"] = [sys.executable, str(file)], str(ROOT)
-    for hits in ("0", "1"):
-        both = [
-            subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1)
-            for _ in range(2)
-        ]
-        out = [
-            p.communicate(x)[0].split()
-            for p, x in zip(both, ("21", "0.5"), strict=True)
-        ]
-        assert [(o[0], o[2]) for o in out] == [("42", hits), ("1.0", hits)]
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1)
+
+    both = [started(), started()]
+    out = [p.communicate(x)[0] for p, x in zip(both, ("[21]", "[0.5]"), strict=True)]
+    assert [(o.split()[0], o.split()[2]) for o in out] == [("42", "0"), ("1.0", "0")]
+    later = started().communicate("[21, 0.5]")[0].split()
+    assert later[:2] == ["42", "1.0"] and later[3] == "2"
 
 
 @pytest.mark.parametrize("part", ["_cache", "_cache_file", *jit.CACHE_PARTS])
@@ -101,6 +94,6 @@ def test_without_the_private_parts_of_numba_loops_are_compiled_but_not_kept(
 
 
 def test_the_private_parts_are_there() -> None:
-    from raysafl.kernels.sums import add_row
+    from raysafl.kernels.sums import add_rows
 
-    assert jit._find_cache(add_row) is not None
+    assert jit._find_cache(add_rows) is not None

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from raysafl import CNN, Key
+from raysafl import CNN
+from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 from raysafl.models.fused_pooling import PooledSequential, fuse_pooling
 

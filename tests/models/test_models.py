@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from raysafl import CNN, MLP, Key, Logistic, Model
+from raysafl import CNN, MLP, Logistic, Model
+from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 
 

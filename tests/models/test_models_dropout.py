@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysafl import Dropout, Model
-from raysafl.models import FlatModel
+from raysafl import Model
+from raysafl.models import Dropout, FlatModel
 from raysafl.models.dropout import RandomWords, drawing_from
 
 SEEDS = torch.randint(2**62, (4,), generator=torch.Generator().manual_seed(0))

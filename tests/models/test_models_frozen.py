@@ -1,14 +1,15 @@
-"""Parameters with requires_grad=False: constants that are no part of the flat vector."""
+"""Constants that are no part of the flat vector: frozen parameters, and buffers."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.frozen import Backbone, FrozenBias, plain_module
+from helpers.frozen import Backbone, FrozenBias, Masked, plain_module
 from torch import Tensor, nn
 
-from raysafl import CNN, Key, Model
+from raysafl import CNN, Model
+from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 
 SHAPE = (1, 8, 8)
@@ -86,6 +87,7 @@ def test_the_flat_vector_holds_the_trainable_parameters_only() -> None:
     [
         (Backbone(), SHAPE),
         (FrozenBias(), SHAPE),
+        (Masked(), SHAPE),
         (Case(case="tied"), SHAPE),
         (Case(case="embedded"), (6,)),
     ],
@@ -137,9 +139,53 @@ def test_a_model_without_anything_to_train_is_refused(case: str) -> None:
 def test_frozen_parameters_that_change_from_build_to_build_are_refused() -> None:
     with pytest.raises(ValueError) as caught:
         FlatModel(Case(case="numpy"), SHAPE, 4)
-    assert "frozen parameters (1.weight) other values at each build" in str(
+    assert "frozen parameters or buffers (1.weight) other values at each build" in str(
         caught.value
     )
+
+
+def test_buffers_that_training_does_not_change_are_constants() -> None:
+    torch.rand(3)
+    before = torch.random.get_rng_state()
+    flat = FlatModel(Masked(), SHAPE, 4)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert flat.num_parameters == (64 + 1) * 4
+    assert list(flat.frozen) == ["mask", "factor"]
+    assert flat.key == FlatModel(Masked(), SHAPE, 4).key
+    given = torch.full((64,), 2.0)
+    flat.load_frozen({"factor": given})
+    assert torch.equal(flat.frozen["factor"], given)
+    assert flat.key != FlatModel(Masked(), SHAPE, 4).key
+
+
+class Counting(nn.Module):
+    """A layer, on numbers or on tokens, with a buffer that changes in train mode."""
+
+    def __init__(self, tokens: bool) -> None:
+        super().__init__()
+        self.first = nn.Embedding(4, 2) if tokens else nn.Linear(64, 2)
+        self.head = nn.Linear(2, 4)
+        self.register_buffer("passes", torch.tensor(0))
+        self.register_buffer("constant", torch.tensor(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.passes = self.passes + self.constant
+        hidden_BD = self.first(x)
+        out: Tensor = self.head(hidden_BD.mean(1) if hidden_BD.ndim == 3 else hidden_BD)
+        return out
+
+
+@pytest.mark.parametrize("tokens", [False, True], ids=["numbers", "tokens"])
+def test_a_buffer_that_training_changes_is_refused_by_its_name(tokens: bool) -> None:
+    class Counted(Model):
+        def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+            return Counting(tokens)
+
+    with pytest.raises(
+        ValueError, match=r"Counted holds buffers \(passes\) that train"
+    ):
+        FlatModel(Counted(), (64,), 4)
 
 
 def test_a_module_that_the_user_keeps_stays_trainable() -> None:

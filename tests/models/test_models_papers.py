@@ -3,24 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from helpers.evaluation import evaluated
+from helpers.tasks import Task, Trainer
 from torch import Tensor, nn
 
-from raysafl import (
-    CNN,
+from raysafl import LocalTraining, Model
+from raysafl.algorithms import Key
+from raysafl.data import Dataset, Samples
+from raysafl.models import (
     CharLSTM,
-    Dataset,
     FastCifarNet,
     FastFashionNet,
+    FlatModel,
     FslCifarNet,
     FslEmnistNet,
-    Key,
-    LocalTraining,
-    Model,
-    Samples,
 )
-from raysafl.core.work import Task
-from raysafl.models import FlatModel
-from raysafl.training.trainer import LocalTrainer
 
 Row = tuple[str, tuple[int, ...], int]
 
@@ -93,29 +90,45 @@ def test_fsls_networks_start_as_keras_does_or_as_torch_does(
         (
             FastFashionNet(),
             (1, 28, 28),
-            "Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d Flatten Linear ReLU Linear",
-            (9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 49 + 1) * 128 + (128 + 1) * 10,
+            "Conv2d ReLU Conv2d ReLU MaxPool2d Dropout(0.25) Flatten Linear ReLU "
+            "Dropout(0.5) Linear",
+            1_206_590,
         ),
         (
             FastCifarNet(),
             (3, 32, 32),
             "Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d "
-            "Flatten Linear ReLU Linear",
-            (27 + 1) * 64
-            + (64 * 9 + 1) * 128
-            + (128 * 9 + 1) * 256
-            + (256 * 16 + 1) * 256
-            + (256 + 1) * 10,
+            "Flatten Dropout(0.25) Linear ReLU Dropout(0.25) Linear",
+            541_094,
         ),
     ],
     ids=["Fashion-MNIST", "CIFAR-10"],
 )
-def test_fasts_networks_have_the_layers_of_appendix_b(
-    model: CNN, shape: tuple[int, ...], kinds: str, size: int
+def test_fasts_networks_have_the_layers_and_sizes_of_the_authors_code(
+    model: Model, shape: tuple[int, ...], kinds: str, size: int
 ) -> None:
-    net = model.build(shape, 10)
-    assert " ".join(type(layer).__name__ for layer in net.children()) == kinds
+    names = [
+        f"Dropout({layer.p})" if isinstance(layer, nn.Dropout) else type(layer).__name__
+        for layer in model.build(shape, 10).children()
+    ]
+    assert " ".join(names) == kinds
     assert FlatModel(model, shape, 10).num_parameters == size
+
+
+def test_outputs_of_no_class_take_part_in_the_loss_and_are_never_right() -> None:
+    flat = FlatModel(FastFashionNet(channels=[2], hidden=4), (1, 8, 8), 10)
+    dataset = images((1, 8, 8), 10)
+    everything = np.arange(len(dataset.train))
+    local = Trainer(flat, dataset, lambda r, client: everything)
+    w_P = flat.init(Key(0))
+    x_B, y_B = local.inputs.at(torch.arange(8))
+    logits_B = flat.logits(w_P, x_B)
+    assert logits_B.shape == (8, 62)
+    (measured,) = evaluated(local.evaluator, w_P[None])
+    expected = nn.functional.cross_entropy(logits_B, y_B)
+    assert measured["loss"] == pytest.approx(float(expected), rel=1e-5)
+    right = (logits_B.argmax(1) == y_B).double().mean()
+    assert measured["accuracy"] == pytest.approx(float(right))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +147,7 @@ def test_one_local_step_moves_every_layer(
     model: Model, shape: tuple[int, ...], classes: int
 ) -> None:
     flat = FlatModel(model, shape, classes)
-    assert flat.has_dropout == isinstance(model, FslEmnistNet | FslCifarNet)
+    assert flat.has_dropout
     update, _ = one_round(
         flat, images(shape, classes), LocalTraining(lr=0.1, batch_size=8, steps=1)
     )
@@ -153,10 +166,10 @@ def images(shape: tuple[int, ...], classes: int) -> Dataset:
 
 def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
     everything = np.arange(len(dataset.train))
-    local = LocalTrainer(flat, dataset, lambda r, client: everything)
+    local = Trainer(flat, dataset, lambda r, client: everything)
     task = Task(0, 0, flat.init(Key(0)), sgd, 0, 0, 1, None, 0.0)
     update = local.train([task])
-    (measured,) = local.evaluator.evaluate((task.w_P - update.delta_MP[0])[None])
+    (measured,) = evaluated(local.evaluator, (task.w_P - update.delta_MP[0])[None])
     return update, measured
 
 
@@ -165,6 +178,7 @@ def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
     [
         (FslEmnistNet(), "FslEmnistNet needs images of at least 4 pixels"),
         (FslCifarNet(), "FslCifarNet needs images of at least 4 pixels"),
+        (FastFashionNet(), "FastFashionNet needs images of at least 6 pixels"),
         (
             FastCifarNet(),
             "FastCifarNet with 3 poolings needs images of at least 8 pixels",
@@ -188,6 +202,7 @@ def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
     flat = FlatModel(CharLSTM(), (80,), 90)
     lstm = 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2)
     assert flat.num_parameters == 90 * 8 + lstm + (256 + 1) * 90
+    assert FlatModel(CharLSTM(), (80,), 65).num_parameters == 819_920
     assert flat.has_dropout and flat.is_recurrent
     tokens = torch.randint(90, (3, 80), generator=torch.Generator().manual_seed(0))
     w_P = flat.init(Key(0))
@@ -197,7 +212,7 @@ def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
 
 
 def test_the_char_lstm_learns_a_text_that_repeats() -> None:
-    flat = FlatModel(CharLSTM(hidden=24, dropout=0.2), (10,), 6)
+    flat = FlatModel(CharLSTM(hidden=24, dropout=0.2, vocabulary=6), (10,), 6)
     sgd = LocalTraining(lr=0.02, batch_size=16, steps=80, optimizer="adam")
     update, measured = one_round(flat, text(6, 10, 48), sgd)
     assert all(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from raysafl import Classification, Objective, mean_of
+from raysafl import Objective
 from raysafl.core.objective import Metric
-from raysafl.objectives import has_plain_losses, is_plain
+from raysafl.objectives import Classification, has_plain_losses, is_plain, mean_of
 
 CLASSES = 8
 OUTPUTS = torch.randn(40, CLASSES, generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raysafl import NextToken
+from raysafl.objectives import NextToken
 
 RNG = torch.Generator().manual_seed(0)
 OUTPUTS = torch.randn(6, 5, 9, generator=RNG)

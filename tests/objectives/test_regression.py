@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 from torch import Tensor
 
-from raysafl import Regression
+from raysafl.objectives import Regression
 
 
 def value(name: str, outputs: Tensor, targets: Tensor) -> float:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl import Absent, Federation, Key, Participation, Run, Uniform
+from raysafl import Absent, Federation, Participation, Run, Uniform
+from raysafl.algorithms import Key
 
 ROUNDS = 4000
 

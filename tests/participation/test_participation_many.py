@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
-    Absent,
+from raysafl import Absent, Participation, Uniform
+from raysafl.algorithms import Key
+from raysafl.participation import (
     Arbitrary,
     ArbitraryRates,
     Bernoulli,
     Beta,
     Cyclic,
-    Key,
     Markov,
-    Participation,
     ScipyDistribution,
-    Uniform,
 )
 from raysafl.participation.arbitrary import masses, rates
 from raysafl.participation.sampling import at_most, come, weighted

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl import (
-    Absent,
+from raysafl import Absent, Participation, Snapshot, Uniform
+from raysafl.algorithms import Key
+from raysafl.participation import (
     Arbitrary,
     ArbitraryRates,
     Bernoulli,
@@ -21,12 +22,8 @@ from raysafl import (
     Cyclic,
     Full,
     Gamma,
-    Key,
     Markov,
-    Participation,
     ScipyDistribution,
-    Snapshot,
-    Uniform,
     Weibull,
 )
 from raysafl.participation.distributions import Distribution

@@ -10,18 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl import (
-    SAFARI,
-    Arbitrary,
-    Beta,
-    FedAvg,
-    Key,
-    Markov,
-    Participation,
-    Run,
-    Snapshot,
-    Uniform,
-)
+from raysafl import SAFARI, FedAvg, Participation, Run, Snapshot, Uniform
+from raysafl.algorithms import Key
+from raysafl.participation import Arbitrary, Beta, Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 import raysafl as fl
-from raysafl import Key, Participation, Run, Snapshot, Trace, Uniform
+from raysafl import Participation, Run, Snapshot, Uniform
+from raysafl.algorithms import Key
+from raysafl.participation import Trace
 from raysafl.participation.trace import intervals
 from raysafl.sweep.prepare import prepare
 
@@ -195,7 +197,7 @@ def test_a_trace_of_names_inside_another_policy_is_told_them_too(
 
 def test_users_are_named_by_their_numbers(tmp_path: Path, tiny: Run) -> None:
     data = fl.Federation(
-        dataset=fl.Synthetic(users=9), clients=5, partition=fl.ByUser()
+        dataset=fl.data.Synthetic(users=9), clients=5, partition=fl.data.ByUser()
     )
     dataset = data.load()
     names = data.client_names(dataset, data.split(dataset, 0))

@@ -122,6 +122,7 @@ def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -
     assert "Nothing: every replicate finished." in page.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_partial_sweep_says_what_is_missing_failed_and_diverged(copy: Store) -> None:
     runs = copy.runs()
     gone, bad = runs["run_id"].unique()[:2]
@@ -144,6 +145,7 @@ def test_a_sweep_without_a_run_has_a_page(copy: Store) -> None:
     assert "0 of 8" in Page((copy.path / "report.html").read_text()).text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_printed_numbers_have_verdicts_and_claims_their_section(copy: Store) -> None:
     manifest = copy.manifest()
     paper = [Printed(labels={"s": 4, "p": 1}, mean=5.0, std=0.1)]  # of both methods
@@ -151,9 +153,11 @@ def test_printed_numbers_have_verdicts_and_claims_their_section(copy: Store) -> 
         text="SAFARI is better",
         order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}],
     )
-    table = manifest.table.replace(paper=paper, source="a paper")
+    table = manifest.table.replace(source="a paper")
     copy.write_manifest(
-        manifest.replace(table=table, claims=[claim], notes="# Why\n<script>x")
+        manifest.replace(
+            table=table, paper=paper, claims=[claim], notes="# Why\n<script>x"
+        )
     )
     write_report(copy)
     page = Page((copy.path / "report.html").read_text())
@@ -182,6 +186,7 @@ def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> 
     assert all(name in page.text for name in names)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_command_reports_each_sweep_and_compares_them(
     copy: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

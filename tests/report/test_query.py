@@ -49,8 +49,18 @@ def compacted_results(
     return folder
 
 
-@pytest.mark.parametrize("form", ["real_results", "compacted_results"])
-@pytest.mark.parametrize("number", range(1, 11))
+# By default the questions are asked of the two forms of a folder in turn.
+@pytest.mark.parametrize(
+    ("number", "form"),
+    [
+        pytest.param(
+            *(number, form),
+            marks=[pytest.mark.acceptance] if (number + k) % 2 else [],
+        )
+        for number in range(1, 11)
+        for k, form in enumerate(["real_results", "compacted_results"])
+    ],
+)
 def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
     number: int,
     form: str,
@@ -246,6 +256,8 @@ def test_a_folder_in_the_query_s_place_and_one_without_a_sweep_are_told(
     monkeypatch.chdir(real_results.parent)
     with pytest.raises(ValueError, match="the query comes first, '' for all"):
         results([real_results], "results")
+    with pytest.raises(ValueError, match="the query comes first, '' for all"):
+        results([Path("final > 0.5")], "results")
     with pytest.raises(ValueError, match="holds no sweep"):
         results([tmp_path])
 

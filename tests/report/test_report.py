@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
+from raysafl.core.text import duration
 from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.curves import curve_of_run, curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.pages.origin import duration
 from raysafl.report.pages.screen import screen
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
@@ -249,7 +249,7 @@ def printed(algorithm: str, mean: float, **labels: Label) -> Printed:
 
 
 def test_the_difference_is_ours_minus_the_papers() -> None:
-    sweep = manifest(table={"paper": [printed("FedAvg", 58.5, s=0, p=0.1)]})
+    sweep = manifest(paper=[printed("FedAvg", 58.5, s=0, p=0.1)])
     runs = runs_of(sweep)
     entries = compare(aggregate(runs, sweep), sweep)
     assert entries["diff.final"].iloc[0] == pytest.approx(1.5)
@@ -267,14 +267,14 @@ def test_the_difference_is_ours_minus_the_papers() -> None:
 def test_a_printed_number_with_fewer_labels_stands_in_every_entry_that_has_them() -> (
     None
 ):
-    sweep = manifest(table={"paper": [printed("FedAvg", 50.0, p=0.1)]})
+    sweep = manifest(paper=[printed("FedAvg", 50.0, p=0.1)])
     entries = compare(aggregate(runs_of(sweep), sweep), sweep)
     assert entries["paper.mean"].notna().tolist() == [True, False, True] + [False] * 5
 
 
 def test_a_printed_number_finds_its_entry_in_spite_of_rounding() -> None:
     paper = [Printed(labels={"p": 0.3}, mean=50)]
-    sweep = manifest({"p": [0.1 + 0.2]}, table={"paper": paper})
+    sweep = manifest({"p": [0.1 + 0.2]}, paper=paper)
     assert compare(aggregate(runs_of(sweep), sweep), sweep)["paper.mean"].tolist() == [
         50
     ]
@@ -282,7 +282,7 @@ def test_a_printed_number_finds_its_entry_in_spite_of_rounding() -> None:
 
 def test_the_best_statistic_is_told_for_each_method() -> None:
     paper = [printed("FedAvg", 60.1), printed("SAFARI", 61.9)]  # ours: 60, 61, 62, 63
-    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table={"paper": paper})
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, paper=paper)
     runs = runs_of(sweep)
     found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
     best = found[found["best"]].set_index("group")
@@ -301,7 +301,7 @@ def test_the_best_statistic_is_told_for_each_method() -> None:
 
 def test_a_statistic_that_few_entries_have_does_not_win_over_all_entries() -> None:
     paper = [printed("FedAvg", 70.0), printed("SAFARI", 63.0)]
-    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table={"paper": paper})
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, paper=paper)
     runs = runs_of(sweep)
     runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
     found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
@@ -313,7 +313,7 @@ def test_a_statistic_that_few_entries_have_does_not_win_over_all_entries() -> No
 
 
 def test_printed_numbers_without_a_entry_are_listed() -> None:
-    sweep = manifest(table={"paper": [printed("MIFA", 40.0)]})
+    sweep = manifest(paper=[printed("MIFA", 40.0)])
     assert "- algorithm = MIFA: 40.00 ± 0.24" in markdown(runs_of(sweep), sweep)
 
 
@@ -323,7 +323,7 @@ def test_printed_numbers_without_a_entry_are_listed() -> None:
 def test_the_tables_have_a_row_per_place_and_a_row_per_entry() -> None:
     sweep = manifest()
     text = markdown(runs_of(sweep), sweep)
-    pivot = text.split("## All entries")[0]
+    pivot = text.split("## Table")[1].split("## All entries")[0]
     assert len([line for line in pivot.splitlines() if line.startswith("|")]) == 2 + 4
     assert len(section(text, "All entries")) == 2 + 8
     assert "| algorithm | s | p = 0.1 | p = 1 |" in text
@@ -403,17 +403,52 @@ def test_durations_read_well(seconds: float, words: str) -> None:
 
 def test_the_screen_fits_into_a_hundred_columns() -> None:
     paper = [printed("FedAvg", 58.5)]
-    sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]}, table={"paper": paper})
+    sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]}, paper=paper)
     lines = as_shown(sweep, runs_of(sweep)).splitlines()
     assert max(map(len, lines)) <= 100
-    assert any("p = 0.1" in line and "p = 0.3" in line for line in lines)
+    assert any("0.1 " in line and "0.2 " in line and "0.3 " in line for line in lines)
+    assert sum("p →" in line for line in lines) == 1 and "p =" not in "".join(lines)
     assert sum("paper 58.50 ± 0.24" in line for line in lines) == 2
 
 
-def test_a_screen_too_narrow_for_the_table_has_one_line_per_entry() -> None:
+def test_a_table_wider_than_the_screen_is_divided_into_tables_of_some_columns() -> None:
     sweep = manifest(AXES | {"p": [i / 16 for i in range(16)]})
     shown = as_shown(sweep, runs_of(sweep))
-    assert shown.count("60.00 ± 10.00") == 64 and "p = " not in shown
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert shown.count("60.00 ± 10.00") == 64 and max(map(len, lines)) <= 100
+    # Each of 16 columns has its label, each part of the table its heading; 64 entries take
+    # fewer lines than there are entries.
+    heads = " ".join(line for line in lines if "0.3125" in line or "0.9375" in line)
+    assert "0.9375" in heads and 1 < shown.count("p →") < 5 and len(lines) < 45
+
+
+def test_digits_and_spreads_of_a_column_stand_one_below_the_other() -> None:
+    sweep = manifest(AXES, table={"scale": 1.0, "unit": ""})
+    runs = runs_of(sweep)
+    runs.loc[runs.index[0], "final"] += 0.02418
+    lines = as_shown(sweep, runs).splitlines()
+    rows = [line for line in lines if "±" in line and "mean" not in line]
+    assert len({line.rindex("±") for line in rows}) == 1 < len(rows)
+    assert {
+        len(word.partition(".")[2]) for r in rows for word in r.split() if "." in word
+    } == {4}
+
+
+def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> None:
+    sweep = manifest(AXES)
+    runs = runs_of(sweep).assign(chance=0.1)
+    first, second = (entry.run_id for entry in sweep.entries[:2])
+    runs.loc[runs["run_id"] == first, ["final", "last5"]] = 0.12
+    lost = runs.index[runs["run_id"] == second][0]
+    runs.loc[lost, "status"] = "diverged"
+    for text in (as_shown(sweep, runs), markdown(runs, sweep)):
+        plain = " ".join(text.replace("`", "").split())
+        assert plain.count("† 12.00 ±") == 1
+        assert "† not learnt: its last5 has come less than 10 % of the way" in plain
+        assert "others are diverged" in plain
+    # Without a level of chance, nothing is marked.
+    unknown = as_shown(sweep, runs.assign(chance=math.nan, status="finished"))
+    assert "†" not in unknown and "[3 of 5]" not in unknown
 
 
 def test_labels_in_square_brackets_reach_the_screen() -> None:

@@ -5,21 +5,27 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION, carried_out
 from rich.console import Console
 
-from raysafl import Sweep
+from raysafl import Sweep, Table
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.pareto import front
 from raysafl.report.figures.curves import Quantity, curve_of_run, curves
 from raysafl.report.pages.screen import screen
-from raysafl.report.query import results, why_nothing
+from raysafl.report.query import as_table, results, why_nothing
 from raysafl.report.write import write_report
 from raysafl.storage.rows import ROUNDS
-from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
-from raysafl.tracking.metrics import digest, final_statistics, read_runs
+from raysafl.tracking.metrics import Reading, final_statistics, read_runs
+
+
+def digest(rows: pd.DataFrame) -> str:
+    """The fingerprint of a run's rows up to round 5."""
+    return Reading(rows, None, rows, {}).digest(5)
 
 
 def reported(path: Path, sweep: Sweep) -> Store:
@@ -62,10 +68,16 @@ def test_a_report_of_regressions_shows_errors_and_no_accuracy(
     assert "accuracy" not in text
     assert "Test mae (mean absolute error" in text and "final_rmse" in text
     # No column and no entry is empty.
-    entries = table.split("## Methods")[0].replace("± 95%", "")
+    entries = table.split("## Table")[1].split("## Methods")[0].replace("± 95%", "")
     assert "– |" not in entries and "%" not in entries  # noqa: RUF001
     first = regressions.runs().query("`label.method` == 'mse' and `label.lr` == 0.05")
-    expected = f"{first['final_mae'].mean():.4g} ± {first['final_mae'].std():.4g}"
+    numbers = re.findall(r"(\d+\.(\d+)) ± (\d+\.(\d+))", table.split("## All")[0])
+    decimals = {len(part) for found in numbers for part in found[1::2]}
+    assert len(decimals) == 1 and numbers
+    mean, std = (
+        round(getattr(first["final_mae"], k)(), *decimals) for k in ("mean", "std")
+    )
+    expected = f"{mean:.{max(decimals)}f} ± {std:.{max(decimals)}f}"
     assert expected in table and expected in page
 
 
@@ -127,6 +139,69 @@ def test_results_show_what_runs_are_judged_by(
     assert "final_f1_std" in results([classifiers.path], columns=["final_f1_std"])
 
 
+def test_runs_without_accuracy_have_no_columns_of_accuracies(
+    regressions: Store, classifiers: Store
+) -> None:
+    def empty(store: Store) -> set[str]:
+        numbers = store.runs().select_dtypes("number")
+        return set(numbers.columns[numbers.isna().all()])
+
+    assert empty(regressions) == set()
+    assert not {"final", "rounds_to_90", "rise_time", "chance"} & set(
+        regressions.runs()
+    )
+    # Of classifications, what no run has reached stays.
+    assert {"final", "rounds_to_95", "chance"} <= set(classifiers.runs())
+    with pytest.raises(ValueError, match="no column 'final': did you mean 'final_"):
+        results([regressions.path], sort="final")
+
+
+def test_rounds_until_any_metric_is_at_a_value_count_in_the_direction_that_is_better(
+    regressions: Store,
+) -> None:
+    rounds = regressions.rounds().sort_values("round")
+    curves_of_run = [
+        own["test_mae"] for _, own in rounds.groupby(["run_id", "replicate"])
+    ]
+    # Between the first and the last value of most replicates.
+    limit = round(
+        float(np.median([(c.iloc[0] + c.iloc[-1]) / 2 for c in curves_of_run])), 3
+    )
+    name = f"rounds_to_mae_{limit}"
+    found = make_runs_table(regressions, named=[name, "rounds_to_mae_-1"])
+    assert found[name].notna().any() and found["rounds_to_mae_-1"].isna().all()
+    for _, row in found.iterrows():
+        own = rounds.query("run_id == @row.run_id and replicate == @row.replicate")
+        below = own.loc[own["test_mae"] <= limit, "round"]
+        expected = below.min() + 1 if len(below) else np.nan
+        assert row[name] == pytest.approx(expected, nan_ok=True)
+    shown = results([regressions.path], sort=name, ascending=True)
+    assert shown[name].dropna().is_monotonic_increasing and len(shown) == 4
+
+
+def test_a_table_may_show_the_rounds_until_a_metric_is_at_a_value() -> None:
+    runs = {("a",): REGRESSION}
+    table = Table(rows=["what"], statistic="rounds_to_mae_0.4", unit="rounds")
+    manifest = Sweep("s", runs, axes=("what",), table=table).manifest()
+    known = manifest.statistic("rounds_to_mae_0.4")
+    assert known is not None and not known.higher_is_better and not known.is_fraction
+    assert known.meaning.endswith("is at 0.4 or better") and manifest.table.scale == 1
+    with pytest.raises(ValueError, match="there is no statistic 'rounds_to_r3_"):
+        Sweep(
+            "s",
+            runs,
+            axes=("what",),
+            table=Table(rows=[], statistic="rounds_to_r3_0.4"),
+        )
+
+
+def test_the_footer_of_results_speaks_of_fractions_only_if_it_shows_some(
+    regressions: Store, classifiers: Store
+) -> None:
+    assert "fractions" not in str(as_table(results([regressions.path])).caption)
+    assert "fractions" in str(as_table(results([classifiers.path])).caption)
+
+
 def test_a_query_finds_what_the_tables_show_and_says_why_it_finds_nothing(
     real_results: Path,
 ) -> None:
@@ -166,8 +241,8 @@ def test_the_fingerprint_of_a_run_without_further_columns_stays(
     rows = classifiers.rounds().drop(columns="test_confusion")
     plain = rows[rows["run_id"] == PLAIN.id]
     alone = classifiers.rounds({PLAIN.id})[ROUNDS.names]
-    assert digest(plain, 5) == digest(alone, 5)
+    assert digest(plain) == digest(alone)
     detailed = rows[rows["run_id"] == DETAILED.id]
     edited = detailed.assign(test_f1=detailed["test_f1"] + 0.5)
-    assert digest(detailed, 5) != digest(edited, 5)
+    assert digest(detailed) != digest(edited)
     assert set(final_statistics(alone)) == {PLAIN.id}

@@ -1,7 +1,6 @@
 """What a report says of a paper: claims, improvements over a baseline, readings, more numbers."""
 
 import io
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 from helpers.reports import markdown
 from rich.console import Console
+from rich.table import Table as Screen
 
 from raysafl import Claim, Run, Sweep, Table
 from raysafl.report.analysis.baseline import improvements
@@ -264,7 +264,7 @@ def test_a_table_has_its_distance_beside_the_printed_spread(sweep: Sweep) -> Non
     row = "| 0 | 1 | 2 | 50.50 ± 0.71 | 6.35 | 52.00 ± 0.30 | -1.50 ± 11.00 | -1.73 | inside |"
     assert row in text
 
-    without = manifest.replace(table=table.replace(paper=[]))
+    without = manifest.replace(paper=[])
     assert "Distance" not in markdown(runs, without)
 
 
@@ -295,7 +295,8 @@ def test_a_table_of_improvements_says_so(sweep: Sweep, tmp_path: Path) -> None:
     text = markdown(runs_of(manifest), manifest)
     assert "minus that of the same seed's n0 = 0" in text
     assert "| 50 | 10.00 ± 0.00 | 1.00 ± 0.00 |" in text and "\n| 0 |" not in text
-    assert screen(runs_of(manifest), manifest).row_count == 2
+    (table,) = screen(runs_of(manifest), manifest).renderables
+    assert isinstance(table, Screen) and table.row_count == 2
     store = Store(tmp_path)
     store.create()
     store.write_manifest(manifest)
@@ -304,7 +305,7 @@ def test_a_table_of_improvements_says_so(sweep: Sweep, tmp_path: Path) -> None:
 
 def test_a_sweep_over_one_axis_takes_plain_labels(tiny: Run) -> None:
     sweep = Sweep("x", {1: tiny}, axes=("a",), paper={1: (50.0, None)})
-    (printed,) = sweep.manifest().table.paper
+    (printed,) = sweep.manifest().paper
     assert printed.labels == {"a": 1}
 
 
@@ -343,19 +344,6 @@ def test_smaller_runs_are_never_laid_beside_printed_numbers(
             assert word not in text.split("## Methods")[0], word
         assert "61.25" not in shown_on_screen(runs, manifest)
     assert "paper 61.25" in shown_on_screen(runs_of(at_scale), at_scale)
-
-
-def test_an_older_folder_of_smaller_runs_is_read_without_printed_numbers(
-    sweep: Sweep, tmp_path: Path
-) -> None:
-    paper = [{"kind": "Printed", "labels": {"n0": 50, "p": 1}, "mean": 61.25}]
-    written = json.loads(sweep.manifest().to_json())
-    written["table"]["paper"], written["scale"] = paper, "small"
-    (tmp_path / "manifest.json").write_text(json.dumps(written))
-    assert Store(tmp_path).manifest().table.paper == []
-    written["scale"] = "paper"
-    (tmp_path / "manifest.json").write_text(json.dumps(written))
-    assert [p.mean for p in Store(tmp_path).manifest().table.paper] == [61.25]
 
 
 def shown_on_screen(runs: pd.DataFrame, manifest: Manifest) -> str:

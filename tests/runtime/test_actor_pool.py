@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,15 @@ import pytest
 import ray
 import ray.cloudpickle
 import torch
-from conftest import kill_actor
+from helpers.actors import kill_actor
+from helpers.evaluation import scored
 from rich.console import Console
 from torch import Tensor, nn
 
 from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
+from raysafl.cluster import actors as of_ray
+from raysafl.cluster.actors import Actors, LostActorsError
 from raysafl.core.problem import Dataset
-from raysafl.runtime import actor_pool
-from raysafl.runtime.actor_pool import ActorPool, LostActorsError
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.simulation import Simulation
@@ -38,7 +40,7 @@ class Dies(nn.Flatten):
 
     def forward(self, x: Tensor) -> Tensor:
         context = ray.get_runtime_context()
-        if context.get_actor_id() and context.get_task_name() == "Clients.train":
+        if context.get_actor_id() and context.get_task_name() == "train":
             self.steps += 1
             if self.steps == 3 and self._takes_a_death():
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -118,15 +120,13 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
     try:
         work, *_ = host_pack(pool, setup_of(tiny, dataset, "auto"))
         w = {cell: work.init(cell) for cell in (0, 1)}
-        before = work.evaluate(w)
-        first, second = pool.actors
-        kill_actor(first)
-        assert work.evaluate(w) == before
-        assert pool.actors[0] is not first and pool.actors[1] is second
-        assert pool.ready() == [("cpu", "fused")]  # of the new one
-        kill_actor(second)  # while nothing is asked: noticed by the next configure
-        pool.configure(setup_of(tiny, dataset, "loop"))
-        assert pool.ready() == [("cpu", "loop")] * 2
+        before = scored(work, w)
+        kill_actor(pool.handles[0])
+        assert scored(work, w) == before
+        kill_actor(pool.handles[1])  # while nothing is asked: the next pack needs it
+        work, *what = host_pack(pool, setup_of(tiny, dataset, "loop"))
+        assert what == ["cpu", "loop"]
+        assert scored(work, w) == before
     finally:
         pool.kill()
 
@@ -136,31 +136,46 @@ def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
     tiny: Run, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        LostActorsError, match=r"to train was lost 4 times: .*died|exit"
+        LostActorsError, match=r"to train was lost, and so it was in 3 further tries"
     ):
         play(deadly(tiny, tmp_path / "deaths", 100), 1, "loop")
     assert len(list((tmp_path / "deaths").iterdir())) == 4
 
 
-class Stillborn:
-    """Dies when it is configured."""
+class Stops:
+    """Stops its process, as a debugger does, at the calls that ask for it."""
 
     def __init__(self, threads: int) -> None: ...
 
-    def configure(self, setup: PackSetup) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def call(self, stop: Path | None) -> str:
+        """Leave the process in a file, and stop, if there is no such file yet."""
+        if stop is not None and not stop.exists():
+            stop.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return "done"
 
 
 @pytest.mark.acceptance
-def test_an_actor_that_never_starts_is_given_up_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("shares", [1, 2, 4])
+def test_an_actor_that_is_late_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: int
 ) -> None:
-    monkeypatch.setattr(actor_pool, "RETRIES", 1)
-    pool = ActorPool(Stillborn, Hardware(cpus=0.1))
-    pool.configure(None)
-    with pytest.raises(LostActorsError, match="being started was lost 2 times"):
-        pool.ready()
-    pool.kill()
+    monkeypatch.setattr(of_ray, "LATE_SECONDS", 1.0)
+    pool = Actors(Stops, Hardware(actors=3, cpus=0.1))
+    assert pool.call("start", [(None,)] * 3) == ["done"] * 3
+    stopped = tmp_path / "stopped"
+    try:
+        asked = [(stopped,), *[(None,)] * (shares - 1)]
+        assert pool.call("work", asked) == ["done"] * shares
+        process = int(stopped.read_text())
+        begin = time.monotonic()
+        assert pool.call("work", [(None,)] * 3) == ["done"] * 3
+        assert time.monotonic() - begin < 1.0  # it is not asked
+        os.kill(process, signal.SIGCONT)
+        calls = [p for _ in range(20) for p in pool.call("work", [(None,)] * 3)]
+        assert calls == ["done"] * 60
+    finally:
+        pool.kill()
 
 
 @pytest.mark.acceptance
@@ -186,7 +201,7 @@ def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_
     }
     reason = by_fate.loc["deadly", "reason"].iloc[0]
     assert reason.startswith(
-        "LostActorsError: the client actor that was to train was lost 4 times"
+        "LostActorsError: the client actor that was to train was lost, and so it was in 3 further"
     )
     assert reason in said.getvalue() and len(list((tmp_path / "two").iterdir())) == 2
     rows = {name: Store(tmp_path / "s").rounds(run.id) for (name,), run in runs.items()}

@@ -8,69 +8,76 @@ import numpy as np
 import pytest
 import ray
 import torch
+from helpers.evaluation import scored
+from helpers.tasks import Task, columns
 
-from raysafl import MLP, LocalTraining, Regression, Run
-from raysafl.core.work import Task
+from raysafl import MLP, LocalTraining, Run
+from raysafl.core.work import TEST, Tasks, Training
+from raysafl.objectives import Regression
 from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.exact_mean import ShareResult
 from raysafl.runtime.in_process import Worker
-from raysafl.runtime.messages import (
-    LARGE,
-    PackSetup,
-    TaskMessage,
-    decode_reply,
-    encode_reply,
-)
-from raysafl.runtime.spans import TEST, Span
+from raysafl.runtime.messages import LARGE, SHARED, PackSetup, packed, unpacked
+from raysafl.training import ContinuedTraining
+
+LOCAL = LocalTraining(lr=0.1, batch_size=8, epochs=1)
 
 
-def test_a_message_arrives_as_it_was_sent() -> None:
-    local = LocalTraining(lr=0.1, batch_size=8, epochs=1)
-    w = [torch.arange(3.0), torch.ones(3)]
-    tasks = [
-        Task(0, 4, w[0], local, 7, 2, 1, None, 0.0),
-        Task(0, 5, w[0], local, 7, 2, 1, torch.tensor([1.0, 2.0, 3.0]), 0.5),
-        Task(1, 4, w[1], local, 8, 2, 3, torch.zeros(3), 0.0),
-    ]
-    message = TaskMessage(tasks, {0: 2})
-    header, *vectors = message.encode({})
-    # A start goes once, however many tasks have it.
-    assert list(map(len, vectors)) == [2 * 12, 2 * 12]
-    received = TaskMessage.decode(header, vectors, 3)
-    for task, original in zip(received.tasks, tasks, strict=True):
-        for value, expected in zip(task, original, strict=True):
-            same = (
-                torch.equal
-                if isinstance(expected, torch.Tensor)
-                else lambda a, b: a == b
-            )
-            assert same(value, expected)
-    assert received.counts == {0: 2} and message.num_reply_parts == 2
+def test_tasks_arrive_as_they_were_sent_with_the_vectors_that_they_need_alone() -> None:
+    w_P = torch.arange(3.0)
+    offset_MP = torch.eye(3)[:2]
+    adam = ContinuedTraining(lr=0.1, batch_size=8, steps=2, optimizer="adam")
+    moments_V = (torch.full((3,), 4.0), torch.full((3,), 5.0))
+    plain = Training(0, [4, 5], w_P, LOCAL, 7, 2, 1, offset_MP=offset_MP, prox=0.5)
+    goes_on = Training(1, [3], 2 * w_P, adam, 8, 2, 3, before=[9], moments=[moments_V])
+    mean = Training(2, [1, 0], 3 * offset_MP, LOCAL, 9, 2, 1, averaged=True)
+    whole = Tasks.of([plain, goes_on, mean._replace(weights=[0.5, 1.5])])
+    expected = {
+        1: ([[0, 1, 2]], [[0, 1, 0]], [-1], [0]),
+        2: ([[0, 2, 4]], [[0, 0, 0]], [0], [0]),
+        4: ([[0, 3, 0]], [[0, 0, 0]], [-1], [2]),
+    }
+    for t, (start_TP, offset_TP, moments_T, averaged_T) in expected.items():
+        (part,) = unpacked(packed(whole[[t]].alone()))
+        assert part.stacked("start").tolist() == start_TP
+        assert part.stacked("offset").tolist() == offset_TP
+        assert (part.columns["moments"] >= 0).tolist() == [m >= 0 for m in moments_T]
+        assert part.columns["averaged"].tolist() == averaged_T
+        for name in (
+            "cell",
+            "client",
+            "seed",
+            "round",
+            "call",
+            "before",
+            "weight",
+            "prox",
+        ):
+            assert part.columns[name][0] == whole.columns[name][t]
+        first = part.columns["moments"][0]
+        kept = [] if first < 0 else part.vectors[first : first + 2]
+        assert len(part.vectors) == {1: 2, 2: 3, 4: 1}[t]
+        assert all(map(torch.equal, kept, moments_V))
+    assert whole.columns["client"].tolist() == [4, 5, 3, 1, 0]
 
 
 @pytest.mark.parametrize("num_parameters", [5, 7850, LARGE // 4, LARGE // 4 + 1])
 @pytest.mark.parametrize("clients", [1, 3, 40])
-def test_a_reply_arrives_as_it_was_sent_in_as_many_parts_as_are_expected(
+def test_a_result_arrives_as_it_was_sent_and_only_small_ones_as_bytes(
     num_parameters: int, clients: int
 ) -> None:
-    local, w_P = (
-        LocalTraining(lr=0.1, batch_size=8, epochs=1),
-        torch.ones(num_parameters),
-    )
-    cells = [cell for cell in range(3) for _ in range(clients)]
-    tasks = [Task(cell, 0, w_P, local, 0, 0, 1, None, 0.0) for cell in cells]
     rng = np.random.default_rng(0)
-    # All of cell 0, none of cell 1, and a part of cell 2 is averaged here.
-    message = TaskMessage(tasks, {0: clients, 2: clients + 1})
     result = ShareResult(
-        columns_5T=rng.random((5, len(tasks))),
+        columns_5T=rng.random((5, 3)),
         rows=list(rng.random((clients, num_parameters), np.float32)),
         means={0: rng.random(num_parameters, np.float32)},
         sums={2: rng.random(num_parameters)},
     )
-    parts = encode_reply(result)
-    assert len(parts) == message.num_reply_parts
-    received = decode_reply(message, parts)
+    sent = packed(result)
+    arrays = [result.columns_5T, *result.rows, result.means[0], result.sums[2]]
+    size = sum(array.nbytes for array in arrays)
+    assert isinstance(sent, bytes) == (size + 2000 < LARGE)
+    (received,) = unpacked(sent)
     assert (received.columns_5T == result.columns_5T).all()
     assert (np.stack(received.rows) == np.stack(result.rows)).all()
     for name in ("means", "sums"):
@@ -79,31 +86,57 @@ def test_a_reply_arrives_as_it_was_sent_in_as_many_parts_as_are_expected(
         assert all((mine[cell] == theirs[cell]).all() for cell in theirs)
 
 
-def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None:
+def test_a_large_start_of_several_messages_is_stored_once(ray_local: None) -> None:
+    w_P = torch.arange(SHARED / 4)
+    tasks = columns([Task(0, 4, w_P, LOCAL, 7, 2, 1)])
+    stored: dict[int, Any] = {}
+    sent = [packed(tasks, stored=stored) for _ in range(3)]
+    assert len(stored) == 1
+    for message in sent:
+        (received,) = unpacked(message)
+        assert torch.equal(received.vectors[0], w_P)
+
+
+def test_client_actors_train_and_evaluate_what_they_are_given(
+    tiny: Run, ray_local: None
+) -> None:
     clients = Clients()  # the actor's body, here
     dataset = tiny.data.load()
-    device, engine = clients.configure(
-        PackSetup(tiny.cells, dataset, tiny.model, "auto")
-    )
-    assert (device, engine) == ("cpu", "fused")
+    setup = [ray.put(PackSetup(tiny.cells, dataset, tiny.model, "auto"))]
+
+    def call(method: str, *values: Any) -> Any:
+        return unpacked(clients.call(setup, method, packed(*values)))[0]
+
+    assert call("describe") == ("cpu", "fused")
     reference = Worker(tiny.cells, dataset, tiny.model)
     w = [reference.init(cell) for cell in (0, 1)]
     tasks = [
         Task(cell, 3, w_P, tiny.local, tiny.seeds[cell], 0, 1, None, 0.0)
         for cell, w_P in enumerate(w)
     ]
-    message = TaskMessage(tasks, {})
-    reply = decode_reply(message, clients.train(*message.encode({})))
-    for mine, theirs in zip(reply.rows, reference.train(tasks).values(), strict=True):
-        assert torch.equal(torch.from_numpy(mine.copy()), theirs[0][0])
-    # one span is the whole test set here
-    sums_2R = clients.evaluate([Span(TEST, 0, [0])], w[1].numpy())
+    reply = call("train_share", columns(tasks))
+    expected = reference.trainer.train(columns(tasks)).delta_MP
+    for mine, theirs in zip(reply.rows, expected, strict=True):
+        assert torch.equal(torch.from_numpy(mine.copy()), theirs)
+    # one unit is the whole test set here
+    units = reference.rows.units({1: [TEST]})
+    sums_2R = call("unit_sums", {1: w[1]}, units)
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     scores = {"test_accuracy": correct, "test_loss": loss}
-    assert {1: scores} == reference.evaluate({1: w[1]})
-    assert clients.count_correct({0: [3]}, 0, 1, w[0].numpy()) == [
-        reference.count_correct(0, w[0], [3])
-    ]
+    assert {1: scores} == scored(reference, {1: w[1]})
+
+
+def test_an_actor_that_refused_a_setup_refuses_it_again_and_takes_the_next(
+    tiny: Run, ray_local: None
+) -> None:
+    clients = Clients()
+    good = PackSetup(tiny.cells, tiny.data.load(), tiny.model, "fused")
+    bad = [ray.put(replace(good, objective=Regression()))]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Regression"):
+            clients.call(bad, "describe", packed())
+    told = clients.call([ray.put(good)], "describe", packed())
+    assert unpacked(told) == (("cpu", "fused"),)
 
 
 def parts_of(worker: Worker) -> list[weakref.ref[Any]]:
@@ -123,14 +156,15 @@ def test_an_actor_holds_nothing_of_the_packs_before(
     dataset = tiny.data.load()
     clients = Clients()
     before: list[weakref.ref[Any]] = []
-    for _ in range(20):
+    for _ in range(4):
         clients.configure(PackSetup(tiny.cells, dataset, model, engine))
         assert [part() for part in before if part() is not None] == []
         w_P = clients.worker.init(0)
         task = Task(0, 3, w_P, tiny.local, 0, 0, 1, None, 0.0)
-        for counts in ({}, {0: 1}):
-            clients.train(*TaskMessage([task], counts).encode({}))
-        clients.evaluate([Span(TEST, 0, [0])], w_P.numpy())
+        for averaged in ([], [0]):
+            packed(clients.worker.train_share(columns([task], averaged)))
+        units = clients.worker.rows.units({0: [TEST]})
+        clients.worker.unit_sums({0: w_P}, units)
         before = parts_of(clients.worker)
 
 
@@ -160,12 +194,3 @@ def test_another_dataset_takes_the_place_of_the_one_before(
     del trainer
     clients.configure(replace(setup, dataset=ray.put(tiny.data.load())))
     assert [samples() for samples in before] == [None, None]
-
-
-def test_a_pack_that_is_refused_leaves_an_actor_ready_for_the_next(tiny: Run) -> None:
-    clients = Clients()
-    setup = PackSetup(tiny.cells, tiny.data.load(), tiny.model, "fused")
-    clients.configure(setup)
-    with pytest.raises(ValueError, match="Regression"):
-        clients.configure(replace(setup, objective=Regression()))
-    assert clients.configure(setup) == ("cpu", "fused")

@@ -7,9 +7,10 @@ import ray
 from helpers.own_objective import own_objective
 from helpers.packs import alone, assert_same, cells_of, mixed, together
 
-from raysafl import MLP, Classification, Hardware, NextToken, Run
+from raysafl import MLP, Hardware, Run
+from raysafl.cluster.actors import Actors
 from raysafl.core.objective import Objective
-from raysafl.runtime.actor_pool import ActorPool
+from raysafl.objectives import Classification, NextToken
 from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack
@@ -20,7 +21,7 @@ from raysafl.sweep.experiment_file import load_sweep
 pytestmark = pytest.mark.usefixtures("ray_local")
 
 
-def check(pool: ActorPool, runs: dict[str, Run], engine: str) -> None:
+def check(pool: Actors, runs: dict[str, Run], engine: str) -> None:
     """The runs together on actors equal each run alone."""
     first = next(iter(runs.values()))
     setup = PackSetup(
@@ -53,7 +54,7 @@ def test_any_objective_has_the_same_bits_on_actors_in_a_pack_and_alone(
         Classification(class_weights=[1, 2] * 5, metrics=["f1", "confusion"]),
         NextToken(),
     ]
-    pool = ActorPool(Clients, Hardware(actors=actors, cpus=0.5))
+    pool = Actors(Clients, Hardware(actors=actors, cpus=0.5))
     try:
         for runs in by_tau.values():
             check(pool, runs, "loop")

@@ -6,29 +6,26 @@ from contextlib import contextmanager
 import pytest
 import ray
 import torch
-from conftest import kill_actor
+from helpers.actors import kill_actor
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import (
-    AFL,
     CNN,
     MLP,
     SAFARI,
-    SCAFFOLD,
-    Compressed,
-    DPFedAvg,
     FedAvg,
     Hardware,
     LocalTraining,
-    Quantised,
     Run,
     Snapshot,
     Uniform,
 )
+from raysafl.algorithms import AFL, SCAFFOLD, Compressed, DPFedAvg, Quantised
 from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
+from raysafl.core.work import Rows
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import LARGE, PackSetup
 from raysafl.runtime.on_actors import OnActors, host_pack, start_actors
@@ -90,10 +87,9 @@ class InPlace(FedAvg):
         return state
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(
-    "actors", [pytest.param(1, marks=ACCEPTANCE), pytest.param(2, marks=ACCEPTANCE), 3]
-)
+@pytest.mark.parametrize("actors", [1, 2, 3])
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     tiny: Run, actors: int
 ) -> None:
@@ -118,7 +114,7 @@ def test_rounds_that_are_lost_with_their_actors_are_made_again(
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
         sim, records = Simulation(run, work), []
         while not sim.done:
-            for actor in work.actors.actors if sim.round == 2 else ():
+            for actor in work.actors.handles if sim.round == 2 else ():
                 kill_actor(actor)
             records += sim.step()
     assert [record.test_accuracy for record in records] == expected
@@ -160,10 +156,15 @@ def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> Non
         participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0)
     )
     reference = Worker(run.cells, run.data.load(), run.model)
-    ids = {0: [EVERYONE], 1: [2, 7]}
+    ids = {0: (EVERYONE,), 1: (2, 7)}
     w = {cell: reference.init(cell) for cell in ids}
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
-        assert work.train_accuracy(w, ids) == reference.train_accuracy(w, ids)
+        over = {cell: [Rows("train", own)] for cell, own in ids.items()}
+        theirs = reference.sums(w, over)
+        for cell, found in work.sums(w, over).items():
+            for rows, (size_G, sums_Gn) in found.items():
+                assert size_G == theirs[cell][rows].size_G
+                assert (sums_Gn == theirs[cell][rows].sums_Gn).all()
         for accuracy in ("cohort", "clients"):
             measured = run.replace({"participation.accuracy": accuracy})
             assert play(measured, work)[0] == play(measured, reference)[0]

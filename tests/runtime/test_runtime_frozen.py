@@ -58,8 +58,9 @@ def test_only_the_head_moves_and_counts_and_the_backbone_stays(frozen: Run) -> N
         assert torch.equal(value, backbone[name]) and value.any()
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, pytest.param(2, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("actors", [1, 2])
 def test_frozen_models_on_actors_give_the_rows_of_one_process(
     frozen: Run, actors: int
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_run_that_is_continued_in_another_process_equals_the_undisturbed_one(
     assert rows(second) == expected[-len(frozen.seeds) * 2 :]
 
 
+@pytest.mark.acceptance
 def test_client_actors_take_the_frozen_parameters_that_they_are_sent(
     frozen: Run,
 ) -> None:

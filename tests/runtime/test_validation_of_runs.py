@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from helpers.evaluation import scored
 
 from raysafl import Federation, IidServer, Run, Validation
 from raysafl.core.problem import SERVER
+from raysafl.core.work import TEST, VALIDATION
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.population import Population
 from raysafl.simulation.simulation import Simulation
-from raysafl.training import evaluation
 
 
 @pytest.fixture
@@ -50,10 +51,11 @@ def test_spans_of_validation_samples_add_up(
     dataset = validated.data.load()
     work = Worker(validated.cells, dataset, validated.model)
     w = {cell: work.init(cell) for cell in range(validated.replicates)}
-    whole = work.evaluate(w)
-    monkeypatch.setattr(evaluation, "SPAN", 40)
-    monkeypatch.setattr("raysafl.runtime.in_process.SPAN", 40)
-    parts = work.evaluate(w)
+    rows = [TEST, VALIDATION]
+    whole = scored(work, w, rows)
+    monkeypatch.setattr("raysafl.runtime.rows.SPAN", 40)
+    assert len(work.rows.units(dict.fromkeys(w, rows))) > 4
+    parts = scored(work, w, rows)
     for cell in w:
         assert parts[cell] == {
             name: pytest.approx(value) for name, value in whole[cell].items()

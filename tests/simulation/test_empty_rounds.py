@@ -11,24 +11,18 @@ from helpers.packs import alone, assert_same, cells_of, together
 
 from raysafl import (
     FSL,
-    MIFA,
     SAFARI,
     Algorithm,
-    Bernoulli,
-    Centralised,
     Cohort,
-    DPFedAvg,
     FedAvg,
-    FSLParallel,
-    Key,
     Participation,
     Run,
-    ServerOnly,
     Snapshot,
-    Trace,
     Uniform,
 )
+from raysafl.algorithms import MIFA, Centralised, DPFedAvg, FSLParallel, Key, ServerOnly
 from raysafl.core.record import Record
+from raysafl.participation import Bernoulli, Trace
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.lockstep import Lockstep

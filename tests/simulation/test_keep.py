@@ -1,16 +1,17 @@
 """Which model a run keeps, whatever interrupts it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers.here import run_in_process
 from torch import Tensor
 
 from raysafl import Patience, Run, Validation
-from raysafl.core.work import Scores
+from raysafl.core.work import GroupSums, RowsOfCells, Summed
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
@@ -29,10 +30,10 @@ class Scripted(Worker):
 
     script: Iterator[float]
 
-    def evaluate(self, w: dict[int, Tensor]) -> Scores:  # type: ignore[override]
-        """Return the next score for all cells."""
-        value = next(self.script)
-        return {cell: {"test_accuracy": value, "test_loss": 1.0} for cell in w}
+    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+        """Return the next accuracy, and a loss of 1, for all cells."""
+        one_sample = GroupSums(np.array([1]), np.array([[next(self.script), 1.0]]))
+        return {cell: dict.fromkeys(rows, one_sample) for cell, rows in over.items()}
 
 
 def kept_after(run: Run, *script: float) -> tuple[Simulation, list[Tensor]]:
@@ -74,7 +75,7 @@ def test_a_replicate_that_stops_early_keeps_the_model_of_its_last_round(
     tiny: Run,
 ) -> None:
     patient = Patience(metric="test_accuracy", rounds=2)
-    run = tiny.replace(keep="last", stop=patient, rounds=9, replicates=1)
+    run = tiny.replace(keep="last", patience=patient, rounds=9, replicates=1)
     simulation, after = kept_after(run, 0.1, 0.4, 0.3, 0.2, 0.9)
     kept = simulation.kept()[0]
     assert kept.round == 3 == len(after) - 1

@@ -1,7 +1,7 @@
 """Runs that advance together equal the same runs alone, whatever becomes of the others."""
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -18,9 +18,10 @@ from helpers.packs import (
 )
 from torch import Tensor, nn
 
-from raysafl import CNN, MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
+from raysafl import CNN, MLP, FedAvg, LocalTraining, Logistic, Model, Run, Uniform
+from raysafl.algorithms import Key
 from raysafl.core.algorithm import Round, State, TrainMean
-from raysafl.core.work import Scores, Task, Trained, WorkLostError
+from raysafl.core.work import RowsOfCells, Summed, Trained, Training, WorkLostError
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.lockstep import Lockstep
@@ -70,28 +71,22 @@ class Counted(Worker):
         super().__init__(*args, **kwargs)
         self.asked: list[tuple[str, int]] = []
 
-    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
-        self.asked.append(("train", len({task.cell for task in tasks})))
-        return super().train(tasks, averaged)
+    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+        self.asked.append(("train", len(asked)))
+        return super().train(asked)
 
-    def train_accuracy(
-        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
-    ) -> dict[int, float]:
-        self.asked.append(("train_accuracy", len(ids)))
-        return super().train_accuracy(w, ids)
-
-    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
-        self.asked.append(("evaluate", len(w)))
-        return super().evaluate(w)
+    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+        self.asked.append(("sums", len(w)))
+        return super().sums(w, over)
 
 
 def test_what_all_runs_ask_for_in_a_round_is_asked_for_once(tiny: Run) -> None:
     runs = mixed(tiny, Logistic())
     work = worker(runs, kind=Counted)
     Lockstep(work).advance(simulations(runs, work))
-    # Twelve cells: two follow an adaptive policy, and four are evaluated later.
-    assert [kind for kind, _ in work.asked] == ["train", "train_accuracy", "evaluate"]
-    assert [cells for _, cells in work.asked] == [12, 2, 8]
+    # Sixteen cells, of which four are evaluated later. Two follow an adaptive policy: their
+    # training accuracy is measured together with the scores of the other ten.
+    assert work.asked == [("train", 16), ("sums", 12), ("sums", 2)]
 
 
 class BadPolicy(Uniform):
@@ -207,8 +202,8 @@ class Cramped(Counted):
     room = 4
     error: Exception = ERRORS[0]
 
-    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
-        trained = super().train(tasks, averaged)
+    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+        trained = super().train(asked)
         if self.asked[-1][1] > self.room:
             raise self.error
         return trained
@@ -224,12 +219,12 @@ def test_a_request_that_is_too_large_is_halved_for_good_and_said(
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most == 1 < len(runs) // 2
     assert lockstep.most_reason == (
-        "at most 1 runs are computed together, because 3 were too many for the machine: "
+        "at most 1 runs are computed together, because 2 were too many for the machine: "
         f"{error}"
     )
     # Once it is known, nothing too large is asked for again.
     asked = [cells for kind, cells in lockstep.work.asked if kind == "train"]
-    assert max(asked[:3]) > 4 and max(asked[3:]) <= 4
+    assert max(asked[:6]) > 4 and max(asked[6:]) <= 4
     for name, run in runs.items():
         assert_same(results[name], alone(run, "fused"))
 
@@ -248,10 +243,10 @@ def test_a_run_that_is_too_large_by_itself_fails_and_the_others_do_not(
 class Broken(Worker):
     """Evaluates nothing that is not of its first two cells."""
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
+    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
         if set(w) - {0, 1}:
             self.refuse()
-        return super().evaluate(w)
+        return super().sums(w, over)
 
     def refuse(self) -> NoReturn:
         """Say so."""

@@ -5,33 +5,38 @@ import pytest
 
 from raysafl import (
     MLP,
-    ByUser,
     ClassesPerClient,
-    Classification,
     Dirichlet,
     FedAvg,
     Federation,
-    FromClients,
     Iid,
     IidServer,
     LocalTraining,
-    NextToken,
-    Overlapping,
-    Regression,
     Run,
-    Samples,
-    Shards,
     Snapshot,
-    StratifiedServer,
-    Subset,
     Uniform,
 )
 from raysafl.core.component import Component
+from raysafl.core.objective import Measures, mean_of
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
-from raysafl.data import Partition, ServerData, Source
+from raysafl.core.work import GroupSums
+from raysafl.data import (
+    ByUser,
+    FromClients,
+    Overlapping,
+    Partition,
+    Samples,
+    ServerData,
+    Shards,
+    Source,
+    StratifiedServer,
+    Subset,
+)
+from raysafl.objectives import Classification, NextToken, Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.scores import train_accuracy
 from raysafl.simulation.simulation import Simulation
 
 
@@ -182,3 +187,12 @@ def test_a_subset_of_numbers_is_drawn_without_classes() -> None:
     assert set(dataset.train.y) < set(Line().load().train.y)
     with pytest.raises(ValueError, match="classes=2 has no meaning; leave it out"):
         Subset(dataset=Line(), classes=2).load()
+
+
+def test_a_policy_that_asks_for_an_accuracy_is_told_that_there_is_none() -> None:
+    measures = Measures({"loss": mean_of("mean loss", lambda o, t: o)}, {"loss": 1})
+    found = GroupSums(np.array([3]), np.zeros((1, 1)))
+    with pytest.raises(
+        ValueError, match="Regression has no accuracy, which the policy"
+    ):
+        train_accuracy(measures, Regression(), found)

@@ -30,7 +30,7 @@ def patient(tiny: Run) -> Run:
         replicates=3,
         eval_every=2,
         local=LocalTraining(lr=0.5, batch_size=32, epochs=1),
-        stop=Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
+        patience=Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
     )
 
 
@@ -69,8 +69,8 @@ def last_round(values: Mapping[int, float], patience: Patience, sign: int) -> in
 def test_each_replicate_stops_after_the_rounds_that_the_definition_says(
     stop: Patience, sign: int, patient: Run
 ) -> None:
-    whole = finish(Simulation(patient.replace(stop=None), work(patient)))
-    run = patient.replace(stop=stop)
+    whole = finish(Simulation(patient.replace(patience=None), work(patient)))
+    run = patient.replace(patience=stop)
     sim = Simulation(run, work(run))
     records = finish(sim)
     ends = set()
@@ -150,13 +150,13 @@ def test_a_metric_that_the_run_does_not_measure_is_refused(
     metric: str, tiny: Run
 ) -> None:
     with pytest.raises(ValueError, match=f"measures no single number '{metric}'"):
-        tiny.replace(stop=Patience(metric=metric))
+        tiny.replace(patience=Patience(metric=metric))
 
 
 @pytest.fixture
 def sweep(patient: Run) -> Sweep:
     """The patient run beside one that goes through all of its rounds."""
-    runs = {"patient": patient, "plain": patient.replace(stop=None, rounds=10)}
+    runs = {"patient": patient, "plain": patient.replace(patience=None, rounds=10)}
     return Sweep("patience", runs=runs, axes=("which",))
 
 

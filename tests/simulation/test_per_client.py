@@ -10,26 +10,17 @@ import pytest
 import torch
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
 
-from raysafl import (
-    Dataset,
-    Federation,
-    Iid,
-    LocalTraining,
-    NextToken,
-    Overlapping,
-    PerClient,
-    Regression,
-    Run,
-    Synthetic,
-)
+from raysafl import Federation, Iid, LocalTraining, PerClient, Run
 from raysafl.core.record import Record
-from raysafl.core.work import Task
+from raysafl.core.work import Tasks, Training
+from raysafl.data import Dataset, Overlapping, Synthetic
+from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.per_client import served
 from raysafl.simulation.simulation import Simulation
-from raysafl.sweep.client_rows import client_rows
-from raysafl.sweep.runner import prepare
+from raysafl.sweep.open_run import client_rows
+from raysafl.sweep.prepare import prepare
 
 
 def simulation(run: Run) -> Simulation:
@@ -158,7 +149,7 @@ def test_clients_are_the_users_that_were_taken_also_if_some_were_not() -> None:
     dataset = run.data.load()
     assert dataset.train.users is not None and dataset.test.users is not None
     split = worker.population.splits[0]
-    for i, tests in enumerate(worker.client_tests(0, "own")[1]):
+    for i, tests in enumerate(worker.client_tests(0, "own").tests_N):
         (user,) = np.unique(dataset.train.users[split.clients[i]])
         assert tests == (dataset.test.users == user).sum()
 
@@ -191,8 +182,8 @@ def test_a_personal_model_is_the_global_one_after_k_local_steps() -> None:
     # same round and with the same batches.
     few = LocalTraining(lr=0.5, batch_size=2, steps=3)
     worker = Worker(run.cells, dataset, run.model)
-    tasks = [Task(0, i, w_P.float(), few, 0, 3, 0, None, 0.0) for i in range(4)]
-    deltas = worker.trainer.train(tasks).delta_MP
+    asked = Training(0, range(4), w_P.float(), few, seed=0, round=3, call=0)
+    deltas = worker.trainer.train(Tasks.of([asked])).delta_MP
     for i in range(4):
         hit = hits(w_P - deltas[i], dataset)
         of_class = np.array([hit[dataset.test.y == c].mean() for c in range(4)])

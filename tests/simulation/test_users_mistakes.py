@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
 
-from raysafl import Key, Run, Uniform
+from raysafl import Run, Uniform
+from raysafl.algorithms import Key
 from raysafl.core.participation import Cohort
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump
@@ -87,6 +88,31 @@ def test_a_correct_class_passes_all_checks(tmp_path: Path) -> None:
         "return replace(state, w_P=state.w_P - update.delta_P)",
     )
     assert len(play(only_run(tmp_path, code, "algorithm=Mine()"))) == 6
+
+
+@pytest.mark.parametrize(
+    ("step", "lr", "advice"),
+    [
+        ("1.0", 1e38, "lower the learning rates"),
+        ("(float('nan') if key.round else 1.0)", 0.1, "look there for a division by 0"),
+    ],
+)
+def test_a_replicate_that_diverges_is_told_whether_the_rates_or_the_algorithm_did_it(
+    step: str, lr: float, advice: str, tmp_path: Path
+) -> None:
+    code = algorithm(
+        "update = yield TrainMean(state.w_P, ids)",
+        f"return replace(state, w_P=state.w_P - {step} * update.delta_P)",
+    )
+    changes = f"{{'algorithm': Mine(), 'local.lr': {lr}}}"
+    run = only_run(tmp_path, code, changes)
+    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    simulation = Simulation(run, work)
+    while not simulation.done:
+        simulation.step()
+    for own in simulation.replicates:
+        assert advice in own.diverged
+        assert ("lower the learning rates" in own.diverged) == (lr > 1)
 
 
 def test_checks_of_a_cohort_take_a_small_part_of_drawing_it() -> None:

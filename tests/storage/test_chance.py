@@ -5,20 +5,18 @@ from typing import Any
 
 import pytest
 
-from raysafl import (
+from raysafl import Digits, Federation, Run, from_arrays
+from raysafl.data import (
+    Augmented,
     Cifar10,
-    Digits,
     Emnist,
     FashionMnist,
-    Federation,
     Mnist,
     ParquetImages,
-    Run,
     Shakespeare,
     Stl10,
     Subset,
     Synthetic,
-    from_arrays,
 )
 from raysafl.data.sources import Source
 from raysafl.storage.chance import CLASSES, chance_of, classes_of
@@ -34,6 +32,7 @@ KNOWN = [
     (Emnist(drop=[]), 47),
     (Subset(dataset=Emnist(), train=100), 45),
     (Subset(dataset=Emnist(), classes=5), 5),
+    (Augmented(dataset=Cifar10()), 10),
     (Shakespeare(), None),
     (ParquetImages(path="images"), None),
     (ParquetImages(path="cifar10"), 10),

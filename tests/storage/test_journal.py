@@ -273,6 +273,7 @@ def test_a_crash_at_any_operation_of_a_commit_leaves_the_folder_before_or_after_
     assert seen == {True, False}
 
 
+@pytest.mark.acceptance
 def test_a_crash_while_a_folder_is_compacted_changes_no_result(tmp_path: Path) -> None:
     before, now = new(tmp_path / "before"), Store(tmp_path / "now")
     mixed(before)
@@ -301,7 +302,14 @@ def test_a_crash_while_runs_are_forgotten_leaves_the_others(tmp_path: Path) -> N
         renewed(before, now)
 
 
-@pytest.mark.parametrize("seed", range(12))
+# By default one seed of each act.
+@pytest.mark.parametrize(
+    "seed",
+    [
+        seed if seed in (0, 1, 5) else pytest.param(seed, marks=pytest.mark.acceptance)
+        for seed in range(12)
+    ],
+)
 def test_after_a_power_cut_the_folder_is_as_before_or_after_the_act(
     seed: int, tmp_path: Path
 ) -> None:
@@ -364,12 +372,27 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(st.lists(steps, max_size=8))
 def test_whatever_is_done_and_wherever_it_is_killed_the_folder_reads_as_it_should(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, set[str], int]]
 ) -> None:
     """Runs begin, fail, end, and are compacted and forgotten, compared with a model."""
+    assert_like_a_model(tmp_path_factory, done)
+
+
+@pytest.mark.acceptance
+@settings(max_examples=100)
+@given(st.lists(steps, max_size=8))
+def test_so_it_does_after_many_more_acts(
+    tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, set[str], int]]
+) -> None:
+    assert_like_a_model(tmp_path_factory, done)
+
+
+def assert_like_a_model(
+    tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, set[str], int]]
+) -> None:
     store = new(tmp_path_factory.mktemp("model") / "sweep")
     model = Model()
     for draw, (step, chosen, number) in enumerate(done):
@@ -453,17 +476,33 @@ def edit(file: Path, kind: str, rng: random.Random) -> None:
     pq.write_table(table, file)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_no_damage_is_shown_as_a_right_number_and_the_way_back_loses_nothing(
-    seed: int, tmp_path: Path
-) -> None:
-    rng = random.Random(seed)
-    store, other = new(tmp_path / "a"), new(tmp_path / "b")
-    for one, draw in ((store, 0), (other, 1)):
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> list[Store]:
+    """A folder of five runs that have ended and one in flight, and one of other draws."""
+    made = []
+    for draw in (0, 1):
+        one = new(tmp_path_factory.mktemp("undamaged") / "sweep")
         one.commit(*ended(RUNS[:2], draw))
         one.commit(*ended(RUNS[2:4], draw))
         one.commit(*ended(RUNS[4:5], draw))
         begin(one, RUNS[5], draw)
+        made.append(one)
+    return made
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        seed if seed < 12 else pytest.param(seed, marks=pytest.mark.acceptance)
+        for seed in range(36)
+    ],
+)
+def test_no_damage_is_shown_as_a_right_number_and_the_way_back_loses_nothing(
+    seed: int, undamaged: list[Store], tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    store, (before, other) = Store(tmp_path / "sweep"), undamaged
+    renewed(before, store)
     if seed % 3 == 0:
         store.compact()
     done = [

@@ -52,7 +52,7 @@ def around(mark: str) -> st.SearchStrategy[str]:
     encoded=st.booleans(),
     text=st.sampled_from(TEXTS),
 )
-@settings(max_examples=500)
+@settings(max_examples=100)
 @example("mysql+pymysql://", "me", f"pa@ss/{MARK} word", False, TEXTS[1])
 @example("//", "me", MARK, False, TEXTS[1])
 def test_a_password_of_any_letters_is_hidden_and_its_host_is_shown(
@@ -126,7 +126,7 @@ def uris(pieces: list[str]) -> st.SearchStrategy[str]:
 
 
 @given(uris(PIECES))
-@settings(max_examples=500, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @example(f"pg+x://u:5000\n{MARK}@b.org")
 @example(f"pg+x://b.org/a b?a= {MARK}")
 def test_what_any_parser_reads_as_a_secret_is_hidden(uri: str) -> None:
@@ -137,7 +137,7 @@ def test_what_any_parser_reads_as_a_secret_is_hidden(uri: str) -> None:
 
 
 @given(uris([piece for piece in PIECES if piece != "\n"]))
-@settings(max_examples=500, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @example(f"pg+x://me:5000 a/{MARK} b@b.org")
 def test_within_a_text_white_space_ends_all_of_a_uri_but_a_password(uri: str) -> None:
     assume(any(MARK in secret for secret in read_as_secrets(uri)))

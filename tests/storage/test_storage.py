@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from filelock import Timeout
+from helpers.commands import RAYSAFL, call, call_here
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
 from helpers.servers import Line, s3
@@ -31,6 +32,7 @@ from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.experiment_file import load_sweep
 from raysafl.tracking.client import default_uri
 
 FACTS = [
@@ -62,7 +64,8 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    return f"s3://bucket/{tmp_path.name}"
+    # Processes that test at the same time have folders of the same name.
+    return f"s3://bucket/{tmp_path.parent.name}/{tmp_path.name}"
 
 
 def through(line: Line, uri: str) -> str:
@@ -104,9 +107,11 @@ def test_a_remote_file_is_written_read_found_and_deleted_like_a_local_one(
     )
 
 
+@pytest.mark.acceptance
 def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
-    tiny: Run, bucket: str, tmp_path: Path
+    tiny: Run, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(locks, "RACE_SECONDS", 0.05)
     tables = []
     for root in (bucket, str(tmp_path / "here")):
         store = Store(parse_location(f"{root}/sweep"))
@@ -385,7 +390,7 @@ def test_the_database_of_a_sweep_in_a_store_lies_here(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "results" / "s3" / "bucket" / tmp_path.name
+    folder = tmp_path / "results" / "s3" / bucket.removeprefix("s3://")
     assert default_uri(parse_location(bucket)) == f"sqlite:///{folder}/mlflow.db"
     assert np.isfinite(len(default_uri(parse_location("s3://other/x"))))
 
@@ -393,7 +398,8 @@ def test_the_database_of_a_sweep_in_a_store_lies_here(
 EXPERIMENT = """
 from raysafl import Sweep
 from raysafl.quickstart import BASE
-RUNS = {(i,): BASE.replace(seed=i, rounds=500) for i in range(8)}
+LONG = BASE.replace(rounds=500, replicates=1, eval_every=25)
+RUNS = {(i,): LONG.replace(seed=i) for i in range(5)}
 SWEEP = Sweep("k", RUNS, axes=("i",))
 """
 
@@ -403,52 +409,34 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "k.py").write_text(EXPERIMENT)
-    raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()"]
-    command = [
-        *raysafl,
-        "run",
-        "k.py",
-        "--out",
-        f"{bucket}/k",
-        "--cpus",
-        "0.5",
-        "--trials",
-        "2",
-        # A trial may end its pack after its driver was killed. Runs must be left to do.
-        "--pack",
-        "1",
-    ]
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    driver = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
-    deadline = time.monotonic() + 240
-    while (
-        not Store(parse_location(f"{bucket}/k")).ledger()
-        and time.monotonic() < deadline
-    ):
+    monkeypatch.chdir(tmp_path)
+    store = Store(parse_location(f"{bucket}/k"))
+    command = ["run", "k.py", "--out", f"{bucket}/k", "--cpus", "0.5", "--trials", "2"]
+    # A trial may end its pack after its driver was killed. Runs must be left to do.
+    command += ["--pack", "1"]
+    driver = subprocess.Popen([*RAYSAFL, *command], start_new_session=True)
+    while not store.ledger():
         assert driver.poll() is None
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     # The two trials of the killed driver may end their runs.
-    assert len(Store(parse_location(f"{bucket}/k")).ledger()) < 7
-    told = ""
-    for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):
-        done = subprocess.run(
-            more, cwd=tmp_path, capture_output=True, text=True, timeout=400
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        told += done.stdout
+    assert len(store.ledger()) < 5
+    again = call(tmp_path, *command)
+    report = call_here(monkeypatch, "report", bucket)
+    synced = call_here(monkeypatch, "sync", bucket)
+    told = " ".join(said for _, said in (again, report, synced))
+    assert [code for code, _ in (again, report, synced)] == [0, 0, 0], told
     assert "cannot lie in an object store" in told
     assert f"Results, table and curves: {bucket}/k" in told
-    assert f"{bucket}/k/table.md" in told and "8 runs are in MLflow" in told
-    assert (tmp_path / "results/s3/bucket" / tmp_path.name / "mlflow.db").is_file()
+    assert f"{bucket}/k/table.md" in told and "5 runs are in MLflow" in told
+    assert (
+        tmp_path / "results/s3" / bucket.removeprefix("s3://") / "mlflow.db"
+    ).is_file()
     assert (
         not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
     )
-    reference, store = (
-        Store(tmp_path / "reference"),
-        Store(parse_location(f"{bucket}/k")),
-    )
-    for run in (BASE.replace(seed=i, rounds=500) for i in range(8)):
+    reference = Store(tmp_path / "reference")
+    for run in load_sweep(tmp_path / "k.py").labelled().values():
         run_in_process(run, reference, Worker(run.cells, run.data.load(), run.model))
     pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])

@@ -13,7 +13,7 @@ from ray import tune
 from raysafl import SAFARI, Claim, FedAvg, Run, Runner, Sweep, Table
 from raysafl.core.component import Component
 from raysafl.quickstart import BASE
-from raysafl.storage.manifest import Printed
+from raysafl.training import StepRate
 
 
 def runs(run: Run) -> dict[tuple[str, int], Run]:
@@ -82,10 +82,6 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
         "table: rows and columns: 's' is given twice",
     ),
     "no table": ({"table": Table}, "table is the class Table; give a Table"),
-    "printed in the table": (
-        table(paper=[Printed(labels={"s": 0}, mean=1)]),
-        "printed numbers belong to the sweep",
-    ),
     # printed numbers
     "paper": (
         {"paper": {("FedAvg", 4): (90.0, None)}},
@@ -209,12 +205,17 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
         {"space": {"local.lr": tune.uniform(0, 1), "seed": tune.grid_search([])}},
         r"space\['seed'\] is an empty grid",
     ),
+    "a list in place of a grid": (
+        {"space": {"rounds": [1, 2], "local.lr": tune.uniform(0, 1)}},
+        r"space\['rounds'\] is \[1, 2\], which Tune takes as one value; .*"
+        r"tune.grid_search\(\[1, 2\]\)",
+    ),
     "no base": (
         {"space": {"local.lr": tune.uniform(0, 1)}, "base": None},
         "needs base",
     ),
     "base of another type": ({"base": FedAvg()}, "of type FedAvg; give a Run"),
-    "make": ({"make": 3}, "make is no function"),
+    "base": ({"base": 3}, "base is 3, of type int; give a Run"),
     "path": (
         {"space": {"local.lrr": tune.uniform(0, 1)}},
         r"space\['local.lrr'\] names no field of base: LocalTraining has no 'lrr'; "
@@ -278,13 +279,21 @@ def test_a_space_may_name_fields_of_a_part_it_replaces(tiny: Run) -> None:
     assert Sweep("x", space=parts, base=tiny).axis_names == list(parts)
 
 
+def test_a_space_may_hold_a_list_as_the_one_value_of_a_field_of_lists(
+    tiny: Run,
+) -> None:
+    base = tiny.replace({"local.schedule": StepRate(milestones=[3])})
+    space = {"local.schedule.milestones": [1, 2], "local.lr": tune.uniform(0, 1)}
+    assert Sweep("x", space=space, base=base).axis_names == list(space)
+
+
 @pytest.mark.parametrize("scale", ["paper", "mine"])
 def test_functions_that_return_no_run_are_named(scale: str, tiny: Run) -> None:
     grid = {"local.lr": tune.grid_search([0.1])}
     make = (lambda config: None) if scale == "paper" else tiny.replace
-    wrong = Sweep("x", space=grid, make=make, scales={"mine": lambda run: None})  # type: ignore[arg-type,return-value]
+    wrong = Sweep("x", space=grid, base=make, scales={"mine": lambda run: None})  # type: ignore[arg-type,return-value]
     what = (
-        "what make returned" if scale == "paper" else r"what scales\['mine'\] returned"
+        "what base returned" if scale == "paper" else r"what scales\['mine'\] returned"
     )
     with pytest.raises(ValueError, match=rf"{what}.* is None, of type NoneType"):
         wrong.at(scale).manifest()
@@ -298,7 +307,7 @@ def test_labels_of_numpy_are_plain_labels(tiny: Run) -> None:
         int,
         float,
     ]
-    assert [str(p.labels["i"]) for p in made.manifest().table.paper] == ["1"]
+    assert [str(p.labels["i"]) for p in made.manifest().paper] == ["1"]
 
 
 def test_data_that_do_not_fit_leave_no_new_folder_and_no_new_file(

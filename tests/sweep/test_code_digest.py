@@ -1,7 +1,7 @@
 """Digests of the user's code: which edits change them, and which do not."""
 
-import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -351,7 +351,7 @@ def test_a_class_without_a_source_may_name_itself() -> None:
 
 
 def test_a_class_without_a_source_is_covered_under_python_m_of_an_installed_program(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "site-packages" / "digest_program.py"
     program.parent.mkdir()
@@ -364,14 +364,11 @@ def test_a_class_without_a_source_is_covered_under_python_m_of_an_installed_prog
         "    print(CodeDigests().of_run(BASE.replace(algorithm=Made()))['Made'])\n"
     )
     texts = [MADE.format(step=step, rate=1, note="") for step in ("x + 1", "x + 2")]
-    done = subprocess.run(
-        [sys.executable, "-m", "digest_program", *texts],
-        env=os.environ | {"PYTHONPATH": f"{program.parent}:{ROOT}"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    one, other = done.stdout.split()
+    monkeypatch.syspath_prepend(program.parent)
+    monkeypatch.setattr(sys, "argv", ["digest_program", *texts])
+    # As `python -m` does.
+    runpy.run_module("digest_program", run_name="__main__", alter_sys=True)
+    one, other = capsys.readouterr().out.split()
     assert one != other
 
 

@@ -13,9 +13,10 @@ from mlflow import MlflowClient
 from ray import tune
 from rich.console import Console
 
-from raysafl import Hardware, Outcome, Run, Runner, Sweep
+from raysafl import Hardware, Run, Runner, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
+from raysafl.sweep.outcome import Outcome
 from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")

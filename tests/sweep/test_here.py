@@ -10,43 +10,20 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.emulated_cuda import GIB, emulated_cuda
+from helpers.sweeps_here import go, rows_of
 from ray import tune
 from ray.tune.search import Searcher
 from rich.console import Console
 
-from raysafl import (
-    SAFARI,
-    SCAFFOLD,
-    Algorithm,
-    FedAvg,
-    Hardware,
-    Key,
-    Outcome,
-    PerClient,
-    Round,
-    Run,
-    Runner,
-    State,
-    Sweep,
-)
+from raysafl import SAFARI, Algorithm, FedAvg, Hardware, PerClient, Run, Runner, Sweep
+from raysafl.algorithms import SCAFFOLD, Key, Round, State
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import here
-from raysafl.sweep.executor_choice import Asked
+from raysafl.sweep.attempt import Attempt
+from raysafl.sweep.executor_choice import choose, choose_executor
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.packs import MEMORY_OF_PACK
-
-
-def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
-    """What a runner did with a sweep in this process, and what it said."""
-    text = io.StringIO()
-    options = {"executor": "here", "track": "none", **options}
-    console = Console(file=text, width=200)
-    return Runner(sweep, out, console=console, **options).run(), text.getvalue()
-
-
-def rows_of(outcome: Outcome) -> pd.DataFrame:
-    return outcome.store.rounds().drop(columns="seconds")
 
 
 def test_results_name_the_partition_of_each_replicate_and_divide_the_spread(
@@ -70,13 +47,16 @@ def grid(tiny: Run) -> Sweep:
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_rows_clients_and_kept_models_are_those_of_a_sweep_on_ray(
+def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
     tiny: Run, tmp_path: Path
 ) -> None:
-    hardware = Hardware(actors=2, cpus=0.5, trials=1)
-    on_ray, _ = go(grid(tiny), tmp_path / "r", executor="ray", hardware=hardware)
+    hardware = Hardware(cpus=0.5, trials=1)
+    on_ray, said = go(grid(tiny), tmp_path / "r", executor="ray", hardware=hardware)
     alone, _ = go(grid(tiny), tmp_path / "h")
-    assert on_ray.ok and alone.ok
+    assert on_ray.ok and alone.ok and "[3/3]" in said
+    folders = [tmp_path / "r", tmp_path / "h"]
+    files = [{p.name for p in f.iterdir() if p.name[0] != "."} for f in folders]
+    assert files[0] == files[1] >= {"manifest.json", "runs.parquet", "curves.png"}
     pd.testing.assert_frame_equal(rows_of(alone), rows_of(on_ray))
     for run in grid(tiny).labelled().values():
         here_, there = (o.store.ledger_entry(run.id) for o in (alone, on_ray))
@@ -135,8 +115,8 @@ class Halving(Searcher):
 
 def searched(tiny: Run, searcher: Any, **more: Any) -> Sweep:
     space = {"local.lr": tune.uniform(0.01, 1)}
-    options = {"num_samples": 3, "search_alg": searcher, **more}
-    return Sweep("searched", space=space, base=tiny, **options)
+    options = {"base": tiny, "num_samples": 3, "search_alg": searcher, **more}
+    return Sweep("searched", space=space, **options)
 
 
 def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
@@ -165,7 +145,7 @@ def test_a_suggestion_of_which_no_run_can_be_made_fails_alone_and_the_searcher_h
         return tiny.replace(config)
 
     searcher = Halving()
-    outcome, _ = go(searched(tiny, searcher, make=make), tmp_path / "s")
+    outcome, _ = go(searched(tiny, searcher, base=make), tmp_path / "s")
     bad = outcome.runs[outcome.runs.status == "failed"]
     assert list(bad["label.local.lr"]) == [0.1] and "no such rate" in bad.reason.item()
     assert set(outcome.runs["label.local.lr"]) == {0.2, 0.1, 0.05}
@@ -349,24 +329,24 @@ def test_an_unknown_executor_is_refused_with_the_nearest_name(
         go(Sweep("s", [tiny]), tmp_path / "s", executor="her")
 
 
-def asked(tiny: Run, hardware: Hardware | None = None, **more: Any) -> Asked:
+def asked(tiny: Run, hardware: Hardware | None = None, **more: Any) -> Runner:
     hardware = hardware or Hardware()
-    return Asked(ExecutorName.AUTO, searched(tiny, None, **more), hardware, None)
+    return Runner(searched(tiny, None, **more), hardware=hardware)
 
 
 def test_auto_takes_this_process_for_less_work_than_starting_ray(
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    assert asked(tiny).choose(lambda: 0.3) == (
+    assert choose(asked(tiny), lambda: 0.3) == (
         ExecutorName.HERE,
         "less than 1 s of work, and Ray takes longer to start",
     )
-    assert asked(tiny).choose(lambda: 60.0)[0] is ExecutorName.RAY
+    assert choose(asked(tiny), lambda: 60.0)[0] is ExecutorName.RAY
     for hardware in (Hardware(gpus=1), Hardware(actors=2), Hardware(trials=2)):
-        assert asked(tiny, hardware).choose(lambda: 0.0)[0] is ExecutorName.RAY
+        assert choose(asked(tiny, hardware), lambda: 0.0)[0] is ExecutorName.RAY
     scheduler = tune.schedulers.ASHAScheduler()
-    name, why = asked(tiny, scheduler=scheduler).choose(lambda: 0.0)
+    name, why = choose(asked(tiny, scheduler=scheduler), lambda: 0.0)
     assert name is ExecutorName.RAY and "scheduler" in why
 
 
@@ -374,18 +354,19 @@ def test_auto_takes_the_ray_that_this_program_has_started(
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    assert asked(tiny).choose(lambda: 0.0)[1] == "this program has started Ray"
+    assert choose(asked(tiny), lambda: 0.0)[1] == "this program has started Ray"
 
 
 def test_the_work_of_a_search_is_that_of_one_run_times_their_number(
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    each = "raysafl.sweep.runner.seconds_of"
+    each = "raysafl.sweep.attempt.seconds_of"
     monkeypatch.setattr(each, lambda runs, datasets: 3.0 * len(runs))
     console = Console(file=io.StringIO(), width=200)
     runner = Runner(searched(tiny, Halving(), num_samples=5), console=console)
-    runner._executor({}, {tiny.id: tiny}, dict)
+    attempt = Attempt(runner)
+    choose_executor(runner, lambda: attempt.seconds({}))
     assert console.file.getvalue() == "Runs on Ray: about 15 s of work on one core\n"  # type: ignore[attr-defined]
 
 

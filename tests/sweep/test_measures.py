@@ -52,7 +52,6 @@ def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
         "last5_mae",
         "best_mae",
         "final_loss",
-        "final_mae",
         "final_rmse",
         "final_r2",
     ]
@@ -165,10 +164,10 @@ def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:
         return REGRESSION.replace(config)
 
     space = {"local.lr": tune.uniform(0.1, 0.2)}
-    sweep = Sweep("s", space=space, make=make, metric="test_mae", mode="min")
+    sweep = Sweep("s", space=space, base=make, metric="test_mae", mode="min")
     assert sweep.goal == ("test_mae", "min")
     with pytest.raises(ValueError, match="no run reports the metric 'mae'"):
-        Sweep("s", space=space, make=make, metric="mae")
+        Sweep("s", space=space, base=make, metric="mae")
     before = sweep.manifest()
     assert before.quality == "test_accuracy"
     run = sweep.build({"local.lr": 0.15})

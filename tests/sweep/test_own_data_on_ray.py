@@ -55,7 +55,7 @@ def test_a_grid_and_sampled_runs_give_the_numbers_of_one_process(
         num_samples=2,
         scheduler=FIFOScheduler(),
     )
-    hardware = fl.Hardware(actors=2, cpus=0.5)
+    hardware = fl.Hardware(cpus=0.5, trials=1)
     for sweep in (grid, sampled):
         out = tmp_path / sweep.name
         outcome = fl.Runner(sweep, out, hardware, track="none", quiet=True).run()

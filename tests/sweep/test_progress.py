@@ -1,13 +1,13 @@
 """The displays of progress: they speak of runs, whichever trials carry them out."""
 
 import io
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from rich.console import Console
 
+from raysafl.core.time_left import MOST_SEEN, TimeLeft
 from raysafl.storage.ledger import Status
 from raysafl.sweep import progress
 from raysafl.sweep.progress import (
@@ -15,54 +15,149 @@ from raysafl.sweep.progress import (
     Display,
     LineDisplay,
     NotebookDisplay,
-    State,
     choose_display,
 )
+from raysafl.sweep.session import End
+
+AT = "round 31 of 60 at test accuracy 25.0%"
 
 
-def lines(total: int, ends: int, failed: int | None = None) -> list[str]:
-    """What a display for log files prints when runs end, one of which may fail."""
-    text = io.StringIO()
-    display = LineDisplay(Console(file=text, width=200))
-    display.start(total, skipped=0)
-    display.update(running=3, quality="test accuracy 25.0%")
-    for number in range(ends):
-        bad = number == failed
-        status = Status.FAILED if bad else Status.FINISHED
-        reason, result = ("a mistake", "") if bad else ("", "test accuracy 50.00%")
-        display.add_run(f"run {number}", status, reason, result)
-    return text.getvalue().splitlines()
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_each_run_of_a_small_sweep_has_a_line_with_its_accuracy() -> None:
-    first, *rest = lines(total=3, ends=3)
-    assert first == "3 runs to do"
-    assert [line.split(" (")[0] for line in rest] == [
-        f"[{n + 1}/3] run {n}: finished, test accuracy 50.00%" for n in range(3)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Displays go by this clock, and their threads do not look at it by themselves."""
+    found = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", found)
+    monkeypatch.setattr(progress, "TICK_SECONDS", 1e6)
+    return found
+
+
+def ends(numbers: Sequence[int], failed: int | None = None) -> list[End]:
+    return [
+        End("id", Status.FAILED, "a mistake", label=f"run {k}")
+        if k == failed
+        else End(
+            "id", Status.FINISHED, "", label=f"run {k}", result="test accuracy 50.00%"
+        )
+        for k in numbers
     ]
 
 
-def test_runs_of_a_large_sweep_that_end_together_share_a_line() -> None:
-    _, *rest = lines(total=1000, ends=900)
-    assert len(rest) == 1
-    assert rest[0].startswith("1/1000 runs, 3 running at test accuracy 25.0%, 0 failed")
-    assert lines(total=1000, ends=1000)[-1].startswith("1000/1000 runs")
+class Log:
+    """A display for log files, and what it has printed."""
+
+    def __init__(self) -> None:
+        self.text = io.StringIO()
+        self.display = LineDisplay(Console(file=self.text, width=200))
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.getvalue().splitlines()
+
+    def wait(self, clock: Clock, seconds: float) -> None:
+        clock.now += seconds
+        self.display._tick()
 
 
-def test_a_run_of_a_large_sweep_that_fails_has_a_line_of_its_own() -> None:
-    assert "[700/1000] run 699: failed, a mistake (1 failed" in "\n".join(
-        lines(total=1000, ends=900, failed=699)
-    )
-
-
-def test_large_sweeps_print_a_line_whenever_enough_time_has_passed(
-    monkeypatch: pytest.MonkeyPatch,
+def test_runs_that_end_one_by_one_have_a_line_each_with_their_accuracy(
+    clock: Clock,
 ) -> None:
-    monkeypatch.setattr(progress, "SECONDS_A_LINE", -1.0)
-    assert len(lines(total=1000, ends=20)) == 1 + 20
+    log = Log()
+    log.display.start(3, skipped=1)
+    for k in range(3):
+        log.display.add_runs(ends([k]))
+    log.display.close()
+    assert log.lines == [
+        "3 runs to do, 1 finished before",
+        *(f"[{k + 1}/3] run {k}: finished, test accuracy 50.00%" for k in range(3)),
+    ]
 
 
-def test_a_notebook_shows_one_line_that_changes_and_failures_besides() -> None:
+def test_the_runs_of_a_pack_share_a_line_and_those_that_failed_have_their_own(
+    clock: Clock,
+) -> None:
+    log = Log()
+    log.display.start(100, skipped=0)
+    log.display.add_runs(ends(range(64), failed=10))
+    log.display.close()
+    assert log.lines[1:] == [
+        "[64/100] run 10: failed, a mistake",
+        "[64/100] 63 runs have ended together",
+    ]
+
+
+def test_a_log_file_says_within_a_second_and_then_every_ten_what_is_done(
+    clock: Clock,
+) -> None:
+    log = Log()
+    log.display.enter("loading data")
+    assert log.lines == []
+    log.wait(clock, 1.0)
+    assert log.lines == ["loading data"]
+    log.display.enter("starting Ray")
+    for _ in range(12):
+        log.wait(clock, 1.0)
+    assert log.lines == ["loading data", "starting Ray"]
+    log.display.start(8, skipped=0)
+    log.display.update(5, AT, 0.0)
+    log.wait(clock, 11.0)
+    assert log.lines[-1] == f"0/8 runs, 5 running in {AT}, 0 failed"
+    log.display.close()
+
+
+@pytest.mark.parametrize("packs", [1, 6, 15])
+def test_after_a_third_of_the_rounds_the_time_left_is_right_to_a_factor_of_two(
+    clock: Clock, packs: int
+) -> None:
+    """300 runs of 60 rounds in packs one after the other, which take 200 s."""
+    display = Display()
+    display.start(300, skipped=0)
+    display.planned = float(packs)
+    rounds = 60 * packs
+    for done in range(rounds + 1):
+        display.finished = float(done // 60)
+        display.update(300 // packs, AT, done / 60 - done // 60)
+        if rounds / 3 <= done < rounds:
+            found = display.left.range(clock.now)
+            assert found is not None
+            left = 200.0 * (1 - done / rounds)
+            assert 0.5 * left <= found[0] <= found[1] <= 2 * left
+        clock.now += 200.0 / rounds
+
+
+def test_the_time_left_is_a_range_where_the_rate_has_changed() -> None:
+    left = TimeLeft()
+    assert left.range(0.0) is None
+    for second in range(11):
+        left.see(float(second), 0.04 * second)
+    for second in range(11, 21):
+        left.see(float(second), 0.4 + 0.01 * (second - 10))
+    least, most = left.range(20.0) or (0.0, 0.0)
+    assert least == pytest.approx(0.5 / (0.5 / 20))
+    assert most == pytest.approx(0.5 / 0.01)
+
+
+def test_a_thousand_shares_are_remembered_by_a_few() -> None:
+    left = TimeLeft()
+    for second in range(10_000):
+        left.see(float(second), second / 20_000)
+    assert len(left._seen) <= MOST_SEEN
+    least, most = left.range(9_999.0) or (0.0, 0.0)
+    assert least == pytest.approx(10_001, rel=0.01) == most
+
+
+def test_a_notebook_shows_one_line_that_changes_and_failures_besides(
+    clock: Clock,
+) -> None:
     shown: list[str] = []
 
     def show(text: str) -> Callable[[str], None]:
@@ -75,21 +170,19 @@ def test_a_notebook_shows_one_line_that_changes_and_failures_besides() -> None:
         return change
 
     display = NotebookDisplay(show)
+    display.enter("loading data")
+    assert shown == ["loading data"]
     display.start(4, skipped=0)
     assert shown == ["0/4 runs, 0 running, 0 failed"]
-    display.update(running=2, quality="test accuracy 50.0%")
-    display.add_run("s=2", Status.FINISHED, "", "test accuracy 90.00%")
-    display.add_run("s=4", Status.FAILED, "a mistake", "")
+    display.planned = 4.0
+    display.update(running=2, at=AT, working=0.0)
+    clock.now += 10.0
+    display.update(running=2, at=AT, working=1.0)
+    display.add_runs(ends([0, 1], failed=1))
     line, failure = shown
-    assert line.startswith("2/4 runs, 2 running at test accuracy 50.0%, 1 failed, ")
-    assert failure == "s=4: failed, a mistake"
-
-
-def test_the_time_left_assumes_that_the_other_runs_take_as_long() -> None:
-    state = State(total=10, done=4, started=0.0)
-    spent = progress.time.monotonic()
-    assert state.seconds_left == pytest.approx(spent / 4 * 6, rel=0.01)
-    assert math.isnan(State(total=10).seconds_left)
+    assert line == f"2/4 runs, 2 running in {AT}, 1 failed, 30 s left"
+    assert failure == "run 1: failed, a mistake"
+    display.close()
 
 
 def test_a_terminal_gets_a_bar_a_file_lines_and_quiet_nothing() -> None:
@@ -102,16 +195,30 @@ def test_a_terminal_gets_a_bar_a_file_lines_and_quiet_nothing() -> None:
     assert type(choose_display(terminal, quiet=True)) is Display
 
 
-def test_a_bar_shows_runs_done_running_and_failed_and_their_accuracy() -> None:
+def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy() -> (
+    None
+):
     text = io.StringIO()
-    display = BarDisplay(Console(file=text, force_terminal=True, width=120))
-    display.start(8, skipped=2)
-    display.update(running=5, quality="test accuracy 75.0%")
-    display.add_run("s=2", Status.DIVERGED, "too large a rate", "")
+    display = BarDisplay(Console(file=text, force_terminal=True, width=140))
+    display.enter("loading data")
     display.progress.refresh()
-    display.stop()
+    display.start(8, skipped=2)
+    display.update(running=5, at=AT, working=0.0)
+    display.add_runs([End("id", Status.DIVERGED, "too large a rate", label="s=2")])
+    display.progress.refresh()
+    display.close()
     shown = re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
+    assert "loading data" in shown
     assert "2 runs finished before" in shown
     assert "s=2: diverged, too large a rate" in shown
     assert "1/8 runs" in shown
-    assert "5 running at test accuracy 75.0%, 1 failed" in shown
+    assert f"5 running in {AT}, 1 failed" in shown
+
+
+def test_the_thread_of_a_display_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
+    display = Display()
+    display.enter("loading data")
+    assert display._ticking is not None and display._ticking.is_alive()
+    display.close()
+    assert not display._ticking.is_alive()

@@ -25,7 +25,7 @@ from ray import tune
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep import rehearsal, runner
+from raysafl.sweep import attempt, rehearsal
 from raysafl.sweep.experiment_file import load_sweep
 
 
@@ -81,7 +81,62 @@ def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) 
     said = str(error.value)
     assert said.startswith(f"Mine ({place(RAISES, 'wrong')}): ZeroDivisionError: ")
     assert "of the run method=mine, s=0, tried before anything" in said
-    assert "--no-try leaves that out" in said
+    assert "try_first=False leaves that out" in said
+    with pytest.raises(ValueError, match="--no-try leaves that out"):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", command="run")
+
+
+IN_PLACE = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "state.w_P -= update.delta_MP.mean(0)",
+    "return state",
+)
+KEPT = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "self.v = update.delta_MP.mean(0)",
+    "return replace(state, w_P=state.w_P - self.v)",
+)
+LOGARITHM = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0).log())",
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (IN_PLACE, f"Mine ({place(IN_PLACE, 'state.w_P -=')}): FrozenInstanceError"),
+        (IN_PLACE, "Return a changed copy, such as replace(state, w_P=state.w_P - d)"),
+        (KEPT, f"Mine ({place(KEPT, 'self.v =')}): ValueError: Mine.v cannot be set"),
+        (KEPT, "belongs in the State that `round` returns"),
+        (LOGARITHM, f"the updates that Mine.round ({place(LOGARITHM, 'def round')})"),
+        (LOGARITHM, "look there for a division by 0, a logarithm or a root"),
+    ],
+)
+def test_what_an_algorithm_may_not_do_is_told_with_the_line_and_what_to_do_instead(
+    code: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
+    assert "lower the learning rates" not in str(error.value)
+
+
+SOFTMAX = model(
+    "layers = nn.Flatten(), nn.Linear(64, num_classes)",
+    "return nn.Sequential(*layers, nn.Softmax(1))",
+)
+
+
+@pytest.mark.parametrize("last", ["nn.Softmax(1)", "nn.ReLU()", "nn.LogSoftmax(1)"])
+def test_a_softmax_before_the_cross_entropy_is_said_and_not_refused(
+    last: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = SOFTMAX.replace("nn.Softmax(1)", last)
+    # The sweep got as far as Ray.
+    with pytest.raises(NoRay):
+        go(load(tmp_path, code, "model=Mine()"), tmp_path / "s")
+    said = f"Mine.build ({place(SOFTMAX, 'def build')}) makes outputs that are probabilities"
+    assert (said in caplog.text) == ("nn.Softmax" in last)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +144,7 @@ def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) 
     [
         (
             "class Mine(Partition):\n"
-            "    def spread(self, labels, num_classes, clients, rng, users=None):\n"
+            "    def spread(self, samples, clients, rng):\n"
             "        return self.nothing\n",
             "data=Federation(partition=Mine())",
             "return self.nothing",
@@ -172,7 +227,7 @@ def test_runs_of_raysafls_own_components_are_not_tried(
     def tried(*_: object) -> NoReturn:
         raise AssertionError("it was tried")
 
-    monkeypatch.setattr(runner, "rehearse", tried)
+    monkeypatch.setattr(attempt, "rehearse", tried)
     with pytest.raises(NoRay):
         go(Sweep("own", [tiny]), tmp_path / "s")
     with pytest.raises(AssertionError, match="it was tried"):
@@ -242,14 +297,14 @@ def test_a_try_trains_few_clients_briefly_and_evaluates_nothing(
     train = Worker(tiny.cells[:1], tiny.data.load(), tiny.model).trainer.__class__.train
 
     def counted(self: Any, tasks: Any) -> Any:
-        steps.append([task.local.num_steps(10**6) for task in tasks])
+        steps.append(tasks.by_local(lambda local: local.num_steps(10**6)).tolist())
         return train(self, tasks)
 
     def evaluated(*_: object) -> NoReturn:
         raise AssertionError("it was evaluated")
 
     monkeypatch.setattr("raysafl.training.trainer.LocalTrainer.train", counted)
-    monkeypatch.setattr("raysafl.training.evaluation.Evaluator.span_sums", evaluated)
+    monkeypatch.setattr("raysafl.training.evaluation.Evaluator.sums_on", evaluated)
     run = tiny.replace({"participation.s": 0, "participation.m": 10}).replace(
         algorithm=Mine()
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from ray import tune
 
 import raysafl as fl
 from raysafl.sweep.definition import smoke
@@ -32,19 +33,23 @@ class Classwise(fl.Objective):
     def losses(self, outputs, targets):  # type: ignore[no-untyped-def]
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 
-    def measures(self, num_outputs: int) -> dict[str, fl.Metric]:
+    def measures(self, num_outputs: int) -> dict[str, fl.objectives.Metric]:
         def sums(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             hit = outputs.argmax(-1) == targets
             return torch.bincount(targets[hit], minlength=num_outputs)
 
-        metric = fl.Metric("hits", sums, lambda own, count: own.tolist(), is_list=True)
+        metric = fl.objectives.Metric(
+            "hits", sums, lambda own, count: own.tolist(), is_list=True
+        )
         return {"hits": metric}
 
 
 def test_a_report_before_the_first_evaluation_has_every_metric_that_a_search_may_go_by() -> (
     None
 ):
-    sweep = fl.Sweep("a", space={"local.lr": [0.1]}, base=RUN, search_alg=None)
+    sweep = fl.Sweep(
+        "a", space={"local.lr": tune.grid_search([0.1])}, base=RUN, search_alg=None
+    )
     goal, _ = sweep.goal
     assert goal == "val_accuracy"
     assert math.isnan(metrics_of(RUN, [])[goal])
@@ -60,7 +65,7 @@ def test_a_smoke_run_keeps_the_test_samples_by_which_clients_are_judged() -> Non
 def test_a_policy_that_measures_accuracies_is_refused_where_there_is_none() -> None:
     parts = {"base": fl.Absent(s=2, m=3), "uniform": fl.Uniform(m=3)}
     policy = fl.Snapshot(every=2, accuracy="cohort", **parts)
-    regression = RUN.replace(objective=fl.Regression())
+    regression = RUN.replace(objective=fl.objectives.Regression())
     with pytest.raises(ValueError, match="Snapshot goes by the training accuracy"):
         regression.replace(participation=policy)
     by_time = fl.Snapshot(every=2, **parts)
@@ -77,7 +82,7 @@ def test_a_model_is_not_chosen_by_a_list() -> None:
 def test_a_trainable_reports_the_means_over_all_replicates_also_of_those_that_stopped(
     tmp_path: Path,
 ) -> None:
-    run = RUN.replace(stop=fl.Patience(rounds=1, metric="test_accuracy"))
+    run = RUN.replace(patience=fl.Patience(rounds=1, metric="test_accuracy"))
     rows = fl.simulate(run)
     assert rows.groupby("replicate")["round"].max().nunique() > 1
     expected = (

@@ -5,7 +5,8 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from raysafl import Federation, Regression, Run, Sweep, Validation
+from raysafl import Federation, Run, Sweep, Validation
+from raysafl.objectives import Regression
 from raysafl.report.wording import search_note
 from raysafl.storage.manifest import Manifest
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.crashes import crashes
+from helpers.crashes import Crash, crashes
 from helpers.here import run_in_process
 
 from raysafl import LocalTraining, PerClient, Run
@@ -147,3 +147,37 @@ def test_a_run_that_has_ended_after_a_crash_at_any_operation_has_its_table_of_cl
             store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
         )
     assert ended == {True, False}
+
+
+def test_what_a_run_keeps_is_written_before_the_run_counts_as_ended(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.replace(rounds=1, keep="last")
+    store = Store(tmp_path / "s")
+    store.create()
+    session = Session([run], store, work(run), {}, keep_states=True)
+
+    def killed(*_: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr(Store, "commit", killed)
+    with pytest.raises(Crash):
+        session.advance(np.inf)
+    assert store.kept_state(run.id) and store.model(run.id).is_file()
+
+
+def test_of_runs_that_end_together_each_is_told_its_own_value(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = [tiny.replace(seed=seed) for seed in (0, 10, 20)]
+    cells = [cell for run in runs for cell in run.cells]
+    store = Store(tmp_path / "pack")
+    store.create()
+    together = Worker(cells, tiny.data.load(), tiny.model)
+    session = Session(runs, store, together, {})
+    session.advance(np.inf)
+    told = {end.run_id: end.value for end in session.take_ends()}
+    rows = store.rounds()
+    last = rows[rows["round"] == tiny.rounds - 1]
+    due = last.groupby("run_id")["test_accuracy"].mean()
+    assert told == pytest.approx(due.to_dict()) and due.nunique() == len(runs)

@@ -6,14 +6,15 @@ import pytest
 from ray import tune
 from rich.console import Console
 
-from raysafl import Outcome, Run, Sweep
+from raysafl import Run, Sweep
 from raysafl.quickstart import BASE, SWEEP
 from raysafl.storage.store import Store
+from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import plain_console
 
 
 @pytest.fixture
-def outcome(real_results: Path) -> Outcome:
+def outcome(real_results: Path, tables: None) -> Outcome:
     store = Store(real_results / "quickstart")
     return Outcome(store, store.manifest(), store.runs(), 3, 0, None, 2.5)
 
@@ -26,7 +27,7 @@ def test_the_outcome_is_one_line_where_a_repr_is_shown(outcome: Outcome) -> None
 def test_a_notebook_shows_the_table_and_the_figure(outcome: Outcome) -> None:
     html = outcome._repr_html_()
     assert html.count("<tr>") == 5 and "<th" in html  # s and algorithm go down
-    assert ">SAFARI</td>" in html and "p = 1</th>" in html
+    assert ">SAFARI</td>" in html and "p →" in html and ">1</th>" in html
     assert "mean ± standard deviation over replicates of last10" in html
     assert 'src="data:image/png;base64,' in html
     assert len(html) < 500_000

@@ -12,8 +12,10 @@ import ray
 import torch
 from helpers.here import run_in_process
 
-from raysafl import Classification, FedAvg, Key, Run, simulate
+from raysafl import FedAvg, Run, simulate
+from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.objectives import Classification
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 from ray import tune
 from rich.console import Console
 
-from raysafl import Hardware, Outcome, Runner, Sweep
+from raysafl import Hardware, Runner, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import of_runs
@@ -19,6 +19,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code import old_results
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.session import Session
 
 EXPERIMENT = '''
@@ -132,7 +133,8 @@ def test_edited_code_is_refused_by_name_and_nothing_is_written(
     said = str(error.value)
     assert "the code of Mine has changed since 2 runs were computed" in said
     assert "method=Mine, lr=0.1; method=Mine, lr=0.2" in said and "FedAvg" not in said
-    assert all(f"--stale {choice}" in said for choice in ("rerun", "keep", "fail"))
+    # What Python calls it, since no command was given.
+    assert all(f'stale="{choice}"' in said for choice in ("rerun", "keep", "fail"))
     assert contents(out) == before
 
 
@@ -332,7 +334,7 @@ def make(config):
     {body}
     return SMALL.replace(algorithm=Mine(lr=config["lr"]))
 
-SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, make=make)
+SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, base=make)
 """
 
     def sweep(step: float) -> Sweep:

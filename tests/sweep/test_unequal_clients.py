@@ -14,16 +14,15 @@ from ray.tune.search import Searcher
 import raysafl as fl
 from raysafl import (
     MLP,
-    ClientStatistic,
     Federation,
     LocalTraining,
     Patience,
     PerClient,
-    Regression,
     Run,
     Sweep,
     Table,
 )
+from raysafl.objectives import ClientStatistic, Regression
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.prepare import prepare
@@ -243,7 +242,7 @@ def test_a_replicate_stops_where_the_worst_client_has_not_improved(
     )
     whole = fl.simulate(run)
     patience = Patience(metric="clients_worst_rmse", rounds=4, min_delta=0.05)
-    stopped = fl.simulate(run.replace(stop=patience))
+    stopped = fl.simulate(run.replace(patience=patience))
     for replicate, rows in whole.groupby("replicate"):
         worst = rows.dropna(subset="clients_worst_rmse")
         best, since, end = np.inf, -1, 39
@@ -304,4 +303,4 @@ def test_a_statistic_over_clients_without_their_evaluation_says_what_is_missing(
     run, _ = done
     stop = Patience(metric="clients_worst_rmse")
     with pytest.raises(ValueError, match="over clients need eval_clients"):
-        run.replace(eval_clients=None, stop=stop)
+        run.replace(eval_clients=None, patience=stop)

@@ -10,10 +10,11 @@ import pytest
 from helpers.mistakes import algorithm, load, model, place
 from rich.console import Console
 
-from raysafl import Algorithm, Hardware, LocalTraining, Outcome, Run, Runner, Sweep
+from raysafl import Algorithm, Hardware, LocalTraining, Run, Runner, Sweep
 from raysafl.cli import app as cli
 from raysafl.sweep import user_errors
-from raysafl.sweep.runner import prepare
+from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.prepare import prepare
 from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 LATE = algorithm(
@@ -46,7 +47,7 @@ def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
     assert entry.reason == f"Mine ({line}): OSError: https://host/x is down"
     assert entry.traceback.startswith("Traceback (most recent call last):")
     assert "in round\n    helped(state)" in entry.traceback
-    assert "hidden" not in entry.traceback and "simulation.py" in entry.traceback
+    assert "hidden" not in entry.traceback and "replicate.py" in entry.traceback
     # Two replicates failed with the run, and the error is printed once, by its labels.
     assert len(outcome.bad) == 2 and said.count("OSError") == 1
     assert "method=mine, s=0: failed, Mine (" in said
@@ -73,7 +74,7 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
     )
     (entry,) = runner.run().store.ledger().values()
     assert entry.reason == f"{place(code, 'raise KeyError')}: KeyError: 'missing'"
-    assert "ray::Clients." in entry.traceback and "\x1b" not in entry.traceback
+    assert "ray::start" in entry.traceback and "\x1b" not in entry.traceback
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -81,9 +82,9 @@ def test_the_command_prints_an_error_once(
     quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = load(tmp_path, HELPED, "algorithm=Mine()")
-    options = {"executor": "here", "track": "none"}
+    options = {"executor": "here", "track": "none", "quiet": quiet}
     with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
-        cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)
+        cli._run_sweep(sweep, options | {"out": str(tmp_path / "s")})
     assert said.get().count("OSError") == 1
     assert "method=mine, s=0: failed, Mine (" in said.get()
     assert "traceback" in said.get()

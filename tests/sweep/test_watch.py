@@ -1,5 +1,6 @@
 """What the driver does when a trial of several runs could not be carried out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,8 @@ class Shown(Display):
         super().__init__()
         self.ends: list[tuple[str, Status]] = []
 
-    def add_run(
-        self, label_text: str, status: Status, reason: str, result: str
-    ) -> None:
-        self.ends.append((label_text, status))
+    def add_runs(self, ends: Sequence[End]) -> None:
+        self.ends += [(end.label, end.status) for end in ends]
 
 
 class Submitted:

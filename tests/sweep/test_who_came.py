@@ -10,12 +10,8 @@ from helpers.here import run_in_process
 
 from raysafl import (
     SAFARI,
-    Bernoulli,
     Cohort,
-    Cyclic,
     Hardware,
-    Key,
-    Markov,
     Participation,
     Patience,
     Run,
@@ -24,6 +20,8 @@ from raysafl import (
     Sweep,
     Uniform,
 )
+from raysafl.algorithms import Key
+from raysafl.participation import Bernoulli, Cyclic, Markov
 from raysafl.report.figures import participation
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
@@ -80,7 +78,7 @@ def worker(run: Run) -> Worker:
     return Worker(run.cells, run.data.load(), run.model)
 
 
-@pytest.mark.parametrize("pack", [1, 3, 64])
+@pytest.mark.parametrize("pack", [1, pytest.param(3, marks=pytest.mark.acceptance), 64])
 def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
     pack: int, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +158,7 @@ def test_a_replicate_that_stops_early_has_who_came_up_to_the_round_of_its_stop(
     tiny: Run, tmp_path: Path
 ) -> None:
     patience = Patience(metric="test_accuracy", rounds=2, min_delta=0.9)
-    run = tiny.replace(rounds=20, eval_every=3, stop=patience)
+    run = tiny.replace(rounds=20, eval_every=3, patience=patience)
     store = Store(tmp_path)
     store.create()
     run_in_process(run, store, worker(run))
@@ -191,4 +189,4 @@ def test_five_hundred_of_a_million_clients_take_a_thousand_bytes_a_round(
     row = {"replicate": 0, "seed": 0, "round": rounds - 1, "kind": "client"}
     row |= {"cohorts": cohorts, "enforced": [True] * rounds, "trained": [True] * rounds}
     table = table_of(tiny.id, [row])
-    assert len(encoded([table], table.schema)) < 1000 * rounds
+    assert len(encoded(table)) < 1000 * rounds

@@ -12,26 +12,28 @@ from typer.testing import CliRunner
 
 from raysafl import (
     SAFARI,
-    Dataset,
     FedAvg,
     Federation,
     Iid,
-    Key,
     LocalTraining,
     Logistic,
-    Regression,
     Run,
-    Samples,
     Uniform,
 )
+from raysafl.algorithms import Key
 from raysafl.cli import app as cli
 from raysafl.core.problem import SERVER
-from raysafl.data import Source
+from raysafl.data import Dataset, Samples, Source
+from raysafl.objectives import Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
 from raysafl.theory.advice_table import advice_table
-from raysafl.theory.bounds import most_client_prob
+from raysafl.theory.bounds import (
+    least_g4,
+    most_client_prob,
+    most_client_prob_convex,
+)
 from raysafl.theory.gradients import dissimilarity, square
 
 EXPERIMENT = """
@@ -158,6 +160,31 @@ def test_without_server_data_it_says_so(tiny: Run) -> None:
     assert advise(run, 1).probes[0].xi2 is None
     said = text(run)
     assert "The server holds no data: theorem 4 does not apply." in said
+
+
+def test_weight_decay_belongs_to_the_objectives_and_brings_the_convex_theorems(
+    tiny: Run,
+) -> None:
+    run = tiny.replace({"local.weight_decay": 0.2})
+    advice, plain = advise(run, 1), advise(tiny, 1)
+    assert advice.mu == 0.2 and plain.mu == 0 and not plain.safari_convex
+    assert advice.probes[0].L == pytest.approx(plain.probes[0].L + 0.2)
+    work = Worker(run.cells[:1], run.data.load(), run.model)
+    sim = Simulation(run.replace(replicates=1), work)
+    sim.step()
+    w_P = sim.replicates[0].state.w_P
+    descent_P = work.gradients(0, w_P.expand(10, -1)).mean(0) + 0.2 * w_P
+    last = advice.probes[-1]
+    assert last.grad2 == pytest.approx(square(descent_P))
+    L, s2 = (max(getattr(p, n) for p in advice.probes) for n in ("L", "sigma_g2"))
+    g3 = min(p.grad2 for p in advice.probes)
+    bound = most_client_prob_convex(g3, least_g4(g3, s2, L, 0.2), L, 0.2, 0, advice.K)
+    assert advice.safari_convex["most favourable"] == bound
+    least = [b.value for b in advice.fast_convex.values()]
+    assert least[0] is None and least[1] is not None and 0.9 < least[1] < 1
+    assert [p.holds for p in advice.convex_rates][-1] is False
+    said = text(run)
+    assert "SAFARI 5" in said and "FAST 2" in said and "SAFARI 5  " not in text(tiny)
 
 
 def test_a_run_that_diverges_is_still_reported(tiny: Run) -> None:

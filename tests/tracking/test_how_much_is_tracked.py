@@ -327,6 +327,7 @@ def test_a_driver_that_dies_before_the_files_of_a_run_with_a_summary_leaves_no_g
     assert now.files(run.info.run_id) == ["config.json", "statistics.json"]
 
 
+@pytest.mark.acceptance
 def test_a_driver_that_dies_between_two_requests_for_the_points_of_a_run_leaves_no_gap(
     store: Store, view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

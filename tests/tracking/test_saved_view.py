@@ -1,10 +1,14 @@
 """The saved view of MLflow's page shows what the runs of a sweep are judged by."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from raysafl.core.record import further_column
-from raysafl.storage.manifest import Manifest, Table
+from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.mlflow_view import MlflowView
+from raysafl.storage.store import Store
+from raysafl.tracking.descriptions import description
 from raysafl.tracking.saved_view import saved_view
 
 
@@ -22,7 +26,7 @@ def test_runs_of_a_classification_are_ordered_by_the_highest_accuracy() -> None:
     manifest = Manifest(
         name="a", axes=["p"], entries=[], table=Table(rows=["p"], statistic="final")
     )
-    assert charts(manifest)[:2] == ["test/accuracy", "final"]
+    assert charts(manifest)[:2] == ["final", "test/accuracy"]
     assert state(manifest)["orderByKey"] == "metrics.`final`"
     assert state(manifest)["orderByAsc"] is False
 
@@ -40,6 +44,41 @@ def test_runs_of_a_regression_are_ordered_by_the_lowest_error() -> None:
         columns=columns,
         quality="test_mae",
     )
-    assert charts(manifest)[:3] == ["test/mae", "final_mae", "val/mae"]
+    assert charts(manifest)[:3] == ["final_mae", "test/mae", "val/mae"]
     assert "test/accuracy" not in charts(manifest)
     assert state(manifest)["orderByAsc"] is True
+
+
+def test_the_first_chart_and_the_columns_set_the_labels_beside_the_statistic() -> None:
+    axes = ["lr", "p"]
+    table = Table(rows=axes, statistic="last10", also=["final", "best"])
+    manifest = Manifest(name="a", axes=axes, entries=[], table=table)
+    first, second, *_ = state(manifest)["compareRunCharts"]
+    assert (first["type"], second["type"]) == ("PARALLEL", "LINE")
+    assert first["selectedParams"] == ["label.lr", "label.p"]
+    assert first["selectedMetrics"] == ["last10"] and first["showAllRuns"]
+    assert state(manifest)["selectedColumns"] == [
+        *("metrics.`last10`", "params.`label.lr`", "params.`label.p`"),
+        *("tags.`result`", "tags.`status`"),
+    ]
+
+
+def test_the_description_says_how_many_runs_the_page_does_not_load_at_first(
+    tmp_path: Path,
+) -> None:
+    def first_line(runs: int) -> str:
+        store = Store(tmp_path / str(runs))
+        store.create()
+        entries = [Entry(run_id=f"{i:012x}", labels={"p": i}) for i in range(runs)]
+        table = Table(rows=["p"])
+        store.write_manifest(
+            Manifest(name="many", axes=["p"], entries=entries, table=table)
+        )
+        text = description(store, 10_000, "note", MlflowView("uri", "1", "parent"))
+        return text.splitlines()[0]
+
+    assert first_line(100) == "### many"
+    assert first_line(101) == (
+        "### many (101 runs: this page begins with the best 100, and *Load more* below them "
+        "adds others)"
+    )

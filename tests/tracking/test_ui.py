@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,17 @@ def test_an_address_of_another_machine_is_refused(root: Path) -> None:
         serve(root, "192.0.2.1")
 
 
+def test_of_a_server_that_ends_before_it_answers_the_log_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [sys.executable, "-c", "print('no memory')"]
+    monkeypatch.setattr("raysafl.tracking.server._command", lambda *_: ends)
+    with pytest.raises(RuntimeError, match=r"(?s)did not start:\n.*no memory"):
+        with server(f"sqlite:///{tmp_path / 'mlflow.db'}", "127.0.0.1", free_port()):
+            pass
+
+
+@pytest.mark.acceptance
 def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("this is no database")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

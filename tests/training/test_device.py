@@ -146,7 +146,11 @@ print(products_depend_on_memory())
 
 
 @pytest.mark.parametrize(
-    "steps", ["import raysafl", "import torch; torch.rand(99, 99) @ torch.rand(99, 99)"]
+    "steps",
+    [
+        "import torch; torch.rand(99, 99) @ torch.rand(99, 99)",
+        pytest.param("import raysafl", marks=pytest.mark.acceptance),
+    ],
 )
 def test_products_that_depend_on_memory_are_warned_of_once(steps: str) -> None:
     """Whether they do, if torch was used before, depends on the processor."""

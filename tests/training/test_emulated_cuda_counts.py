@@ -5,7 +5,8 @@ import pytest
 from helpers.emulated_cuda import Counts, emulated_cuda
 
 from benchmarks.workloads import STANDARD
-from raysafl import Dataset, Run, Samples
+from raysafl import Run
+from raysafl.data import Dataset, Samples
 from raysafl.data.sources import Source
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation

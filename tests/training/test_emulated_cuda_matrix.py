@@ -1,7 +1,6 @@
 """Every algorithm on every kind of model by every engine, on the emulated device."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,16 +19,34 @@ from helpers.small_runs import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysafl import Algorithm, Model, Run, Samples
-from raysafl.core.work import Task
-from raysafl.training.engines import Gradients, Vmap
+from raysafl import Algorithm, Model, Run
+from raysafl.core.work import Tasks
+from raysafl.data import Samples
+from raysafl.training.engines import Batch, Gradients, Vmap
 from raysafl.training.inputs import Inputs
 from raysafl.training.linear import Linear
 from raysafl.training.local_step import LocalStep
+from raysafl.training.resident import Starts
+
+# By default the algorithms have the models in turn: an engine sees tasks, and few kinds of
+# them.
+CASES = [
+    pytest.param(
+        *(algorithm, model),
+        marks=[] if k == i % len(ENGINES) else [pytest.mark.acceptance],
+        id=f"{type(algorithm).__name__}-{model}",
+    )
+    for i, algorithm in enumerate(EVERY)
+    for k, model in enumerate(ENGINES)
+]
+# What is recorded is what is stacked.
+OF_PACKS = [
+    pytest.param(*one, marks=[pytest.mark.acceptance] if one[0] == "vmap" else [])
+    for one in PACKS
+]
 
 
-@pytest.mark.parametrize("model", ENGINES)
-@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(("algorithm", "model"), CASES)
 def test_every_engine_on_the_device_equals_the_loop_on_the_cpu(
     algorithm: Algorithm, model: str
 ) -> None:
@@ -50,7 +67,7 @@ def test_gradients_without_dropout_are_those_on_the_cpu(model: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("engine", "model"), PACKS)
+@pytest.mark.parametrize(("engine", "model"), OF_PACKS)
 def test_a_pack_of_runs_that_differ_in_all_they_can_equals_each_alone_on_the_cpu(
     tiny: Run, engine: str, model: Model
 ) -> None:
@@ -109,9 +126,9 @@ def test_targets_that_were_left_on_the_cpu_are_found(
 def test_a_local_step_that_waits_for_the_device_is_found(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def waiting(self: Any, w_TP: Tensor, *args: Any, original: Any) -> Gradients:
-        assert float(w_TP.sum()) < 1e9
-        return original(self, w_TP, *args)
+    def waiting(self: Any, batch: Batch, original: Any) -> Gradients:
+        assert float(batch.w_TP.sum()) < 1e9
+        return original(self, batch)
 
     for kind in (Linear, Vmap):
         one = functools.partialmethod(waiting, original=kind.gradients)
@@ -152,8 +169,8 @@ def test_parameters_that_moved_after_a_step_was_recorded_are_found(
 ) -> None:
     begin = LocalStep.begin
 
-    def moving(self: LocalStep, tasks: Sequence[Task]) -> None:
-        begin(self, tasks)
+    def moving(self: LocalStep, tasks: Tasks, starts: Starts) -> None:
+        begin(self, tasks, starts)
         self.w_TP = self.w_TP.clone()
 
     monkeypatch.setattr(LocalStep, "begin", moving)

@@ -7,10 +7,10 @@ import torch
 from helpers.emulated_cuda import emulated_cuda
 from torch import Tensor, nn
 
-from raysafl import CNN, MLP, CharLSTM, Logistic, Model
-from raysafl.models import FlatModel
+from raysafl import CNN, MLP, Logistic, Model
+from raysafl.models import CharLSTM, FlatModel
 from raysafl.training.engine_choice import ENGINES, choose_engine, make_engine
-from raysafl.training.engines import Gradients, Loop
+from raysafl.training.engines import Batch, Gradients, Loop
 from raysafl.training.linear import Fused
 
 X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -89,15 +89,10 @@ def test_an_engine_with_wrong_gradients_is_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Wrong(Loop):
-        def gradients(
-            self,
-            w_TP: Tensor,
-            x_TB: Tensor,
-            y_TB: Tensor,
-            weight_TB: Tensor,
-            seed_T: Tensor | None,
-        ) -> Gradients:
-            return Gradients(torch.zeros_like(w_TP), torch.zeros(y_TB.shape), y_TB == 0)
+        def gradients(self, batch: Batch) -> Gradients:
+            y_TB = batch.y_TB
+            zero_TP = torch.zeros_like(batch.w_TP)
+            return Gradients(zero_TP, torch.zeros(y_TB.shape), y_TB == 0)
 
     monkeypatch.setitem(ENGINES, "vmap", Wrong)
     assert choose_engine(flat(CNN()), X_NB, Y_NB) == "loop"

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.evaluation import evaluated
+from helpers.tasks import Task, Trainer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raysafl import Dataset, Key, LocalTraining, Logistic, Samples
-from raysafl.core.work import Task
+from raysafl import LocalTraining, Logistic
+from raysafl.algorithms import Key
+from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
 from raysafl.training.trainer import LocalTrainer
 
@@ -33,7 +36,7 @@ def trainer(
     flat = FlatModel(Logistic(zero_init=False), (1, 1, inputs), classes)
     held = [np.arange(40), np.arange(40, 47), np.arange(47, 90)]
     dataset = Dataset("noise", part, part, classes)
-    return LocalTrainer(flat, dataset, lambda _, client: held[client], engine=engine)
+    return Trainer(flat, dataset, lambda _, client: held[client], engine=engine)
 
 
 def tasks(local: LocalTrainer, sgd: LocalTraining, prox: float = 0.0) -> list[Task]:
@@ -122,12 +125,12 @@ def test_no_bit_of_a_task_or_of_a_score_depends_on_the_tasks_beside_it(
     local = trainer(engine, classes, inputs, "float32", n=251)
     asked = tasks(local, sgd)
     together = local.train(asked)
-    scores = local.evaluator.evaluate(together.delta_MP)
+    scores = evaluated(local.evaluator, together.delta_MP)
     for i, task in enumerate(asked):
         alone = local.train([task])
         for one, all_of_them in zip(alone, together, strict=True):
             assert torch.equal(one[0], all_of_them[i])
-        assert local.evaluator.evaluate(alone.delta_MP) == [scores[i]]
+        assert evaluated(local.evaluator, alone.delta_MP) == [scores[i]]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -157,18 +160,16 @@ def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(
 ) -> None:
     code = """
 import hashlib
-from test_linear import LocalTraining, tasks, trainer
+from test_linear import LocalTraining, evaluated, tasks, trainer
 from raysafl.kernels.linear import descend
 local = trainer("fused", 10, 784, "uint8")
 sgd = LocalTraining(lr=0.1, batch_size=8, epochs=3)
 update = local.train(tasks(local, sgd, prox=0.1))
-scores = [[*own.values()] for own in local.evaluator.evaluate(update.delta_MP)]
+scores = [[*own.values()] for own in evaluated(local.evaluator, update.delta_MP)]
 bits = b"".join(column.numpy().tobytes() for column in update) + repr(scores).encode()
 print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
 """
-    paths = os.pathsep.join(
-        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    )
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]
     fresh, kept = (

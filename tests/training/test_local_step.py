@@ -2,16 +2,17 @@
 
 import pytest
 import torch
+from helpers.tasks import Task, columns
 from test_trainer import HELD, SIZES, TOLERANCE, tasks, trainer
 from test_trainer_dropout import Dropping
 from test_trainer_optimizer import BASE, KINDS, PRECISE
 
-from raysafl import CNN, MLP, LocalTraining, Logistic, Model, Update
-from raysafl.core.work import Task
+from raysafl import CNN, MLP, LocalTraining, Logistic, Model
+from raysafl.algorithms import Update
 from raysafl.training import local_step
 from raysafl.training.gpu_training import GpuTraining, program_width
 from raysafl.training.memory import GpuMemory, power_of_two
-from raysafl.training.resident import Resident
+from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
 
 GIB = 2**30
@@ -20,9 +21,8 @@ GIB = 2**30
 def program_of(local: LocalTrainer, total: int = GIB) -> GpuTraining:
     """What would train on a GPU of this memory, on a CPU."""
     memory = GpuMemory(total, 1000, local.model.num_parameters)
-    return GpuTraining(
-        local.engine, local.model, local.inputs, local.objective, Resident(), memory
-    )
+    parameters = Parameters(local.device, most_bytes=0)
+    return GpuTraining(local.engine, local.inputs, Resident(), memory, parameters)
 
 
 def by_program(program: GpuTraining, asked: list[Task]) -> Update:
@@ -30,10 +30,10 @@ def by_program(program: GpuTraining, asked: list[Task]) -> Update:
     held = [HELD[task.client] for task in asked]
     rows: dict[int, list[torch.Tensor]] = {}
     with torch.no_grad():
-        for stack, update in program.train_stacks(asked, held):
-            rows |= zip(stack, zip(*update, strict=True), strict=True)
-    columns = zip(*(rows[i] for i in range(len(asked))), strict=True)
-    return Update(*(torch.stack(column) for column in columns))
+        for stack, update in program.train_stacks(columns(asked), held):
+            rows |= zip(stack.tolist(), zip(*update, strict=True), strict=True)
+    of_all = zip(*(rows[i] for i in range(len(asked))), strict=True)
+    return Update(*(torch.stack(column) for column in of_all))
 
 
 def check_equal(local: LocalTrainer, asked: list[Task], precise: bool = True) -> None:
@@ -123,7 +123,7 @@ def test_what_was_yielded_is_not_changed_by_the_next_stack() -> None:
     updates = []
     copies = []
     with torch.no_grad():
-        for _, update in program.train_stacks(asked, held):
+        for _, update in program.train_stacks(columns(asked), held):
             updates.append(update)
             copies.append([column.clone() for column in update])
     assert len(updates) == len(asked)
@@ -132,8 +132,7 @@ def test_what_was_yielded_is_not_changed_by_the_next_stack() -> None:
 
 
 def test_small_clients_of_many_sizes_share_a_few_widths() -> None:
-    local = LocalTraining(lr=0.1, batch_size=50, epochs=1)
-    widths = {program_width(width, local) for width in (*range(8, 50, 8), 50)}
+    widths = {program_width(width, 50) for width in (*range(8, 50, 8), 50)}
     assert widths == {8, 16, 32, 50}
     assert max(SIZES.values()) < 50
 

@@ -4,9 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raysafl import CNN, Key, Logistic
+from raysafl import CNN, Logistic
+from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 from raysafl.training.engine_choice import ENGINES
+from raysafl.training.engines import Batch
 
 SHAPE = (1, 8, 8)
 
@@ -18,8 +20,9 @@ Y_TB = torch.arange(32).view(2, 16) % 4
 def ours(engine: str) -> torch.Tensor:
     flat = FlatModel(CNN(precision="bfloat16"), SHAPE, 4)
     w_TP = torch.stack([flat.init(Key(r)) for r in range(2)])
-    batch = w_TP, X_TB, Y_TB, torch.full((2, 16), 1 / 16), torch.arange(2)
-    return ENGINES[engine](flat).gradients(*batch).g_TP
+    weight_TB = torch.full((2, 16), 1 / 16)
+    batch = Batch(w_TP, X_TB, Y_TB, weight_TB, torch.arange(2))
+    return ENGINES[engine](flat).gradients(batch).g_TP
 
 
 def as_a_user_would(half: bool) -> torch.Tensor:

@@ -6,26 +6,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.evaluation import evaluated
+from helpers.tasks import Task, Trainer, draw_batches
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
-    CNN,
-    MLP,
-    Dataset,
-    Key,
-    LocalTraining,
-    Logistic,
-    Model,
-    Samples,
-)
+from raysafl import CNN, MLP, LocalTraining, Logistic, Model
+from raysafl.algorithms import Key
 from raysafl.core.problem import SERVER
-from raysafl.core.work import Task
+from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
 from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Gradients
-from raysafl.training.evaluation import span_starts, sum_of_spans
-from raysafl.training.inputs import draw_batches
+from raysafl.training.engines import Batch, Gradients
 from raysafl.training.trainer import LocalTrainer
 
 # ragged: several batches, a short one, less than one
@@ -50,7 +42,7 @@ for _client, _size in SIZES.items():
 
 def trainer(model: Model, engine: str) -> LocalTrainer:
     flat = FlatModel(model, (1, 8, 8), 4)
-    return LocalTrainer(flat, DATASET, lambda r, client: HELD[client], engine=engine)
+    return Trainer(flat, DATASET, lambda r, client: HELD[client], engine=engine)
 
 
 def tasks(
@@ -172,13 +164,11 @@ def test_stacked_steps_have_a_bounded_number_of_samples(
 ) -> None:
     flat, stacks = FlatModel(Logistic(), (1, 8, 8), 4), list[int]()
 
-    def counted(*of: torch.Tensor) -> Gradients:
-        stacks.append(len(of[0]))
-        return plain(*of)
+    def counted(batch_of_tasks: Batch) -> Gradients:
+        stacks.append(len(batch_of_tasks.w_TP))
+        return plain(batch_of_tasks)
 
-    local = LocalTrainer(
-        flat, DATASET, lambda r, c: np.arange(batch) % 120, engine="vmap"
-    )
+    local = Trainer(flat, DATASET, lambda r, c: np.arange(batch) % 120, engine="vmap")
     plain = local.engine.gradients
     monkeypatch.setattr(local.engine, "gradients", counted)
     task = tasks(flat, LocalTraining(lr=0.1, batch_size=batch, steps=1))[0]
@@ -221,7 +211,7 @@ def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
 def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
     local = trainer(Logistic(zero_init=False), engine)
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    measured = local.evaluator.evaluate(w_RP)
+    measured = evaluated(local.evaluator, w_RP)
     x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
     y = torch.from_numpy(DATASET.test.y)
     for r in range(3):
@@ -232,32 +222,13 @@ def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
         }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
-    engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raysafl.training.evaluation.SPAN", 50)
-    local = trainer(Logistic(zero_init=False), engine)
-    w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    starts = span_starts(len(DATASET.test))
-    assert starts == [0, 50, 100]
-    backwards = {
-        start: local.evaluator.span_sums(w_RP, start) for start in reversed(starts)
-    }
-    sums_NR = sum_of_spans([backwards[start] for start in starts])
-    expected = local.evaluator.evaluate(w_RP)
-    assert local.evaluator.measures.values(sums_NR, len(DATASET.test)) == expected
-    monkeypatch.setattr("raysafl.training.evaluation.SPAN", 1000)
-    assert local.evaluator.evaluate(w_RP) == [pytest.approx(own) for own in expected]
-
-
 @pytest.mark.parametrize("label", [-1, 4])
 def test_labels_that_are_no_class_are_refused(label: int) -> None:
     part = replace(DATASET.train, y=np.full(120, label))
     with pytest.raises(
         ValueError, match=rf"labels of 'noise' must be 0 to 3, not {label}"
     ):
-        LocalTrainer(
+        Trainer(
             FlatModel(Logistic(), (1, 8, 8), 4),
             Dataset("noise", part, DATASET.test, 4),
             lambda r, client: HELD[client],
@@ -270,7 +241,7 @@ def test_samples_may_be_stored_in_any_order_and_precision(dtype: type) -> None:
     x = np.asfortranarray(DATASET.train.x.astype(dtype))
     part = replace(DATASET.train, x=x)
     dataset = Dataset("noise", part, part, 4)
-    other = LocalTrainer(
+    other = Trainer(
         whole.model, dataset, lambda r, client: HELD[client], engine="fused"
     )
     asked = tasks(whole.model, LocalTraining(lr=0.1, batch_size=16, epochs=1))
@@ -316,9 +287,7 @@ def test_a_read_only_dataset_is_used_without_a_copy() -> None:
     x = DATASET.train.x.copy()
     x.flags.writeable = False
     frozen = Dataset("frozen", Samples(x, DATASET.train.y), DATASET.test, 4)
-    local = LocalTrainer(
-        FlatModel(Logistic(), (1, 8, 8), 4), frozen, lambda r, c: HELD[c]
-    )
+    local = Trainer(FlatModel(Logistic(), (1, 8, 8), 4), frozen, lambda r, c: HELD[c])
     assert local.inputs.x.data_ptr() == x.ctypes.data
     local.train(tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1)))
     assert np.array_equal(x, DATASET.train.x)

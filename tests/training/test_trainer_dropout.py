@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.evaluation import evaluated
+from helpers.tasks import Task, columns, draw_batches
 from test_trainer import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 from torch import Tensor, nn
 
-from raysafl import Key, LocalTraining, Model
-from raysafl.core.work import Task
+from raysafl import LocalTraining, Model
+from raysafl.algorithms import Key
 from raysafl.models.dropout import drawing_from
-from raysafl.training.inputs import draw_batches
-from raysafl.training.stacks import dropout_seeds
+from raysafl.training.inputs import step_seeds
 from raysafl.training.trainer import LocalTrainer
 
 LOCAL = LocalTraining(lr=0.1, batch_size=16, epochs=2)
@@ -118,7 +119,7 @@ def test_every_step_draws_another_mask_and_every_client_too() -> None:
     local = trainer(Dropping(), "loop")
     asked = tasks(local.model, LOCAL)
     plan = draw_batches(SIZES[0], LOCAL, np.random.default_rng(0))
-    seeds_KT = dropout_seeds(asked, [plan] * len(asked))
+    seeds_KT = step_seeds(columns(asked), np.full(len(asked), len(plan)))
     # two passes of 40 samples in batches of 16; 2 x 4 clients
     assert seeds_KT.shape == (6, 8)
     assert seeds_KT.size == len(np.unique(seeds_KT)) and seeds_KT.min() >= 0
@@ -129,7 +130,7 @@ def test_evaluation_drops_nothing() -> None:
     asked = tasks(local.model, LOCAL)
     local.train(asked)  # leaves the module in train mode
     w_P = asked[0].w_P
-    measured = local.evaluator.evaluate(torch.stack([w_P, w_P]))
+    measured = evaluated(local.evaluator, torch.stack([w_P, w_P]))
     x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
     w0_P, b0_P, w1_P, b1_P = local.model.named_parameters(w_P).values()
     hidden = F.relu(F.linear(x.flatten(1), w0_P, b0_P))
@@ -158,5 +159,5 @@ def test_dropout_from_the_global_generator_is_noticed(engine: str, text: str) ->
     local = trainer(Hidden(), engine)
     with pytest.raises(ValueError, match=text):
         local.train(tasks(local.model, LOCAL))
-    (measured,) = local.evaluator.evaluate(torch.zeros(1, local.model.num_parameters))
+    (measured,) = evaluated(local.evaluator, torch.zeros(1, local.model.num_parameters))
     assert measured["loss"] == pytest.approx(1.3863, rel=1e-4)

@@ -3,14 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.frozen import Backbone, FrozenBias, plain_module
+from helpers.evaluation import evaluated
+from helpers.frozen import Backbone, FrozenBias, Masked, plain_module
+from helpers.tasks import Task, draw_batches
 from test_trainer import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 from test_trainer_optimizer import PRECISE
 
-from raysafl import Key, LocalTraining, Model
-from raysafl.core.work import Task
+from raysafl import LocalTraining, Model
+from raysafl.algorithms import Key
 from raysafl.models import FlatModel
-from raysafl.training.inputs import draw_batches
 
 ENGINES = ("loop", "vmap", "graph")
 SGD = LocalTraining(lr=0.1, batch_size=10, epochs=2)
@@ -50,7 +51,7 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("model", [Backbone(), FrozenBias()], ids=repr)
+@pytest.mark.parametrize("model", [Backbone(), FrozenBias(), Masked()], ids=repr)
 @pytest.mark.parametrize(
     "sgd",
     [
@@ -77,7 +78,7 @@ def test_every_engine_equals_torch_optim_on_the_trainable_parameters(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("model", [Backbone(), FrozenBias()], ids=repr)
+@pytest.mark.parametrize("model", [Backbone(), FrozenBias(), Masked()], ids=repr)
 def test_evaluation_uses_the_frozen_parameters(engine: str, model: Model) -> None:
     local = trainer(model, engine)
     w_P = torch.randn(local.model.num_parameters, generator=torch.manual_seed(2))
@@ -85,7 +86,7 @@ def test_evaluation_uses_the_frozen_parameters(engine: str, model: Model) -> Non
     rows = torch.arange(len(DATASET.test.y))
     logits_BC = module(inputs(rows)).detach()
     y_B = torch.from_numpy(DATASET.test.y)
-    (measured,) = local.evaluator.evaluate(w_P[None])
+    (measured,) = evaluated(local.evaluator, w_P[None])
     assert measured["accuracy"] == (logits_BC.argmax(-1) == y_B).double().mean()
     expected = F.cross_entropy(logits_BC, y_B).item()
     assert measured["loss"] == pytest.approx(expected, 1e-5)
@@ -99,7 +100,7 @@ def test_engines_for_logistic_regression_refuse_a_frozen_bias(engine: str) -> No
         )
 
 
-@pytest.mark.parametrize("model", [Backbone(), FrozenBias()], ids=repr)
+@pytest.mark.parametrize("model", [Backbone(), FrozenBias(), Masked()], ids=repr)
 def test_an_engine_is_measured_for_a_model_with_frozen_parameters(model: Model) -> None:
     assert trainer(model, "auto").engine_name in ("loop", "vmap")
 

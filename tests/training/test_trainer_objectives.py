@@ -3,28 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from helpers.evaluation import evaluated
+from helpers.tasks import Task, Trainer, draw_batches
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysafl import (
-    MLP,
-    Classification,
-    Dataset,
-    Key,
-    LocalTraining,
-    Logistic,
-    Metric,
-    Model,
-    NextToken,
-    Objective,
-    Regression,
-    Samples,
-    mean_of,
-)
-from raysafl.core.work import Task
+from raysafl import MLP, LocalTraining, Logistic, Model, Objective
+from raysafl.algorithms import Key
+from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
+from raysafl.objectives import Classification, Metric, NextToken, Regression, mean_of
 from raysafl.training import evaluation
 from raysafl.training.engine_choice import choose_engine, make_engine
-from raysafl.training.inputs import draw_batches
 from raysafl.training.trainer import LocalTrainer
 
 # ragged: several batches, a short one, less than one
@@ -82,7 +72,7 @@ def dataset_of(objective: Objective) -> Dataset:
 def trainer(objective: Objective, engine: str) -> LocalTrainer:
     dataset = dataset_of(objective)
     recipe = PerPosition() if isinstance(objective, NextToken) else MLP(hidden=[8])
-    return LocalTrainer(
+    return Trainer(
         FlatModel.on(recipe, dataset, objective),
         dataset,
         lambda cell, client: HELD[client],
@@ -200,11 +190,10 @@ def test_training_accuracy_is_the_share_of_hits_or_unknown(
 def test_evaluation_equals_the_metrics_of_one_batch(
     objective: Objective, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "SPAN", 30)
     monkeypatch.setitem(evaluation.EVAL_BATCH, "cpu", 7)
     local = trainer(objective, engine)
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    measured = local.evaluator.evaluate(w_RP)
+    measured = evaluated(local.evaluator, w_RP)
     n = len(local.test.y)
     x_B, y_B = local.test.at(torch.arange(n))
     for r in range(3):
@@ -213,7 +202,7 @@ def test_evaluation_equals_the_metrics_of_one_batch(
             expected = metric.value(metric.sums(outputs, y_B).double().numpy(), n)
             assert measured[r][name] == pytest.approx(expected, rel=1e-5, abs=1e-6)
         # the other models of the call change nothing
-        assert local.evaluator.evaluate(w_RP[r : r + 1]) == [measured[r]]
+        assert evaluated(local.evaluator, w_RP[r : r + 1]) == [measured[r]]
 
 
 @every_objective
@@ -234,7 +223,7 @@ def test_sums_of_the_compiled_engine_are_those_of_the_loop() -> None:
     sums = []
     for engine in ("loop", "fused"):
         model = FlatModel(Logistic(zero_init=False), (3,), 4)
-        local = LocalTrainer(model, dataset, lambda *_: rows, engine=engine)
+        local = Trainer(model, dataset, lambda *_: rows, engine=engine)
         w_RP = model.init(Key(0))[None]
         sums.append(local.evaluator.sums_on(w_RP, local.inputs, rows))
     torch.testing.assert_close(*sums)
@@ -267,33 +256,26 @@ def test_metrics_alone_leave_the_compiled_engine() -> None:
     model = FlatModel.on(Logistic(), dataset, objective)
     x_1B, y_1B = torch.zeros(1, 2, 3), torch.zeros(1, 2, dtype=torch.int64)
     assert choose_engine(model, x_1B, y_1B, objective) == "fused"
-    local = LocalTrainer(
+    local = Trainer(
         model, dataset, lambda *_: np.arange(70), engine="fused", objective=objective
     )
-    (measured,) = local.evaluator.evaluate(model.init(Key(0))[None])
+    (measured,) = evaluated(local.evaluator, model.init(Key(0))[None])
     assert list(measured) == ["accuracy", "f1", "loss"]
 
 
-def test_counts_of_hits_are_exact_however_they_are_shared() -> None:
+def test_sums_of_hits_are_exact_however_they_are_shared() -> None:
     local = trainer(NextToken(), "loop")
-    w_P = local.model.init(Key(1))
-    whole = local.evaluator.count_correct(w_P, np.arange(70))
+    w_1P = local.model.init(Key(1))[None]
+    at = list(local.evaluator.measures.metrics).index("accuracy")
+
+    def hits(rows: NDArray[np.int64]) -> float:
+        return float(local.evaluator.sums_on(w_1P, local.inputs, rows)[at, 0])
+
+    whole = hits(np.arange(70))
     for parts in (2, 3, 7):
-        counts = [
-            local.evaluator.count_correct(w_P, np.arange(i, 70, parts))
-            for i in range(parts)
-        ]
-        assert sum(counts) == whole
-    hits = (local.model.logits(w_P, local.inputs.x).argmax(-1) == local.inputs.y).sum()
-    assert whole == pytest.approx(int(hits) / 6)
-
-
-def test_a_policy_that_asks_for_hits_is_told_that_there_are_none() -> None:
-    local = trainer(Regression(), "loop")
-    with pytest.raises(
-        ValueError, match="Regression has no accuracy, which the policy"
-    ):
-        local.evaluator.count_correct(local.model.init(Key(0)), np.arange(3))
+        assert sum(hits(np.arange(i, 70, parts)) for i in range(parts)) == whole
+    right = local.model.logits(w_1P[0], local.inputs.x).argmax(-1) == local.inputs.y
+    assert whole == pytest.approx(int(right.sum()) / 6)
 
 
 class OneMean(Pinball):

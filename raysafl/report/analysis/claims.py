@@ -9,13 +9,11 @@ import numpy as np
 import pandas as pd
 
 from raysafl.core.text import nearest
+from raysafl.report.analysis.entries import LEARNT
 from raysafl.storage.manifest import Claim, Label, Manifest
 
 UNKNOWN = "not yet known"
 NOT_LEARNT = "not learnt"
-# An entry has learnt if its accuracy has come this share of the way from guessing to no
-# error: with ten classes it is then at least 19 %, with 45 classes 12 %.
-LEARNT = 0.1
 
 
 @dataclass(frozen=True)

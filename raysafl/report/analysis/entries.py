@@ -24,9 +24,13 @@ EVERYWHERE = "all entries"
 # where the table shows improvements over a baseline.
 LEVEL_STATISTIC = "last5"
 LEVEL = "level"
+# An entry has learnt if its accuracy has come this share of the way from guessing to no
+# error: with ten classes it is then at least 19 %, with 45 classes 12 %.
+LEARNT = 0.1
 # Column of the entries -> the status of the replicates that it counts.
 COUNTS = {
     "replicates": Status.FINISHED,
+    "stopped": Status.STOPPED,
     "diverged": Status.DIVERGED,
     "failed": Status.FAILED,
     "damaged": Status.DAMAGED,
@@ -41,7 +45,6 @@ def statistics(table: Table) -> list[str]:
                 table.statistic,
                 *table.also,
                 *filter(None, [final_of(table.statistic)]),
-                *(p.statistic for p in table.more),
             ]
         )
     )
@@ -84,8 +87,8 @@ def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
 def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Mean and spread over the finished replicates of every entry of a sweep.
 
-    All are in the table's unit. Replicates that diverged, failed or are damaged are
-    counted, but not averaged.
+    All are in the table's unit. Replicates that were stopped, diverged, failed or are
+    damaged are counted, but not averaged.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -93,8 +96,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
-        in the manifest), `replicates` (n), `diverged`, `failed`, `damaged`, `missing`
-        (counts of replicates), `mean.<statistic>` and `std.<statistic>` (that of one new
+        in the manifest), `replicates` (n), `stopped`, `diverged`, `failed`, `damaged`,
+        `missing` (counts of replicates), `mean.<statistic>` and `std.<statistic>` (that of one new
         partition and seed), the other columns of `raysafl.report.analysis.nested` for the
         table's own statistic, and `above_chance`: with a the mean of `last5` and c = 1 /
         number of classes, (a - c) / (1 - c), which is 0 for guessing and 1 for no error,
@@ -181,7 +184,7 @@ def compare(entries: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Args:
         entries: from `aggregate`.
-        manifest: the sweep, whose table holds the printed numbers.
+        manifest: the sweep, which holds the printed numbers.
 
     Returns:
         The entries with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's
@@ -190,7 +193,7 @@ def compare(entries: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     # The first printed number whose labels an entry has is the entry's.
     found = [
-        next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
+        next((p for p in manifest.paper if matches(p, entry.labels)), None)
         for entry in manifest.entries
     ]
     frame = entries.copy()
@@ -250,11 +253,7 @@ def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
 def unplaced(manifest: Manifest) -> list[Printed]:
     """Return the paper's numbers for which the sweep has no entry."""
     entries = manifest.entries
-    return [
-        p
-        for p in manifest.table.paper
-        if not any(matches(p, e.labels) for e in entries)
-    ]
+    return [p for p in manifest.paper if not any(matches(p, e.labels) for e in entries)]
 
 
 def matching(
@@ -279,7 +278,7 @@ def matching(
     axis = layout.method
     values = layout.values[axis] if axis else []
     groups = {EVERYWHERE: compared}
-    if axis and len(values) > 1 and manifest.table.paper:
+    if axis and len(values) > 1 and manifest.paper:
         labels = compared[f"label.{axis}"]
         groups |= {
             labels_text({axis: v}, [axis]): compared[labels.map(lambda x, v=v: x == v)]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from raysafl.core.text import count
 from raysafl.report.analysis.baseline import baselines
 from raysafl.report.analysis.entries import (
     EVERYWHERE,
@@ -17,7 +18,6 @@ from raysafl.report.analysis.entries import (
 )
 from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.analysis.nested import nested, partitions_of
-from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 
@@ -145,7 +145,7 @@ def _replicates(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     ids = [
         entry.run_id
         for entry in manifest.entries
-        if any(matches(p, entry.labels) for p in manifest.table.paper)
+        if any(matches(p, entry.labels) for p in manifest.paper)
     ]
     if runs.empty or name not in runs:
         runs = pd.DataFrame(columns=["run_id", "status", "replicate", name])
@@ -253,7 +253,7 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
                 pairs.append((entry.run_id, base))
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
     found = pd.DataFrame(rows, columns=columns)
-    differences = _differences(pairs, done, manifest)
+    differences = paired_differences(pairs, done, manifest)
     found = found.join(differences, how="inner").reset_index(drop=True)
     # Only comparisons with a p-value count for the adjustment.
     tested = found["p"].notna()
@@ -262,7 +262,7 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     return found
 
 
-def _differences(
+def paired_differences(
     pairs: Sequence[tuple[str, str]], done: pd.DataFrame, manifest: Manifest
 ) -> pd.DataFrame:
     """Compare the runs of each pair seed by seed.

@@ -9,6 +9,8 @@ from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.evidence import judged
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
+from raysafl.report.analysis.standing import Standing
+from raysafl.report.analysis.winner import Winner, winner_of
 from raysafl.storage.manifest import Manifest
 
 
@@ -26,6 +28,8 @@ class Numbers:
         shown_layout: the layout of its axes.
         entries: the entries of the table with their verdicts.
         part: the entries of the table that are shown one by one.
+        standing: which of them are best, and how methods stand over all settings.
+        winner: the best run, if the sweep chooses one and a run has finished.
     """
 
     runs: pd.DataFrame
@@ -37,6 +41,8 @@ class Numbers:
     shown_layout: Layout
     entries: pd.DataFrame
     part: Part
+    standing: Standing
+    winner: Winner | None
 
     @classmethod
     def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Numbers":
@@ -55,6 +61,17 @@ class Numbers:
         entries = judged(versus, shown)
         own = entries if versus is runs else aggregate(runs, manifest)
         part = Part.of(entries, shown, shown_layout)
+        standing = Standing.of(versus, shown, shown_layout, entries)
         return cls(
-            runs, manifest, layout, own, versus, shown, shown_layout, entries, part
+            runs,
+            manifest,
+            layout,
+            own,
+            versus,
+            shown,
+            shown_layout,
+            entries,
+            part,
+            standing,
+            winner_of(runs, manifest) if manifest.goal else None,
         )

@@ -53,7 +53,9 @@ def label_histogram(
         A PNG file.
     """
     clients, classes = counts.shape
-    shades = _shades(classes)
+    # Distinct colours for few classes, else a colour scale.
+    few = classes <= MANY
+    shades = [*OKABE_ITO, *FURTHER][:classes] if few else colours(classes)
     figure = new_figure(WIDTH, 3.4)
     if server.sum():
         axes, side = figure.subplots(1, 2, width_ratios=[12, 1])
@@ -95,11 +97,6 @@ def _name_classes(figure: Figure, names: Sequence[str], shades: Sequence[str]) -
         bar.set_label("class", fontsize=LETTERS)
         bar.ax.tick_params(labelsize=LETTERS - 1)
         bar.minorticks_off()
-
-
-def _shades(classes: int) -> list[str]:
-    """Return one colour per class: distinct ones up to MANY classes, else a colour scale."""
-    return [*OKABE_ITO, *FURTHER][:classes] if classes <= MANY else colours(classes)
 
 
 def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None:

@@ -12,12 +12,13 @@ class Verdict(str):
 class Pair(NamedTuple):
     """Our number, what stands beside it, such as the paper's, and the verdict on both.
 
-    The last two may be empty.
+    The last two may be empty. A number that is strong stands out.
     """
 
     ours: str
     beside: str
     verdict: Verdict = Verdict("")
+    strong: bool = False
 
 
 # Parts between backticks are code.

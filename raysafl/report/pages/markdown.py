@@ -50,8 +50,9 @@ def pipe_table(
 def _cell_markdown(cell: Cell) -> str:
     """Write an entry of a table, such as `56.18 ± 0.20 (paper 57.09 ± 0.04, outside)`."""
     if isinstance(cell, Pair):
-        beside = ", ".join(filter(None, cell[1:]))
-        return _on_one_line(f"{cell.ours} ({beside})" if beside else cell.ours)
+        beside = ", ".join(filter(None, (cell.beside, cell.verdict)))
+        ours = f"**{cell.ours}**" if cell.strong else cell.ours
+        return _on_one_line(f"{ours} ({beside})" if beside else ours)
     return _on_one_line(cell)
 
 

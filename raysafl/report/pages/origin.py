@@ -4,8 +4,7 @@ import shlex
 
 import pandas as pd
 
-from raysafl.core.text import format_bytes
-from raysafl.report.wording import count
+from raysafl.core.text import count, duration, format_bytes
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import read_view
 from raysafl.storage.paths import local_folder
@@ -14,16 +13,6 @@ from raysafl.storage.store import Store
 # Where `raysafl ui` listens, unless the port is taken.
 UI = "http://127.0.0.1:5000"
 VERSIONS = ("raysafl", "python", "torch", "ray")
-
-
-def duration(seconds: float) -> str:
-    """Write seconds as `41.3 s`, `12 min 5 s` or `3 h 20 min`."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:

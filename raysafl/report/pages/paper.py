@@ -2,8 +2,10 @@
 
 import math
 
+from raysafl.core.text import count
 from raysafl.report.analysis import claims as checked
 from raysafl.report.analysis.entries import (
+    LEARNT,
     distance,
     matches,
     matching,
@@ -16,7 +18,6 @@ from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid
 from raysafl.report.wording import (
-    count,
     number,
     number_or_dash,
     printed_text,
@@ -36,7 +37,7 @@ CHOSEN_AFTERWARDS = (
 def compared(numbers: Numbers) -> list[Block]:
     """Write how far the table is from the paper's, and how its numbers are judged."""
     table = numbers.shown.table
-    if not table.paper:
+    if not numbers.shown.paper:
         return []
     verdicts = numbers.entries["verdict"]
     judged = int((verdicts != "").sum())
@@ -117,7 +118,7 @@ def claims(numbers: Numbers) -> list[Block]:
         text += (
             " *Not learnt*: the "
             "accuracy of one of the compared entries is near chance (`last5` has come less than "
-            f"{checked.LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that "
+            f"{LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that "
             "their order says nothing."
         )
     return [text, Grid("Claims", head, rows, words=True)]
@@ -170,8 +171,8 @@ def more_printed(numbers: Numbers) -> list[Block]:
     gaps = dict[str, list[float]]()
     pairs = zip(manifest.entries, numbers.entries.iterrows(), strict=True)
     # Large sweeps have no further printed numbers, and need not be gone through.
-    for entry, (_, own) in pairs if manifest.table.more else ():
-        for printed in (p for p in manifest.table.more if matches(p, entry.labels)):
+    for entry, (_, own) in pairs if manifest.more else ():
+        for printed in (p for p in manifest.more if matches(p, entry.labels)):
             name = printed.statistic
             mean = own[f"mean.{name}"]
             gap = mean - printed.mean

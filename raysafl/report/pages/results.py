@@ -28,6 +28,7 @@ def results_document(
         warning=scale_note(manifest),
         lead=f"{_ends_text(numbers)} {search_note(manifest)}".strip(),
         sections={
+            "Answer": sections.standings(numbers),
             "Table": sections.table(numbers),
             "Compared with the paper": paper.compared(numbers),
             "Claims": paper.claims(numbers),

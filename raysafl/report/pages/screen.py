@@ -1,90 +1,130 @@
 """The table of a sweep for a terminal."""
 
 import io
+import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
 
 import pandas as pd
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table as Screen
 from rich.text import Text
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
-from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.analysis.part import Part
-from raysafl.report.pages.document import Cell, Pair
+from raysafl.report.analysis.winner import winner_of
+from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
-from raysafl.report.wording import caption, scale_note
+from raysafl.report.wording import caption, legend, scale_note, winner_text
 from raysafl.storage.manifest import Manifest
 
 # Largest number of entries in a terminal.
 MOST = 300
+# Least number of letters at which the head of a column of numbers is wrapped.
+HEAD = 10
+SPREAD = " ± "
 
 
-def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
-    """Write the main table of a sweep for a terminal.
+def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
+    """Write the main table of a sweep for a terminal, and below it the winner of a search.
 
     Args:
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
-        width: number of columns of the terminal. A table that is wider gets one line
-            per entry. One of very many entries shows a part of them, and says which.
+        width: number of columns of the terminal. A table that is wider is divided into
+            tables of some of its columns, one below the other. One of very many entries
+            shows a part of them, and says which.
 
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
+    best = winner_of(runs, manifest) if manifest.goal else None
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
     part = Part.of(entries, manifest, Layout.of(manifest), MOST)
-    out = _fill(part, width)
-    # A table that is too wide gets one line per entry.
-    if part.layout.across and _width(out) > width:
-        layout = replace(part.layout, down=part.layout.axes, across=[])
-        out = _fill(replace(part, layout=layout), width)
-    return out
-
-
-def _fill(part: Part, width: int) -> Screen:
-    """Fill the table with the axes that the layout has down and across."""
-    manifest = part.manifest
     grid = pivot(part)
-    notes = (caption(manifest), scale_note(manifest), part.note)
+    numbers = max(1, len(grid.head) - grid.heads)
+    for size in range(min(numbers, max(1, width // HEAD)), 0, -1):
+        firsts = range(grid.heads, grid.heads + numbers, size)
+        tables = [_fill(part, grid, range(i, i + size), width) for i in firsts]
+        if size == 1 or max(map(_width, tables)) <= width:
+            break
+    title = manifest.title or manifest.name
+    notes = (
+        caption(manifest),
+        scale_note(manifest),
+        legend(part.entries),
+        part.note,
+        winner_text(best, manifest) if best else "",
+    )
+    tables[0].title = Text(title)
+    text = "\n".join(filter(None, notes)).replace("`", "").replace("**", "")
+    tables[-1].caption = Text(text)
+    return Group(*tables)
+
+
+def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
+    """Fill a table with some of the columns of numbers.
+
+    Args:
+        part: the entries.
+        grid: all columns.
+        places: the places of the columns of numbers.
+        width: number of columns of the terminal.
+    """
+    layout = part.layout
     out = Screen(
-        title=Text(manifest.title or manifest.name),
-        caption=Text("\n".join(text.replace("`", "") for text in notes if text)),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         # There must be room for the caption and the title.
-        min_width=min(width, max(60, len(manifest.title))),
+        min_width=min(width, max(60, len(part.manifest.title))),
     )
-    for i, name in enumerate(grid.head):
-        number = i >= grid.heads
-        justify: Literal["right", "left"] = "right" if number else "left"
-        out.add_column(Text(name), justify=justify, no_wrap=number)
+    heads = list(grid.head[: grid.heads])
+    across = layout.combinations(part.manifest, layout.across)
+    if heads and layout.across:
+        # The axes that go across are named once, above the last of those that go down.
+        heads[-1] = f"{', '.join(layout.across)} →\n{heads[-1]}"
+    for head in heads:
+        out.add_column(Text(head), vertical="bottom")
+    columns = [_aligned(grid.rows, i) for i in places if i < len(grid.head)]
+    for i, column in zip(places, columns, strict=False):
+        key = across[i - grid.heads] if heads else ()
+        name = ", ".join(map(label_text, key)) or grid.head[i]
+        letters = max([HEAD, *(len(own.partition("\n")[0]) for own in column)])
+        out.add_column(
+            Text(textwrap.fill(name, letters, break_long_words=False)),
+            justify="right",
+            no_wrap=True,
+            vertical="bottom",
+        )
     last: Sequence[Cell] = ()
-    for row in grid.rows:
+    for row, *numbers in zip(grid.rows, *columns, strict=True):
         if last and grid.heads > 1 and row[0] != last[0]:
             out.add_section()
         # Labels that repeat the row above are left out.
         repeats = sum(
             row[: i + 1] == last[: i + 1] for i in range(grid.heads if last else 0)
         )
-        out.add_row(
-            *(
-                Text("" if i < repeats else _without_markup(c))
-                for i, c in enumerate(row)
-            )
-        )
+        labels = map(str, row[repeats : grid.heads])
+        out.add_row(*map(Text, [*[""] * repeats, *labels, *numbers]))
         last = row
     return out
 
 
-def _without_markup(cell: Cell) -> str:
-    """Write our number, and the paper's below it."""
-    return "\n".join(filter(None, cell[:2])) if isinstance(cell, Pair) else cell
+def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[str]:
+    """Write a column of numbers: ours, their spreads aligned, and the paper's below."""
+    cells = [row[place] for row in rows]
+    pairs = [cell if isinstance(cell, Pair) else Pair(cell, "") for cell in cells]
+    ends = [pair.ours.partition(SPREAD) for pair in pairs]
+    longest = max((len(end) for *_, end in ends), default=0)
+    return [
+        "\n".join(filter(None, (mean + sign + end.rjust(longest), pair.beside)))
+        if sign
+        else "\n".join(filter(None, (mean, pair.beside)))
+        for pair, (mean, sign, end) in zip(pairs, ends, strict=True)
+    ]
 
 
 def _width(table: Screen) -> int:

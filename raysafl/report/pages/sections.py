@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
 
-from raysafl.core.text import format_bytes
+from raysafl.core.text import count, duration, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
 from raysafl.report.analysis.evidence import LEVEL, paired
 from raysafl.report.analysis.layout import (
@@ -18,11 +19,11 @@ from raysafl.report.analysis.layout import (
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST, Part, thinned
 from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
-from raysafl.report.pages.origin import duration
 from raysafl.report.wording import (
     NOTHING,
     caption,
-    count,
+    decimals_of,
+    legend,
     number_or_dash,
     ours,
     signed,
@@ -30,6 +31,7 @@ from raysafl.report.wording import (
     spread,
     spread_note,
     theirs,
+    winner_text,
 )
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label
@@ -53,25 +55,89 @@ def table(numbers: Numbers) -> list[Block]:
     return [
         f"Entries: {caption(numbers.shown)}{versus if minus else ''}.",
         numbers.part.note,
-        pivot(numbers.part),
+        pivot(numbers.part, _strong(numbers)),
+        legend(numbers.part.entries),
         spread_note(numbers.entries, numbers.shown.table),
     ]
 
 
-def pivot(part: Part) -> Grid:
-    """Write the table with the axes that go down and across."""
+def standings(numbers: Numbers) -> list[Block]:
+    """Say which method or entry is best, and how other methods stand."""
+    standing = numbers.standing
+    if numbers.winner is not None:
+        return [
+            f"{winner_text(numbers.winner, numbers.manifest)} It is bold in the table."
+        ]
+    if numbers.manifest.goal or not _is_told(numbers) or standing.methods.empty:
+        return []
+    axes = standing.axes
+    unit = numbers.shown.table.unit
+    rows = [
+        [
+            *(label_text(row[f"label.{axis}"]) for axis in axes),
+            number_or_dash(row["mean"], unit),
+            f"{row['rank']:.1f}",
+            f"{row['first']} of {standing.settings}",
+        ]
+        for _, row in standing.methods.iterrows()
+    ]
+    statistic = f"`{numbers.shown.table.statistic}`"
+    bold = (
+        f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
+        "interval of the difference, seed by seed, holds 0. With few seeds that is much. "
+        "Nothing is adjusted for the number of comparisons, and the best was chosen by the "
+        "same numbers."
+    )
+    if numbers.shown_layout.method is None:
+        labels = dict(zip(axes, rows[0], strict=False))
+        best = ", ".join(f"{axis} = {label}" for axis, label in labels.items())
+        return [f"**{best}** has the best {statistic}. It is {bold}"]
+    return [
+        f"**{rows[0][0]}** has the best mean rank over {count(standing.settings, 'setting')} "
+        f"by {statistic}. The best entry of each setting is {bold}",
+        Grid(
+            "How methods stand",
+            [*axes, "mean", "mean rank", "best, or not told apart from it"],
+            rows,
+            len(axes),
+        ),
+    ]
+
+
+def _strong(numbers: Numbers) -> Collection[str]:
+    """Return the runs whose numbers stand out: the winner, or what may be the best."""
+    if numbers.winner is not None:
+        return (numbers.winner.run_id,)
+    return numbers.standing.close if _is_told(numbers) else ()
+
+
+def _is_told(numbers: Numbers) -> bool:
+    """Whether methods are compared with each other, and not with a paper or a baseline."""
+    sweep = numbers.manifest
+    return len(numbers.standing.methods) > 1 and not (sweep.paper or sweep.table.minus)
+
+
+def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
+    """Write the table with the axes that go down and across.
+
+    Args:
+        part: the entries.
+        strong: the ids of the runs whose numbers stand out.
+    """
     layout = part.layout
     shown = part.manifest.table
     found = entries_by_labels(part.entries, layout.axes)
+    decimals = decimals_of(part.entries[f"mean.{shown.statistic}"])
 
     def entry(key: tuple[Any, ...]) -> Cell:
         if key not in found:
             return ""
         here = found[key]
-        own = ours(here, shown.statistic, shown.unit)
+        own = ours(here, shown.statistic, shown.unit, decimals)
         # Nothing is judged on a screen.
         verdict = Verdict(here.get("verdict", ""))
-        return Pair(own, theirs(here, shown.unit), verdict)
+        beside = theirs(here, shown.unit)
+        return Pair(own, beside, verdict, here["run_id"] in strong)
 
     columns = layout.combinations(part.manifest, layout.across)
     heads = [head_text(key, layout.across, shown.statistic) for key in columns]
@@ -98,9 +164,11 @@ def all_entries(numbers: Numbers) -> list[Block]:
         below = ["below"] if several else []
         head += ["paper", f"Δ ± {LEVEL:.0%}", "z", *below, "verdict"]
 
+    decimals = {n: decimals_of(entries[f"mean.{n}"]) for n in (name, *others)}
+
     def number(entry: Any, statistic: str) -> str:
-        mean = entry[f"mean.{statistic}"]
-        return spread(mean, entry[f"std.{statistic}"], unit_of(manifest, statistic))
+        mean, std = (entry[f"{kind}.{statistic}"] for kind in ("mean", "std"))
+        return spread(mean, std, unit_of(manifest, statistic), decimals[statistic])
 
     found = entries_by_labels(numbers.part.entries, axes)
     rows = list[list[Cell]]()
@@ -108,7 +176,10 @@ def all_entries(numbers: Numbers) -> list[Block]:
         entry = found[key]
         row: list[Cell] = [*map(label_text, key), str(entry["replicates"])]
         row += [number(entry, name)]
-        row += [number_or_dash(entry[n], unit) for n in ("half.mean", *parts)]
+        row += [
+            number_or_dash(entry[n], unit, decimals[name])
+            for n in ("half.mean", *parts)
+        ]
         if printed:
             share = entry["below"]
             below = [NOTHING if math.isnan(share) else f"{share:.0%}"]

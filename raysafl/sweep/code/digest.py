@@ -30,7 +30,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache
 from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ from raysafl.simulation.run import Run
 # A module and a name in it. An empty name stands for all names of the module.
 Place = tuple[str, str]
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-METHODS = staticmethod | classmethod | property  # type: ignore[type-arg]
+METHODS = FunctionType | staticmethod | classmethod | property  # type: ignore[type-arg]
 
 
 class Statement(NamedTuple):
@@ -49,8 +49,7 @@ class Statement(NamedTuple):
 
     text: str
     # The names of its own module to which it refers, and what it imports.
-    names: set[str]
-    imports: set[Place]
+    places: list[Place]
 
 
 class CodeDigests:
@@ -81,23 +80,17 @@ class CodeDigests:
     def of(self, owner: type | FunctionType) -> str:
         """Return the digest of a class or a function of the user."""
         if owner not in self._digests:
-            self._digests[owner] = self._compute(owner)
+            module = owner.__module__
+            assert is_users_module(module), f"{owner} is not the user's"
+            top = owner.__qualname__.partition(".")[0]
+            known = top in self._statements(module)
+            texts = self._reached((module, top)) if known else _bytecodes(owner)
+            self._digests[owner] = hashlib.sha256("\n".join(texts).encode()).hexdigest()
         return self._digests[owner]
 
-    def _compute(self, owner: type | FunctionType) -> str:
-        assert is_users_module(owner.__module__), f"{owner} is not the user's"
-        top = owner.__qualname__.partition(".")[0]
-        if top in self._statements(owner.__module__):
-            text = "\n".join(self._reached(owner.__module__, top))
-        else:
-            tell = partial(_told, seen=set())
-            # A class may name itself: what was told before is not told again.
-            text = json.dumps(owner, default=tell, skipkeys=True, check_circular=False)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def _reached(self, module: str, name: str) -> Iterator[str]:
+    def _reached(self, first: Place) -> Iterator[str]:
         """Yield the statements that bind a name, and all to which they refer in turn."""
-        places = [(module, name)]
+        places = [first]
         seen: set[Place | str] = set()
         while places:
             module, name = place = places.pop()
@@ -107,44 +100,51 @@ class CodeDigests:
             bound = self._statements(module)
             # The name may also be one that `import *` binds.
             found = [*bound.get(name, []), *bound.get("*", [])]
-            for text, names, imports in found if name else chain(*bound.values()):
+            for text, others in found if name else chain(*bound.values()):
                 if text not in seen:
                     yield text
                 seen.add(text)
-                places += sorted((module, other) for other in names)
-                places += sorted((m, name if n == "*" else n) for m, n in imports)
+                places += [(m, name if n == "*" else n) for m, n in others]
 
     def _statements(self, module: str) -> Mapping[str, list[Statement]]:
-        """Return the statements of a module by name; none if they are not known."""
+        """Return the statements of a module by the names that they bind or change.
+
+        There are none if the module is not the user's, or its source is not known.
+        """
         if module not in self._modules:
             self._modules[module] = {}
             if is_users_module(module):
                 with suppress(KeyError, OSError, TypeError, SyntaxError):
-                    tree = ast.parse(inspect.getsource(sys.modules[module]))
+                    source = inspect.getsource(sys.modules[module])
                     package = sys.modules[module].__package__ or ""
-                    self._modules[module] = _by_name(tree, package)
+                    self._modules[module] = _by_name(source, module, package)
         return self._modules[module]
 
 
-def _by_name(tree: ast.Module, package: str) -> Mapping[str, list[Statement]]:
+# A program that carries out several sweeps takes each source apart once.
+@lru_cache
+def _by_name(source: str, module: str, package: str) -> Mapping[str, list[Statement]]:
     """Return the statements of a module by the names that they bind or change."""
+    tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     imported = {_bound_by(node) for node in nodes if isinstance(node, ast.alias)}
     for node in nodes:
         if isinstance(body := getattr(node, "body", None), list):
-            code = [part for part in body if not _says_nothing(part)]
+            # Docstrings and `...` are no code.
+            code = [part for part in body if not _is_constant(part)]
             node.body = code or [ast.Pass()]  # type: ignore[attr-defined]
     bound = defaultdict(list)
     for part in chain.from_iterable(map(_one_by_one, tree.body)):
         text = ast.unparse(part)
         names = _global_names(text)
+        places = [(module, name) for name in sorted(names)]
+        places += sorted(_imports(part, package))
         for name in set(_changed(part, imported)) & {*names, "*"}:
-            bound[name].append(Statement(text, names, _imports(part, package)))
+            bound[name].append(Statement(text, places))
     return bound
 
 
-def _says_nothing(node: ast.AST) -> bool:
-    """Whether a statement is a docstring, or `...`."""
+def _is_constant(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -169,8 +169,6 @@ def _changed(statement: ast.stmt, imported: set[str]) -> Iterator[str]:
     and what a function decorates may go into a table of that function. But a module
     whose function is called (`torch.set_num_threads(1)`) is not changed.
     """
-    for maker in getattr(statement, "decorator_list", []):
-        yield from {re.split(r"\W", ast.unparse(maker))[0]} - imported
     for node in ast.walk(statement):
         if isinstance(node, DEFINITIONS):
             yield node.name
@@ -180,6 +178,8 @@ def _changed(statement: ast.stmt, imported: set[str]) -> Iterator[str]:
             yield from _first_word(node)
         elif isinstance(node, ast.Expr):
             yield from _first_word(node) - imported
+    for maker in getattr(statement, "decorator_list", []):
+        yield from {re.split(r"\W", ast.unparse(maker))[0]} - imported
 
 
 def _first_word(node: ast.AST) -> set[str]:
@@ -191,65 +191,62 @@ def _first_word(node: ast.AST) -> set[str]:
 def _global_names(text: str) -> set[str]:
     """Return the names that statements bind in, or look up in, their module."""
     tables = [symtable.symtable(text, "", "exec")]
-    names = set()
-    while tables:
-        table = tables.pop()
-        names |= {name.get_name() for name in table.get_symbols() if name.is_global()}
+    for table in tables:
         tables += table.get_children()
-    return names
+    symbols = chain.from_iterable(table.get_symbols() for table in tables)
+    return {symbol.get_name() for symbol in symbols if symbol.is_global()}
 
 
-def _imports(statement: ast.stmt, package: str) -> set[Place]:
-    """Return what a statement imports in a module of a package."""
-    places = set()
+def _imports(statement: ast.stmt, package: str) -> Iterator[Place]:
+    """Yield what a statement imports in a module of a package."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                places |= {(alias.name, ""), (alias.name.partition(".")[0], "")}
+                yield from {(alias.name, ""), (alias.name.partition(".")[0], "")}
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             # An import that Python has not carried out may lead nowhere.
             with suppress(ImportError):
                 module = importlib.util.resolve_name(module, package)
             for alias in node.names:
-                places |= {(module, alias.name), (f"{module}.{alias.name}", "")}
-    return places
+                yield from {(module, alias.name), (f"{module}.{alias.name}", "")}
 
 
-def _told(value: Any, seen: set[int]) -> Any:
-    """Return what JSON is to hold of a value that has no source and is no constant.
+def _bytecodes(owner: type | FunctionType) -> Iterator[str]:
+    """Yield the compiled code of a class or a function, and all that it names in turn."""
+    values: list[Any] = [owner]
+    seen: set[int] = set()
+    while values:
+        value = values.pop()
+        # Of a method or a property this is the function.
+        value = getattr(value, "__func__", getattr(value, "fget", value))
+        yield json.dumps(value, default=_qualified_name, skipkeys=True)
+        is_code = isinstance(value, FunctionType | type) and id(value) not in seen
+        if not is_code or not is_users_module(value.__module__ or "builtins"):
+            continue
+        seen.add(id(value))
+        if isinstance(value, type):
+            members = {
+                name: member
+                for name, member in vars(value).items()
+                # Python adds names that begin with an underscore.
+                if not name.startswith("_") or isinstance(member, METHODS)
+            }
+            yield str(list(members))
+            values += [*value.__bases__, *members.values()]
+            continue
+        codes = list(_codes(value.__code__))
+        yield from (_bytecode(code, value.__doc__) for code in codes)
+        names = {name for code in codes for name in code.co_names}
+        values += [value.__globals__.get(name) for name in sorted(names)]
+        for cell in value.__closure__ or ():
+            # A name that has no value yet is an empty cell.
+            with suppress(ValueError):
+                values.append(cell.cell_contents)
 
-    Args:
-        value: a function or a class, of which all is told, or any other value, of which
-            the name or the type is told.
-        seen: the ids of the functions and classes that were told before.
-    """
-    if isinstance(value, staticmethod | classmethod):
-        return value.__func__
-    if isinstance(value, property):
-        return value.fget
-    is_code = isinstance(value, FunctionType | type)
-    is_users = is_code and is_users_module(value.__module__ or "builtins")
-    if not is_users or id(value) in seen:
-        return getattr(value, "__qualname__", type(value).__name__)
-    seen.add(id(value))
-    if isinstance(value, type):
-        # Python adds names that begin with an underscore.
-        members = {
-            name: member
-            for name, member in vars(value).items()
-            if not name.startswith("_") or isinstance(member, FunctionType | METHODS)
-        }
-        return [value.__bases__, members]
-    codes = list(_codes(value.__code__))
-    names = {name for code in codes for name in code.co_names}
-    held = {name: value.__globals__.get(name) for name in sorted(names)}
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    for name, cell in cells:
-        # A name that has no value yet is an empty cell.
-        with suppress(ValueError):
-            held[name] = cell.cell_contents
-    return [*(_bytecode(code, value.__doc__) for code in codes), held]
+
+def _qualified_name(value: Any) -> str:
+    return str(getattr(value, "__qualname__", type(value).__name__))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

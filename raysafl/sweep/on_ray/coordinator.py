@@ -14,11 +14,11 @@ import torch
 from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
 
+from raysafl.cluster.hardware import Hardware
+from raysafl.cluster.ray_private import is_own_exit
 from raysafl.core.problem import Dataset
-from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
-from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.run import Run
 from raysafl.sweep.open_pack import Hosted, OpenPack, Terms
 from raysafl.sweep.packs import PACK_KEY, Pack

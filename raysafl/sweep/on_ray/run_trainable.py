@@ -7,9 +7,9 @@ import torch
 from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
 
+from raysafl.cluster.gpus import own_device
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
-from raysafl.runtime.client_actor import own_device
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_space

@@ -4,24 +4,24 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import ClassVar
 
 import ray
 import ray.cloudpickle
 from ray import tune
 from ray.tune.experiment import Trial
 
-from raysafl.core.problem import Dataset
-from raysafl.core.text import format_bytes
-from raysafl.runtime.gpus import idle_note
-from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.ray_private import environment
-from raysafl.runtime.ray_session import (
+from raysafl.cluster.gpus import idle_note
+from raysafl.cluster.hardware import Hardware
+from raysafl.cluster.ray_private import environment
+from raysafl.cluster.ray_session import (
     check_fits,
     ray_session,
     resources_of_nodes,
     watched_ray,
 )
+from raysafl.core.problem import Dataset
+from raysafl.core.text import format_bytes
 from raysafl.sweep.callbacks import Shown, keep_logs
 from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
@@ -57,6 +57,7 @@ class OnRay:
         say: takes a message for the user.
     """
 
+    preparation: ClassVar[str] = "starting Ray"
     hardware: Hardware
     address: str | None
     say: Callable[[str], None]
@@ -126,26 +127,6 @@ class OnRay:
         most: int,
     ) -> None:
         """Run a trial for each pack, of which there are so many at most."""
-        # The reasons of failed runs are in the ledger, so Tune need not log them.
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        with environment(**QUIET), scratch(job.store) as folder:
-            tuner = self._tuner(job, folder, follow, shown, packs, most)
-            try:
-                with watched_ray(follow.watch.interrupt):
-                    tuner.fit()
-            finally:
-                if job.callbacks:
-                    keep_logs(folder / job.sweep.name, job.store.logs)
-
-    def _tuner(
-        self,
-        job: Job,
-        folder: Path,
-        follow: WatchTrials,
-        shown: Shown,
-        packs: Packs,
-        most: int,
-    ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
         trainable = tune.with_resources(
@@ -156,29 +137,38 @@ class OnRay:
         decides = sweep.scheduler or sweep.is_searched
         metric, mode = sweep.goal if decides else (None, None)
         # Callbacks show a person the names of trials, and write into their folders.
-        seen = bool(job.callbacks)
-        return tune.Tuner(
-            trainable,
-            tune_config=tune.TuneConfig(
-                metric=metric,
-                mode=mode,
-                num_samples=most,
-                search_alg=packs,
-                scheduler=sweep.scheduler,
-                max_concurrent_trials=self.hardware.trials,
-                reuse_actors=True,
-                trial_name_creator=shown.name if seen else None,
-                trial_dirname_creator=shown.folder if seen else _trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name=sweep.name,
-                storage_path=str(folder),
-                failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
-                callbacks=[follow, *([shown, *job.callbacks] if seen else [])],
-                stop=HaltTrials(follow.watch, job.rules),
-                verbose=0,
-            ),
-        )
+        callbacks = job.options.callbacks
+        # The reasons of failed runs are in the ledger, so Tune need not log them.
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+        with environment(**QUIET), scratch(job.store) as folder:
+            tuner = tune.Tuner(
+                trainable,
+                tune_config=tune.TuneConfig(
+                    metric=metric,
+                    mode=mode,
+                    num_samples=most,
+                    search_alg=packs,
+                    scheduler=sweep.scheduler,
+                    max_concurrent_trials=self.hardware.trials,
+                    reuse_actors=True,
+                    trial_name_creator=shown.name if callbacks else None,
+                    trial_dirname_creator=shown.folder if callbacks else _trial_id,
+                ),
+                run_config=tune.RunConfig(
+                    name=sweep.name,
+                    storage_path=str(folder),
+                    failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
+                    callbacks=[follow, *([shown, *callbacks] if callbacks else [])],
+                    stop=HaltTrials(follow.watch, job.rules),
+                    verbose=0,
+                ),
+            )
+            try:
+                with watched_ray(follow.watch.interrupt):
+                    tuner.fit()
+            finally:
+                if callbacks:
+                    keep_logs(folder / sweep.name, job.store.logs)
 
 
 def _trial_id(trial: Trial) -> str:

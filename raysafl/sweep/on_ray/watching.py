@@ -9,8 +9,8 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.stopper import NoopStopper
 
-from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.ray_private import forget_metric_history
+from raysafl.cluster.hardware import Hardware
+from raysafl.cluster.ray_private import forget_metric_history
 from raysafl.sweep.on_ray.coordinator import NEWS
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
@@ -111,10 +111,9 @@ class WatchTrials(tune.Callback):
 
     def _show(self, trials: list[Trial]) -> None:
         """Show what runs now."""
+        running = [trial for trial in trials if trial.status == Trial.RUNNING]
         self.watch.show(
-            _news_in(trial.last_result or {})
-            for trial in trials
-            if trial.status == Trial.RUNNING
+            [(self._pack(t), _news_in(t.last_result or {})) for t in running]
         )
 
 

@@ -94,14 +94,15 @@ class Together(Algorithm):
 def sweep(name: str, seen: str) -> Sweep:
     """A sweep by its name.
 
-    `pack`: 4 runs, all at once; `gang`: 4 runs, as they come; `long`: 3 of many rounds;
-    `lasting`: 12 runs of one model, so that a trial may have several.
+    `pair`, `pack`: 2 or 4 runs, all at once; `gang`: 2 runs, as they come; `long`: 3 of
+    many rounds; `lasting`: 12 runs of one model, so that a trial may have several.
     """
     count, wait, rounds, seconds = {
+        "pair": (2, 2, 3, 0.0),
         "pack": (4, 4, 3, 0.0),
-        "gang": (4, 1, 3, 0.0),
+        "gang": (2, 1, 3, 0.0),
         "long": (3, 1, 20, 0.2),
-        "lasting": (12, 4, 20, 0.2),
+        "lasting": (12, 4, 10, 0.2),
     }[name]
     one_model = name == "lasting"
     runs = {

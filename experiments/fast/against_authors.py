@@ -1,0 +1,146 @@
+"""Hold our curves on Fashion-MNIST against those that FAST's authors have published.
+
+    python -m experiments.fast.against_authors FOLDER [--out DIR]
+
+Run it from the repository's root. FOLDER holds the results of
+`experiments/fast/curves.py` or of a table of FAST's on Fashion-MNIST.
+`experiments.fast.authors_curves` says what the authors' curves are, and how much one run
+deviates from the mean of its law, which is the judge: an entry lies inside if the mean
+over our deals is at most two such deviations away from the mean of the authors' FedAvg
+and FedAvgM, which are one law.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.fast import authors_curves as published
+from experiments.fast.authors_curves import ENTRY, SAME_LAW, as_text, window_means
+from raysafl.data import data_root
+from raysafl.storage.store import Store
+
+WINDOWS = published.WINDOWS["fashion"]
+
+
+def our_curves(folder):
+    """Return our accuracies in the reading `authors`, with entry and deal."""
+    store = Store(folder)
+    parts = []
+    for entry in store.manifest().entries:
+        if entry.labels["reading"] == "authors":
+            rows = store.rounds(entry.run_id)
+            labels = {name: entry.labels.get(name, 0.1) for name in ENTRY}
+            labels["q"] = str(labels["q"])
+            rows = rows.assign(**labels, deal=entry.labels["deal"])
+            parts.append(rows.rename(columns={"round": "step"}))
+    joined = pd.concat(parts, ignore_index=True)
+    return joined.assign(value=joined["test_accuracy"])
+
+
+def compared(ours, theirs, deviation):
+    """Return the table of our entries against the authors', one row an entry and window."""
+    mine = window_means(ours, [*ENTRY, "deal"])
+    rows = []
+    for window in WINDOWS:
+        for entry, deals in mine[window].dropna().groupby(ENTRY):
+            same_law = [m for m in SAME_LAW if (*entry, m) in theirs.index]
+            if not same_law or np.isnan(deviation[window].get(entry[0], np.nan)):
+                continue
+            printed = np.array([theirs.loc[(*entry, m), window] for m in same_law])
+            distance = deals.mean() - printed.mean()
+            limit = 2 * deviation[window][entry[0]]
+            rows.append(
+                {
+                    "alpha": entry[0],
+                    "participation": entry[1],
+                    "q": entry[2],
+                    "rounds": f"{window[0]} to {window[1]}",
+                    "authors": ", ".join(f"{value:.1f}" for value in printed),
+                    "ours, by deal": ", ".join(f"{value:.1f}" for value in deals),
+                    "distance": f"{distance:+.1f}",
+                    "allowed": f"{limit:.1f}",
+                    "verdict": "inside" if abs(distance) <= limit else "outside",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def compared_probabilities(ours):
+    """Return our mean q of adaptive FAST against the authors', over our rounds."""
+    frame = pd.read_parquet(data_root() / "fast_authors" / "curves.parquet")
+    frame = frame[(frame["kind"] == "q") & (frame["data"] == "fashion")]
+    adaptive = ours[ours["q"].str.startswith("Ada.")]
+    rows = []
+    for (alpha, name, q), curve in adaptive.groupby(ENTRY):
+        strength = float(q.removeprefix("Ada.(").removesuffix(")"))
+        same = (frame["alpha"] == alpha) & (frame["sampling"] == name.lower())
+        same &= (frame["lam"] == strength) & (frame["step"] <= curve["step"].max())
+        rows.append(
+            {
+                "alpha": alpha,
+                "participation": name,
+                "q": q,
+                "authors' mean q": f"{frame[same]['value'].mean():.3f}",
+                "ours": f"{curve['enforce_prob'].mean():.3f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def draw(ours, curves, deviation, path):
+    """Draw our curves over the authors', one panel an entry, with the windows' bands."""
+    from matplotlib.figure import Figure
+
+    entries = list(ours.groupby(ENTRY).groups)
+    columns = min(4, len(entries))
+    rows = -(-len(entries) // columns)
+    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    for entry, panel in zip(entries, panels, strict=False):
+        is_ours = (ours[ENTRY] == list(entry)).all(axis=1)
+        is_theirs = (curves[ENTRY] == list(entry)).all(axis=1)
+        same_law = curves[is_theirs & curves["method"].isin(SAME_LAW)]
+        for method, curve in same_law.groupby("method"):
+            panel.plot(curve["step"], 100 * curve["value"], lw=0.8, label=method)
+        for deal, curve in ours[is_ours].groupby("deal"):
+            smooth = 100 * curve.groupby("step")["value"].mean()
+            panel.plot(
+                smooth.index, smooth, lw=1.2, color="black", label=f"ours, {deal}"
+            )
+        means = window_means(same_law, ["method"]).mean()
+        for start, stop in WINDOWS:
+            mean = means[(start, stop)]
+            limit = 2 * deviation[(start, stop)].get(entry[0], np.nan)
+            panel.fill_between([start, stop], mean - limit, mean + limit, alpha=0.2)
+        panel.set(
+            title=f"{entry[1]}, q = {entry[2]}, alpha = {entry[0]}", ylim=(30, 95)
+        )
+        panel.legend(fontsize=6, loc="lower right")
+    figure.supxlabel("round")
+    figure.supylabel("test accuracy, %")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments=None):
+    """Print and write the tables, and draw our curves over the authors'."""
+    parser = argparse.ArgumentParser(description="FAST's curves and ours")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    curves = published.authors_curves()
+    theirs = window_means(curves, [*ENTRY, "method"])
+    deviation, _ = published.deviations(theirs)
+    ours = our_curves(options.folder)
+    tables = [compared(ours, theirs, deviation), compared_probabilities(ours)]
+    text = "\n\n".join(as_text(table) for table in tables if len(table))
+    print(text)
+    out = options.out or options.folder
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "against_authors.md").write_text(text + "\n")
+    draw(ours, curves, deviation, out / "against_authors.png")
+
+
+if __name__ == "__main__":
+    main()

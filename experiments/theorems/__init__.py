@@ -1,0 +1,1 @@
+"""The papers' theorems on convergence and learnability, as experiments of minutes."""

@@ -1,0 +1,71 @@
+"""The tables of docs/answers.md, which `experiments.tools.reproduction` fills in."""
+
+import pandas as pd
+
+from experiments.tools.measured import compared, sweeps
+from raysafl.report.analysis.entries import aggregate
+from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.standing import Standing
+from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.wording import NOTHING, number, spread
+
+
+def with_intervals(name: str, rows: list[str], column: str) -> str:
+    """Return a table of means over seeds, each ± its 95 % interval.
+
+    Args:
+        name: The sweep's folder in results/measured.
+        rows: The axes whose labels name the rows.
+        column: The axis whose labels name the columns.
+    """
+    entries, manifest = compared(name)
+    statistic = manifest.table.statistic
+    text = [
+        spread(mean, half, manifest.table.unit)
+        for mean, half in zip(
+            entries[f"mean.{statistic}"], entries["half.mean"], strict=True
+        )
+    ]
+    axes = [f"label.{axis}" for axis in (*rows, column)]
+    # Categories keep the order in which labels appear in the sweep.
+    labels = {a: pd.Categorical(entries[a], entries[a].unique()) for a in axes}
+    wide = entries.assign(**labels, text=text).pivot_table(
+        index=axes[:-1],
+        columns=axes[-1],
+        values="text",
+        aggfunc="first",
+        observed=True,
+        sort=True,
+    )
+    lines = [
+        [*map(str, key), *cells]
+        for key, cells in zip(wide.index, wide.fillna(NOTHING).to_numpy(), strict=True)
+    ]
+    order = list(wide.columns)
+    head = [*rows, *(f"{column} = {label}" for label in order)]
+    return pipe_table(head, lines, len(rows))
+
+
+def standing(name: str) -> str:
+    """Return how the methods of a sweep stand over all settings."""
+    sweep = sweeps()[name]
+    manifest = sweep.manifest
+    layout = Layout.of(manifest)
+    found = Standing.of(sweep.runs, manifest, layout, aggregate(sweep.runs, manifest))
+    return _standing_table(found, manifest.table.unit)
+
+
+def _standing_table(found: Standing, unit: str) -> str:
+    """Return the methods, the best one first."""
+    methods: pd.DataFrame = found.methods
+    rows = [
+        [
+            *(str(row[f"label.{axis}"]) for axis in found.axes),
+            number(row["mean"], unit),
+            f"{row['rank']:.1f}",
+            f"{row['first']} of {found.settings}",
+        ]
+        for _, row in methods.iterrows()
+    ]
+    head = [*found.axes, "mean", "mean rank", "best, or not told apart from it"]
+    return pipe_table(head, rows, len(found.axes))

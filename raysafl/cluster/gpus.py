@@ -1,0 +1,187 @@
+"""GPUs that Ray counts: whether torch sees them, and whether a sweep leaves them idle."""
+
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from raysafl.cluster.hardware import Hardware
+
+# If this variable is "1" on a node, the node's GPUs are only numbers to Ray, and clients
+# train on the CPU.
+LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
+# How long nodes have to say what torch sees. A node whose answer is late, such as one
+# that is still reading torch from a slow disk, is not waited for: its client actors look
+# themselves.
+ANSWER_SECONDS = 30.0
+
+
+def are_logical() -> bool:
+    """Whether the GPUs of this node are only numbers to Ray."""
+    return os.environ.get(LOGICAL_GPUS) == "1"
+
+
+def in_words(count: float) -> str:
+    """Write a number of GPUs: "1 GPU" or "2 GPUs"."""
+    return "1 GPU" if count == 1 else f"{count:g} GPUs"
+
+
+def why_unseen() -> str:
+    """Return why torch sees no CUDA device in this process; empty if it sees one."""
+    if torch.cuda.is_available():
+        return ""
+    try:
+        torch.cuda.init()
+    # torch raises an AssertionError if it was built without CUDA.
+    except (RuntimeError, AssertionError) as error:
+        # The first sentence is the reason; the others say where drivers are to be had.
+        return re.split(r"\.?\n|\. |\.$", str(error))[0]
+    return "it does not say why"
+
+
+def unseen_message(gpus: str, why: str) -> str:
+    """Say that Ray counts GPUs which torch does not see, and what to do.
+
+    Args:
+        gpus: which GPUs, of which node.
+        why: the reason that torch gives there.
+    """
+    return (
+        f"{gpus}, but torch {torch.__version__} sees no CUDA device there ({why}). "
+        "Install a driver and a torch that fit each other (`raysafl doctor` tells "
+        "whether they do), or run with --gpus 0 (or, if the GPUs are only numbers to "
+        f"Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
+    )
+
+
+def idle_note(hardware: Hardware, nodes: Sequence[Mapping[str, float]]) -> str:
+    """Say that a sweep uses none of the GPUs that there are; empty if it uses some.
+
+    GPUs that are only numbers to Ray are not worth a word. This process's environment
+    tells whether they are.
+
+    Args:
+        hardware: what a trial runs on.
+        nodes: The resources of each node by Ray's names.
+    """
+    count = sum(node.get("GPU", 0) for node in nodes)
+    if hardware.gpus or not count or are_logical():
+        return ""
+    return (
+        f"Ray counts {in_words(count)}, and this sweep uses none: it trains on CPUs. To train on a "
+        "GPU give --gpus 1, a GPU for each client actor, or a share of one, such as "
+        "--gpus 0.25"
+    )
+
+
+class Seen(NamedTuple):
+    """What torch sees of the GPUs of a node.
+
+    Args:
+        memory: the bytes of memory of the smallest; None if Ray's GPUs are only numbers.
+        problem: why a sweep cannot train on them; empty if it can.
+    """
+
+    memory: int | None = None
+    problem: str = ""
+
+
+def check_seen() -> int | None:
+    """Check that torch sees a GPU on every node of the running Ray that counts some.
+
+    So a sweep that needs GPUs ends before it begins, instead of failing trial by trial.
+    A node that is lost meanwhile, or that does not answer in time, is passed over.
+
+    Returns:
+        The bytes of memory of the smallest GPU; None if no node has told.
+
+    Raises:
+        ValueError: torch sees no CUDA device on a node.
+    """
+    # Imported here, because this module is also for machines without Ray.
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # The process of a task that has looked at the GPUs does not notice any more which of
+    # them Ray gives it later. So it ends with the task, and hosts no client actor.
+    remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(seen_here)
+    answers = [
+        # It takes no resources, and so it waits for none on a node that is full.
+        remote.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                node["NodeID"], soft=False
+            )
+        ).remote(node["Resources"]["GPU"])
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU")
+    ]
+    if not answers:
+        return None
+    memories: list[int] = []
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
+    for answer in ready:
+        try:
+            seen = ray.get(answer)
+        except ray.exceptions.RayError:
+            continue
+        if seen.problem:
+            raise ValueError(seen.problem)
+        if seen.memory is not None:
+            memories.append(seen.memory)
+    return min(memories, default=None)
+
+
+def seen_here(count: float) -> Seen:
+    """Look at this node's GPUs with torch.
+
+    It runs on each node that has GPUs, in a process to which Ray gives none, and which
+    therefore sees all that Ray's own processes see.
+
+    Args:
+        count: how many GPUs Ray counts here.
+    """
+    # Versions of Ray that hide all GPUs from such a process set this to nothing.
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    if are_logical() or hidden:
+        return Seen()
+    if why := why_unseen():
+        gpus = f"Ray counts {in_words(count)} on {platform.node()}"
+        return Seen(problem=unseen_message(gpus, why))
+    return Seen(smallest_memory())
+
+
+def smallest_memory() -> int:
+    """Return the bytes of memory of the smallest GPU that torch sees here."""
+    properties = torch.cuda.get_device_properties
+    return min(properties(i).total_memory for i in range(torch.cuda.device_count()))
+
+
+def own_share() -> float:
+    """Return the share of its GPU that Ray gave this actor: 1 if it is whole."""
+    # Imported here, because this module is also for machines without Ray.
+    import ray
+
+    resources = ray.get_runtime_context().get_assigned_resources()
+    return min(1.0, float(resources.get("GPU", 1.0)))
+
+
+def own_device() -> str:
+    """Return the device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
+
+    Raises:
+        ValueError: Ray gave a GPU that torch does not see. Training on the CPU instead,
+            without saying so, would waste the GPU.
+    """
+    import ray
+
+    given = ray.get_gpu_ids()
+    if not given or are_logical():
+        return "cpu"
+    if why := why_unseen():
+        gpu = ", ".join(map(str, given))
+        gave = f"Ray gave GPU {gpu} of {platform.node()} to a client actor"
+        raise ValueError(unseen_message(gave, why))
+    return "cuda"

@@ -1,0 +1,116 @@
+"""A kept model, which takes raw rows and images and predicts classes and numbers."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from raysafl.core.problem import Features
+from raysafl.data.own_columns import as_float32, refuse_not_finite
+from raysafl.data.own_tables import check_columns, columns_as_float32
+from raysafl.kept.content import KeptModels
+
+
+class LoadedModel(nn.Module):
+    """A module that a run has trained, and what its inputs and outputs mean.
+
+    Args:
+        module: What `Model.build` returned, with the weights that were kept.
+        about: What the file of models says of them.
+        features: How the features of a table became inputs.
+    """
+
+    def __init__(
+        self, module: nn.Module, about: KeptModels, features: Features
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.about = about
+        self.features = features
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the module's outputs [B, ...] for what `inputs` returns."""
+        return self.module(x)
+
+    def inputs(self, data: Any) -> Tensor:
+        """Return raw inputs as the module saw them in training: scaled or standardised.
+
+        Args:
+            data: A DataFrame with the columns of the features, in any order and among
+                others; or an array [B, *input_shape] of numbers as they were before
+                anything was done to them, such as uint8 images.
+
+        Returns:
+            Inputs [B, *input_shape], float32; tokens are int64.
+
+        Raises:
+            ValueError: A column is missing (the nearest name is given) or holds no
+                numbers; or the shape is another, or a value is none that the data had.
+        """
+        import pandas as pd
+
+        is_table = isinstance(data, pd.DataFrame)
+        x = self._columns(data) if is_table else self._array(np.asarray(data))
+        if self.about.input_type == "int64":
+            return torch.from_numpy(x)
+        x_B = torch.from_numpy(self.features.standardised(x)).float()
+        return x_B * self.about.scale + self.about.shift
+
+    @torch.no_grad()
+    def predict(self, data: Any) -> NDArray[Any]:
+        """Return what the model predicts for raw inputs, in the units of the targets.
+
+        Args:
+            data: A DataFrame or an array, see `inputs`.
+
+        Returns:
+            Classes [B], or [B, L] for L per sample: those with the largest outputs, by
+            name (text), or by number (int64) if they have no names. Or numbers, float32
+            [B], or [B, K] for K per sample. Outputs that are not one for each class, which
+            only an objective of your own can read, are returned as they are.
+
+        Raises:
+            ValueError: The data do not fit, see `inputs`.
+        """
+        # All layers of very many samples would fill the memory.
+        outputs = torch.cat([self(x_B) for x_B in self.inputs(data).split(1000)])
+        if not self.about.num_classes:
+            numbers: NDArray[Any] = outputs.float().numpy()
+            return numbers[:, 0] if numbers.shape[1:] == (1,) else numbers
+        # A network may have further outputs, for classes that do not exist.
+        found = outputs[..., : self.about.num_classes].argmax(-1).numpy()
+        return np.array(self.about.classes)[found] if self.about.classes else found
+
+    def _columns(self, frame: Any) -> NDArray[np.float32]:
+        """Return the features [B, D] of a table."""
+        names = self.features.names
+        if not names:
+            raise ValueError("the model's inputs have no names; give an array")
+        # A single row that was taken out of a table holds numbers as objects.
+        table = frame.rename(columns=str).infer_objects()
+        check_columns(table, names, "")
+        return columns_as_float32(table, names, "", "feature")
+
+    def _array(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array in the type of the dataset, if it can be a part of that."""
+        shape = self.about.input_shape
+        kind = np.dtype(self.about.input_type)
+        if array.dtype.kind not in "fiub" or not array.ndim or array.shape[1:] != shape:
+            raise ValueError(
+                f"the model takes numbers [B, {', '.join(map(str, shape))}] for B samples, "
+                f"not {array.dtype} {list(array.shape)}"
+            )
+        if kind.kind == "f":
+            numbers = as_float32(array)
+            refuse_not_finite(numbers, ["the input"])
+            return numbers
+        with np.errstate(invalid="ignore"):
+            whole = array.astype(kind)
+        if (whole != array).any():
+            raise ValueError(
+                f"the model's dataset holds {kind} numbers, and {array[whole != array][0]} "
+                "is none; give inputs as they are there, neither scaled nor standardised"
+            )
+        return whole

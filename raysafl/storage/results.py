@@ -1,0 +1,101 @@
+"""`raysafl.load`: the results of a sweep as tables of pandas."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from raysafl.storage.journal import Checked
+from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.rows import of_runs, sorted_rows
+from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.store import Store, sweeps_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load(path: str | Location) -> "SweepResults":
+    """Return the results of a sweep, which may still be running.
+
+    Example:
+        >>> import tempfile
+        >>> import raysafl as fl
+        >>> from raysafl.quickstart import BASE
+        >>> folder = f"{tempfile.mkdtemp()}/brief"
+        >>> sweep = fl.grid(BASE, {"rounds": [2, 3]}, seeds=1)
+        >>> fl.Runner(sweep, folder, executor="here", track="none", quiet=True).run().ok
+        True
+        >>> came = fl.load(folder).participation
+        >>> sorted(came.groupby("run_id")["round"].nunique())
+        [2, 3]
+
+    Args:
+        path: the sweep's folder or URI.
+
+    Raises:
+        ValueError: it holds no sweep, or several.
+    """
+    found = sweeps_in(parse_location(path))
+    if len(found) > 1:
+        names = ", ".join(str(store.path) for store in found)
+        raise ValueError(f"{path} holds {len(found)} sweeps; give one of them: {names}")
+    return SweepResults(found[0])
+
+
+@dataclass(frozen=True)
+class SweepResults:
+    """The tables of a sweep, without damaged runs and those that the sweep no longer has.
+
+    All are read once, when the first is asked for; `load` again to see what is new. A
+    kept model is returned by `raysafl.load_model`.
+
+    Args:
+        store: the sweep's folder.
+    """
+
+    store: Store
+
+    @cached_property
+    def _checked(self) -> Checked:
+        checked = self.store.read()
+        known = self.store.manifest().labels()
+        rows = of_runs(checked.rows, known)
+        return replace(checked, rows=rows, clients=of_runs(checked.clients, known))
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """A row for each ended run and replicate: labels, status, statistics, settings."""
+        return make_runs_table(self.store, self._checked)
+
+    @cached_property
+    def rounds(self) -> "pd.DataFrame":
+        """A row for each run, replicate and evaluated round, with what was measured."""
+        return _frame(self._checked.rows, "rounds")
+
+    @cached_property
+    def clients(self) -> "pd.DataFrame":
+        """How each client is served; empty unless the runs have `eval_clients`."""
+        return _frame(self._checked.clients, "clients")
+
+    @cached_property
+    def participation(self) -> "pd.DataFrame":
+        """A row for each run, replicate, round (evaluated or not) and client that came.
+
+        Its columns are run_id, replicate, round, client, enforced (whether the policy
+        made all chosen clients come) and trained (whether clients trained in the round).
+        """
+        lists = ["cohorts", "enforced", "trained"]
+        each = self.rounds[["run_id", "replicate", "round", *lists]].explode(lists)
+        # The last cohort of a row is that of its round.
+        each["round"] -= each.groupby(level=0).cumcount(ascending=False).astype("int32")
+        # A round in which nobody came has no client.
+        came = each.explode("cohorts").dropna(subset="cohorts").reset_index(drop=True)
+        came = came.rename(columns={"cohorts": "client"})
+        return came.astype({"client": "int32", "enforced": "bool", "trained": "bool"})
+
+
+def _frame(table: pa.Table, folder: str) -> "pd.DataFrame":
+    frame: pd.DataFrame = sorted_rows(table, folder).to_pandas()
+    return frame

@@ -1,0 +1,187 @@
+"""What a sweep would do: its runs, packs, time, memory and disk, before anything is written.
+
+The time is measured: of each group of runs that may share a pack, some rounds of the one
+with the median work are run, and the others are taken to need as long for as much work.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import psutil
+
+from raysafl.core.problem import Dataset
+from raysafl.core.text import count, duration, format_bytes
+from raysafl.simulation.run import Run
+from raysafl.sweep.executor_choice import choose
+from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.growth import Growth
+from raysafl.sweep.hosting import simulation_of, torch_threads
+from raysafl.sweep.keeping import keeping_note
+from raysafl.sweep.options import Options
+from raysafl.sweep.packs import (
+    MEMORY_OF_PACK,
+    WORK_PER_SECOND,
+    Cost,
+    Pack,
+    form_packs,
+    needs_of,
+    seconds_of,
+)
+
+# What is stored, as measured in results/measured: a row without who came, a client that
+# came, and a run's line in the ledger. A row of a client's table is like a row of a round.
+BYTES_OF_ROW = 20
+BYTES_OF_CLIENT = 1
+BYTES_OF_RUN = 2000
+# How long rounds of a run are measured, and of how many groups.
+SECONDS_OF_TRIAL = 1.0
+MOST_TRIALS = 8
+
+
+class Forecast(NamedTuple):
+    """What a sweep would do.
+
+    Args:
+        text: all of it, as lines of text.
+        seconds: about how long it would take.
+        disk: the bytes of rows and ledger, without models and states.
+    """
+
+    text: str
+    seconds: float
+    disk: float
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def foretell(
+    options: Options,
+    runs: Mapping[str, Run],
+    datasets: Mapping[str, Dataset],
+    finished: int,
+    growth: Growth,
+) -> Forecast:
+    """Say what would be done.
+
+    Args:
+        options: what is asked for.
+        runs: the runs to do, by id.
+        datasets: their loaded datasets, by the `source_key` of the data that load them.
+        finished: how many runs of the sweep have ended.
+        growth: what would be reused.
+    """
+    before = f", {finished} finished before" if finished else ""
+    begun = set(options.store.open_runs()) if options.resume else set()
+    goes_on = len(runs.keys() & begun)
+    resumed = f", {goes_on} go on from a checkpoint" if goes_on else ""
+    lines = [f"{count(len(runs), 'run')} to do{before}{resumed}", str(growth)]
+    seconds = 0.0
+    disk = sum(_bytes_of(run) for run in runs.values())
+    if runs:
+        executor, packs, at_once = _packs(options, runs, datasets)
+        side_by_side = min(at_once, len(packs))
+        # Of replicates that are reused, no round is left.
+        share = 1 - growth.whole / sum(run.replicates for run in runs.values())
+        seconds = share * _measured_seconds(runs, datasets, options.engine)
+        seconds /= side_by_side
+        sizes = sorted({len(pack.runs) for pack in packs})
+        several = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
+        most = max(pack.memory for pack in packs)
+        lines += [
+            f"Runs {executor}",
+            f"{count(len(packs), 'pack')} of {several} runs, {side_by_side} at a time",
+            f"about {duration(seconds)} on CPUs",
+            f"about {format_bytes(most)} for the largest pack",
+            f"about {format_bytes(disk)} of results",
+        ]
+    lines += [
+        keeping_note(runs.values(), datasets),
+        "No run was started, and nothing was written.",
+    ]
+    return Forecast("\n".join(filter(None, lines)), seconds, disk)
+
+
+def _packs(
+    options: Options, runs: Mapping[str, Run], datasets: Mapping[str, Dataset]
+) -> tuple[str, list[Pack], int]:
+    """Return who would carry out the runs, and why; their packs; and how many at a time."""
+    name, why = choose(options, lambda: seconds_of(runs.values(), datasets))
+    hardware = options.hardware
+    at_once = 1
+    memory = float(psutil.virtual_memory().available)
+    where = "in this process"
+    if name is ExecutorName.RAY:
+        where = "on Ray"
+        node = {"CPU": float(os.cpu_count() or 1), "memory": memory}
+        node["GPU"] = hardware.gpus * hardware.actors
+        at_once = hardware.trials_at_once([node])
+        memory = hardware.memory_of_trial([node])
+    packs = form_packs(
+        runs.values(),
+        datasets,
+        hardware.replace(pack=1) if options.is_one_by_one else hardware,
+        at_once,
+        memory * MEMORY_OF_PACK,
+        options.engine,
+    )
+    return f"{where}: {why}", packs, at_once
+
+
+def _measured_seconds(
+    runs: Mapping[str, Run], datasets: Mapping[str, Dataset], engine: str
+) -> float:
+    """Estimate how long runs take on one core, from some rounds of a few of them."""
+    groups = needs_of(runs.values(), datasets, engine)
+    tried = sorted(groups, key=lambda group: sum(need.work for need, _ in group))
+    rates = {}
+    for group in tried[-MOST_TRIALS:]:
+        need, run = sorted(group, key=lambda pair: pair[0].work)[len(group) // 2]
+        # The user's own code may fail. The run will say so in its trial.
+        with suppress(Exception):
+            seconds = _seconds_of_run(need, run, datasets, engine)
+            rates[id(group)] = need.work / seconds
+    usual = statistics.median(rates.values()) if rates else WORK_PER_SECOND
+    return sum(
+        sum(need.work for need, _ in group) / rates.get(id(group), usual)
+        for group in groups
+    )
+
+
+def _seconds_of_run(
+    need: Cost, run: Run, datasets: Mapping[str, Dataset], engine: str
+) -> float:
+    """Run rounds for about a second, and return how long all rounds would take one core."""
+    a_round = need.work / run.rounds / WORK_PER_SECOND
+    tried = run.replace(replicates=1) if a_round > SECONDS_OF_TRIAL else run
+    with torch_threads(1):
+        simulation = simulation_of(tried, datasets[run.data.source_key], engine)
+        # The first one compiles what is compiled.
+        simulation.step()
+        first = simulation.round
+        # Other programs may run at the same time.
+        began = time.process_time()
+        spent = 0.0
+        while not simulation.done and spent < SECONDS_OF_TRIAL:
+            for _ in range(min(run.eval_every, run.rounds - simulation.round)):
+                simulation.step()
+                spent = time.process_time() - began
+                if spent > 3 * SECONDS_OF_TRIAL:
+                    break
+    rounds = max(1, simulation.round - first)
+    return spent / rounds * run.rounds * run.replicates / tried.replicates
+
+
+def _bytes_of(run: Run) -> float:
+    """Return about how many bytes the results of a run take."""
+    sampling = run.participation.sampling(run.data.clients)
+    cohort = run.data.clients if sampling is None else sampling.cohort
+    rows = run.rounds / run.eval_every * BYTES_OF_ROW
+    if run.eval_clients is not None:
+        rows += run.rounds / run.eval_clients.every * run.data.clients * BYTES_OF_ROW
+    came = run.rounds * cohort * BYTES_OF_CLIENT
+    return run.replicates * (rows + came) + BYTES_OF_RUN

@@ -1,0 +1,115 @@
+"""`raysafl.grid`: the sweep of all combinations of some values, in one line."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raysafl.core.component import Component
+from raysafl.core.text import closest
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Label
+from raysafl.sweep.check import check_run
+from raysafl.sweep.definition import Sweep
+
+
+def grid(
+    base: Run,
+    values: Mapping[str, Iterable[Any]],
+    *,
+    seeds: int | None = None,
+    name: str = "sweep",
+    **others: Any,
+) -> Sweep:
+    """Return the sweep of all combinations of some fields' values, which needs no Ray.
+
+    Each field is an axis, named by the last part of its path where no other axis has it.
+
+    Example:
+        >>> import raysafl as fl
+        >>> from raysafl.quickstart import BASE
+        >>> base = BASE.replace(algorithm=fl.SAFARI())
+        >>> sweep = fl.grid(base, {"client_prob": [0.5, 1.0], "local.lr": [0.1]}, seeds=3)
+        >>> sweep
+        Sweep 'sweep': 2 runs over client_prob, lr
+        >>> [(key, run.replicates) for key, run in sweep.labelled().items()]
+        [((0.5, 0.1), 3), ((1.0, 0.1), 3)]
+
+    Args:
+        base: the run that all others are like.
+        values: by field, the values that it takes, or a mapping from labels to values.
+            A field is a dotted path in the run, such as `algorithm.client_prob`, or its
+            last part, if one component alone has such a field.
+        seeds: the number of replicates of each run; None: that of `base`.
+        name: the name of the sweep, which is also that of its folder.
+        others: further arguments of `Sweep`, such as `title` or `table`.
+
+    Raises:
+        ValueError: a field is not there or in several components, or has no list of
+            different values; or a value is out of range.
+    """
+    check_run(base, "base")
+    if seeds is not None:
+        base = base.replace(replicates=seeds)
+    paths = {_path(base, field): own for field, own in values.items()}
+    last = [path.rpartition(".")[2] for path in paths]
+    axes = [p if last.count(n) > 1 else n for p, n in zip(paths, last, strict=True)]
+    if len(paths) < max(1, len(values)):
+        raise ValueError(
+            "a grid needs an axis or several different ones, such as "
+            f"{{'rounds': [50, 100]}}, but has {list(values)}"
+        )
+    labelled = [_labelled(path, own).items() for path, own in paths.items()]
+    runs = {
+        tuple(label for label, _ in point): base.replace(
+            dict(zip(paths, [value for _, value in point], strict=True))
+        )
+        for point in itertools.product(*labelled)
+    }
+    return Sweep(name, runs, axes, **others)
+
+
+def _path(base: Run, field: str) -> str:
+    """Return the dotted path of a field.
+
+    Raises:
+        ValueError: no component has it, or several have.
+    """
+    known = [path for path in base.flat() if path != "kind"]
+    # What is inside a part that another axis replaces may not be in `base`.
+    if "." in field or field in known:
+        return field
+    found = [path for path in known if path.rpartition(".")[2] == field]
+    if len(found) > 1:
+        raise ValueError(
+            f"{len(found)} components have a field '{field}'; give one of the dotted paths "
+            f"{', '.join(found)}"
+        )
+    if not found:
+        close = closest(field, {path.rpartition(".")[2] for path in known})
+        raise ValueError(
+            f"the run has no field '{field}'{f': did you mean {close!r}?' * bool(close)} "
+            f"(dotted paths: {', '.join(known)})"
+        )
+    return found[0]
+
+
+def _labelled(path: str, values: Any) -> dict[Any, Any]:
+    """Return the values of an axis by their labels: a component's is its class."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"'{path}' is given {values!r}; give a list of its values")
+    found = list(values)
+    labels = [_label_of(value) for value in found]
+    if not found or len(set(labels)) < len(labels):
+        raise ValueError(
+            f"'{path}' needs values with different labels, but has {labels}; give each "
+            "value once, or a mapping from labels of your own to values"
+        )
+    return dict(zip(labels, found, strict=True))
+
+
+def _label_of(value: Any) -> Label:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return type(value).__name__ if isinstance(value, Component) else str(value)

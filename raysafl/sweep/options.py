@@ -1,0 +1,110 @@
+"""What a person asks for who runs a sweep."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from raysafl.cluster.hardware import Hardware
+from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.store import Store
+from raysafl.sweep.code.stale import Stale
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.progress import plain_console
+from raysafl.sweep.session import FLUSH_SECONDS
+from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    from ray import tune
+
+# An option in a message, and the value that it is given there.
+VALUES = r"[\d.]*\d|auto|curves|fail|here|keep|linear|loop|ray|rerun|vmap"
+OPTION = re.compile(rf"(?<!\w)--(no-)?([a-z]+(?:-[a-z]+)*)(?: ({VALUES})\b)?")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for; `raysafl.sweep.runner.Runner` says what each field is."""
+
+    sweep: Sweep
+    out: str | Location | None = None
+    hardware: Hardware = field(default_factory=Hardware)
+    address: str | None = None
+    executor: ExecutorName | str = ExecutorName.AUTO
+    resume: bool = True
+    stale: Stale = Stale.FAIL
+    only: Mapping[str, str] = field(default_factory=dict)
+    quiet: bool = False
+    tracking_uri: str | None = None
+    track: Tracking = Tracking.AUTO
+    engine: str = "auto"
+    flush_seconds: float = FLUSH_SECONDS
+    try_first: bool = True
+    keep_states: bool = False
+    command: str = ""
+    console: Console = field(default_factory=plain_console, repr=False)
+    callbacks: "Sequence[tune.Callback]" = ()
+    stop: Any = None
+
+    @property
+    def store(self) -> Store:
+        """The folder of the results."""
+        suffix = "" if self.sweep.scale == "paper" else f"-{self.sweep.scale}"
+        return Store(parse_location(self.out or f"results/{self.sweep.name}{suffix}"))
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether each pack has one run, of which every evaluated round is reported.
+
+        Schedulers, callbacks and rules to stop know runs, and no packs.
+        """
+        return bool(self.sweep.scheduler or self.callbacks or self.stop)
+
+    def note(self, message: str) -> None:
+        """Print a message, unless nothing is to be printed."""
+        if not self.quiet:
+            self.say(message)
+
+    def say(self, message: str) -> None:
+        """Print a message that must not be missed."""
+        text = message if self.command else in_python(message)
+        self.console.print(text, style="yellow", markup=False, soft_wrap=True)
+
+    @contextmanager
+    def in_own_language(self) -> Iterator[None]:
+        """Let errors name options as Python does, unless a command runs the sweep."""
+        try:
+            yield
+        except Exception as error:
+            if not self.command and [type(part) for part in error.args] == [str]:
+                error.args = (in_python(error.args[0]),)
+            raise
+
+
+def in_python(message: str) -> str:
+    """Write the options of `raysafl run` in a message as arguments of `Runner`.
+
+    Example:
+        >>> in_python("--stale rerun runs them again; --no-try leaves that out")
+        'stale="rerun" runs them again; try_first=False leaves that out'
+        >>> in_python("give --gpus 0.5, or choose another folder with --out")
+        'give Hardware(gpus=0.5), or choose another folder with out=...'
+    """
+    of_runner = {field.name for field in fields(Options)}
+
+    def argument(option: re.Match[str]) -> str:
+        no, name, value = option.groups()
+        name = {"try": "try_first"}.get(name, name).replace("-", "_")
+        if name in Hardware.model_fields:
+            return f"Hardware({name}={value or '...'})"
+        if name not in of_runner:
+            return option[0]
+        if no or name == "keep_states":
+            return f"{name}={not no}"
+        return f'{name}="{value}"' if value else f"{name}=..."
+
+    return OPTION.sub(argument, message)

@@ -1,0 +1,25 @@
+"""What is measured of models, from the sums that a machine returns."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from raysafl.core.objective import Value
+from raysafl.core.work import TEST, Rows, Work
+from raysafl.simulation.scores import scores
+from raysafl.training.evaluation import Evaluator
+
+
+def evaluated(evaluator: Evaluator, w_RP: Tensor) -> list[dict[str, Value]]:
+    """What is measured of each model on the whole test set."""
+    size = len(evaluator.test.y)
+    sums_nR = evaluator.sums_on(w_RP, evaluator.test, slice(0, size)).cpu().numpy()
+    return [evaluator.measures.values(sums_n, size) for sums_n in sums_nR.T]
+
+
+def scored(
+    work: Work, w: Mapping[int, Tensor], rows: Sequence[Rows] = (TEST,)
+) -> dict[int, dict[str, Value]]:
+    """The scores of each cell's parameters."""
+    found = work.sums(w, dict.fromkeys(w, rows))
+    return {cell: scores(work.measures, own) for cell, own in found.items()}

@@ -1,0 +1,119 @@
+"""FAST's experiments: the known cohorts, and the comparison with the authors' curves."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.experiments import FOLDER, forget_experiments
+from helpers.fast_authors import cohort
+
+from raysafl.algorithms import Key
+from raysafl.data import FashionMnist, FedLabDirichlet
+
+
+@pytest.fixture
+def fast(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    forget_experiments()
+    yield lambda name: importlib.import_module(f"experiments.fast.{name}")
+    forget_experiments()
+
+
+@pytest.mark.parametrize("law", ["Beta", "Gamma", "Weibull"])
+def test_the_known_cohorts_follow_the_deal_of_the_images(law: str, fast: Any) -> None:
+    labels = FashionMnist().load().train.y
+    legacy = np.random.RandomState(365)
+    FedLabDirichlet(alpha=0.1).deal(labels, 10, 100, legacy)
+    policy = fast("known_cohorts").KnownCohorts(law=law, alpha=0.1)
+    came = set()
+    for t in range(1000):
+        expected = cohort(law, legacy)
+        _, found = policy.pick(None, 100, Key(0, t), None)
+        assert found.ids == sorted(expected)
+        came |= set(expected)
+    # As a computation of somebody else's found.
+    assert len(came) == {"Beta": 56, "Gamma": 25, "Weibull": 66}[law]
+
+
+def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> None:
+    published = fast("authors_curves")
+    curves = published.authors_curves()
+    theirs = published.window_means(curves, [*published.ENTRY, "method"])
+    deviation, pairs = published.deviations(theirs)
+    # As a computation of somebody else's found, from one or two pairs fewer.
+    known = {0.05: [2.6, 2.8, 3.1], 0.1: [2.4, 1.4, 1.3]}
+    for alpha, expected in known.items():
+        assert pairs.loc[alpha].tolist() == [25] * 3
+        np.testing.assert_allclose(deviation.loc[alpha], expected, atol=0.2)
+
+
+def test_curves_that_are_the_authors_lie_inside_and_shifted_ones_do_not(
+    fast: Any, tmp_path: Path
+) -> None:
+    against = fast("against_authors")
+    published = fast("authors_curves")
+    curves = published.authors_curves()
+    theirs = published.window_means(curves, [*published.ENTRY, "method"])
+    deviation, _ = published.deviations(theirs)
+    chosen = (curves["alpha"] == 0.1) & curves["q"].isin(["0", "0.5"])
+    same = curves[chosen & curves["method"].isin(against.SAME_LAW)]
+    same = same.assign(deal=same["method"])
+    for shift, verdict in ((0.0, "inside"), (0.06, "outside")):
+        ours = same.assign(value=same["value"] + shift)
+        table = against.compared(ours, theirs, deviation)
+        # Three distributions, two values of q, three windows.
+        assert len(table) == 18 and set(table["verdict"]) == {verdict}
+        assert set(table["distance"].astype(float).round(1)) == {100 * shift}
+    against.draw(same, curves, deviation, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    adaptive = same.head(2).assign(q="Ada.(7)", step=[0, 999], enforce_prob=[0.2, 0.4])
+    (probabilities,) = against.compared_probabilities(adaptive).to_dict("records")
+    assert probabilities["ours"] == "0.300"
+    assert 0.1 < float(probabilities["authors' mean q"]) < 0.9
+
+
+def test_a_page_shows_what_the_authors_curves_say_by_themselves(
+    fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = fast("authors_curves")
+    published.main(["--out", str(tmp_path)])
+    assert (tmp_path / "authors_curves.png").stat().st_size > 10_000
+    page = (FOLDER.parent / "docs" / "fast.md").read_text()
+    printed = capsys.readouterr().out
+    tables = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert len(tables) > 60
+    assert [line for line in tables if line not in page] == []
+
+
+def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
+    fast: Any,
+) -> None:
+    published = fast("authors_curves")
+    window = (900, 999)
+    # FedAvg gains 4 points at q = 0.5 and 1 at q = 0.1; FedAvgM is FedAvg and a half.
+    accuracy = {"0": 80.0, "0.1": 81.0, "0.5": 84.0}
+    values = {
+        (0.1, "Beta", q, method): value
+        + {"fedavg": 0, "fedavgm": 0.5, "fedprox": 3}[method]
+        for q, value in accuracy.items()
+        for method in published.METHODS
+    }
+    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
+    theirs = pd.DataFrame({window: list(values.values())}, index=index)
+    deviation = pd.DataFrame({window: {0.1: 1.0}})
+    first = published.comparisons(theirs, deviation).iloc[0]
+    # Two runs are told apart by more than 2 sqrt(2) = 2.83 points, and the mean of two
+    # gains over a run that they share has the deviation sqrt(1 + 1/2).
+    assert first["gains beyond chance"] == "1 of 2"
+    assert first["mean gain of q > 0"] == "+2.5 ± 2.4"
+    assert first["best q"] == "0.5 (84.0)"
+    assert first["not told apart from it"] == "0 of 2"
+    prox, averaged = published.against_fedavg(theirs, deviation).to_dict("records")
+    # FedAvg's law lies a quarter of a point above its one run.
+    assert prox["mean difference"] == "+2.8 ± 0.0"
+    assert prox["single entries beyond chance"] == 3
+    assert averaged["mean difference"] == "+0.5 ± 0.0"
+    assert averaged["single entries beyond chance"] == 0

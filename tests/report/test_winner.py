@@ -1,0 +1,149 @@
+"""The winner of a search: which run is best, by what, and how good it is on held-out data."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.reports import markdown
+
+from raysafl import Run, Sweep, Validation
+from raysafl.core.record import further_column
+from raysafl.report.analysis.winner import winner_of
+from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.store import Store
+from raysafl.sweep.outcome import Outcome
+
+VAL = {"val_accuracy": further_column("accuracy", is_fraction=True)}
+# Learning rate -> (accuracy on validation, on the test set) of two replicates, last round.
+RATES = {0.1: (0.7, 0.9), 0.3: (0.8, 0.75), 0.9: (0.6, 0.5)}
+
+
+def searched(
+    goal: tuple[str, str] | None = ("val_accuracy", "max"), **changes: str
+) -> tuple[pd.DataFrame, Manifest]:
+    """A search over learning rates; `changes` are statuses of the last replicate of a rate."""
+    ids = {rate: f"{k:012x}" for k, rate in enumerate(RATES)}
+    rows = [
+        {
+            **{"run_id": ids[rate], "replicate": r, "seed": r, "status": "finished"},
+            **{"reason": "", "config": f"run {rate}", "chance": 0.1, "last5": test},
+            **{
+                "final": test + (r - 0.5) / 100,
+                "final_val_accuracy": val,
+                "last10": test,
+            },
+            **{"best": test, "after_server": np.nan},
+        }
+        for rate, (val, test) in RATES.items()
+        for r in range(2)
+    ]
+    frame = pd.DataFrame(rows)
+    for rate, status in changes.items():
+        own = frame["run_id"] == ids[float(rate)]
+        frame.loc[own & (frame["replicate"] == 1), "status"] = status
+    entries = [Entry(run_id=i, labels={"lr": rate}) for rate, i in ids.items()]
+    table = Table(rows=["lr"])
+    manifest = Manifest(
+        name="s", axes=["lr"], entries=entries, table=table, columns=VAL, goal=goal
+    )
+    return frame, manifest
+
+
+def outcome(runs: pd.DataFrame, manifest: Manifest) -> Outcome:
+    return Outcome(Store(Path("nowhere")), manifest, runs, 0, 0, None, 1.0)
+
+
+def test_the_winner_is_chosen_by_the_validation_samples_and_judged_by_the_test_set() -> (
+    None
+):
+    best = outcome(*searched()).best
+    assert best.labels == {"lr": 0.3} and best.config == "run 0.3"
+    assert (best.metric, best.value) == ("val_accuracy", pytest.approx(0.8))
+    assert best.test == pytest.approx(0.75) and best.is_held_out
+    assert best.candidates == 3
+
+
+def test_a_choice_by_the_test_set_is_said_to_be_one() -> None:
+    best = outcome(*searched(("test_accuracy", "max"))).best
+    assert best.labels == {"lr": 0.1} and not best.is_held_out
+    text = markdown(*searched(("test_accuracy", "max")))
+    assert "It was chosen by the test set, so this number is too good." in text
+
+
+def test_where_less_is_better_the_least_wins() -> None:
+    assert outcome(*searched(("test_accuracy", "min"))).best.labels == {"lr": 0.9}
+
+
+def test_a_run_of_which_a_replicate_has_not_finished_does_not_win() -> None:
+    assert outcome(*searched(**{"0.3": "diverged"})).best.labels == {"lr": 0.1}
+
+
+def test_without_a_finished_run_there_is_no_best_one() -> None:
+    runs, manifest = searched(**{str(rate): "stopped" for rate in RATES})
+    assert winner_of(runs, manifest) is None
+    with pytest.raises(ValueError, match="no run of sweep 's' has finished with all"):
+        _ = outcome(runs, manifest).best
+    assert "## Answer" not in markdown(runs, manifest)
+
+
+def test_without_a_goal_it_goes_by_validation_samples_if_all_runs_have_some() -> None:
+    runs, manifest = searched(None)
+    assert outcome(runs, manifest).best.metric == "val_accuracy"
+    without = runs.drop(columns="final_val_accuracy")
+    assert outcome(without, manifest).best.metric == "test_accuracy"
+
+
+def test_the_report_of_a_search_begins_with_its_winner_in_bold() -> None:
+    text = markdown(*searched())
+    answer = text.partition("## Answer")[2].partition("## Table")[0].strip()
+    assert answer == (
+        "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % in the last round, of "
+        "3 finished; on the test set, which had no part in the choice: `test_accuracy` 75.00 %. "
+        "It is bold in the table."
+    )
+    table = text.partition("## Table")[2].partition("## ")[0]
+    assert table.count("**75.00 ±") == 1 and table.count("**") == 2
+
+
+def test_the_terminal_names_the_winner_below_the_table() -> None:
+    import io
+
+    from rich.console import Console
+
+    from raysafl.report.pages.screen import screen
+
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(screen(*searched(), 300))
+    said = console.export_text()
+    assert "Best run: lr = 0.3, with the highest val_accuracy 80.00 %" in said
+    compared = Console(width=300, record=True, file=io.StringIO())
+    compared.print(screen(*searched(None), 300))
+    assert "Best run" not in compared.export_text()
+
+
+def test_stopped_runs_are_called_stopped_and_not_missing() -> None:
+    text = markdown(*searched(**{"0.1": "stopped"}))
+    assert "**1 stopped**" in text and "missing" not in text
+
+
+def test_a_sweep_has_a_goal_if_it_draws_its_runs_or_names_a_metric(tiny: Run) -> None:
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+
+    validated = tiny.replace({"data.validation": Validation(server=0.2)})
+    space = {"local.lr": tune.loguniform(0.01, 1.0)}
+    grid = {"local.lr": tune.grid_search([0.1, 0.2])}
+
+    def goal(space: dict[str, object], base: Run = tiny, **more: object) -> object:
+        sweep = Sweep("s", space=space, base=base, **more)  # type: ignore[arg-type]
+        manifest = sweep.manifest()
+        assert Manifest.from_json(manifest.to_json()) == manifest
+        return manifest.goal
+
+    assert goal(grid) is None
+    assert goal(space) == ("test_accuracy", "max")
+    assert goal(space, validated) == ("val_accuracy", "max")
+    assert goal(grid, metric="test_loss") == ("test_loss", "min")
+    assert goal(grid, scheduler=ASHAScheduler()) == ("test_accuracy", "max")
+    assert goal(space, validated, metric="val_loss") == ("val_loss", "min")

@@ -1,0 +1,234 @@
+"""Folders of one sweep put together, and results deleted: `raysafl merge` and `forget`."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.commands import call_here
+from helpers.pictures import without_pictures
+from helpers.sweeps_here import go
+
+from raysafl import PerClient, Sweep, load_model
+from raysafl.quickstart import BASE
+from raysafl.storage import merge as storage_merge
+from raysafl.storage.store import Store
+from raysafl.storage.verify import verify
+
+
+def halves() -> Sweep:
+    """Four runs, of three rounds of two seeds."""
+    run = BASE.replace(
+        rounds=3,
+        replicates=2,
+        keep="last",
+        eval_clients=PerClient(on="labels", every=2),
+    )
+    runs = {(seed,): run.replace(seed=10 * seed) for seed in range(4)}
+    return Sweep("halves", runs, axes=("seed",))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of two halves that share a run, and of the whole."""
+    folder = tmp_path_factory.mktemp("halves")
+    with without_pictures():
+        for name, seeds in (("a", "012"), ("b", "23")):
+            for seed in seeds:
+                go(halves(), folder / name, only={"seed": seed}, keep_states=True)
+        go(halves(), folder / "whole")
+    return folder
+
+
+@pytest.fixture
+def folders(made: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Copies of these folders, which a test may change."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "a", tmp_path / "b", tmp_path / "whole"
+
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def raysafl(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Returns the exit code of a command, and what it printed as one line."""
+
+    def call(*arguments: object) -> tuple[int, str]:
+        code, said = call_here(monkeypatch, *map(str, arguments))
+        return code, " ".join(said.split())
+
+    return call
+
+
+def merged(raysafl: Command, *folders: Path) -> tuple[int, str, Store]:
+    out = folders[0].parent / "merged"
+    return *raysafl("merge", *folders, "--out", out), Store(out)
+
+
+def test_two_halves_are_the_whole(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, whole = folders
+    code, said, both = merged(raysafl, a, b)
+    assert code == 0
+    assert "4 runs; 1 in several folders, with equal rows" in said
+    due = Store(whole)
+    for own, other in (
+        (both.rounds(), due.rounds()),
+        (both.clients(), due.clients()),
+        (both.runs(), due.runs()),
+    ):
+        unlike = ["seconds", "started", "ended", "sweep"]
+        pd.testing.assert_frame_equal(
+            own.drop(columns=unlike, errors="ignore"),
+            other.drop(columns=unlike, errors="ignore"),
+        )
+    assert verify(both) == []
+    for run_id in both.ledger():
+        load_model(both.path, run_id)
+        assert both.kept_state(run_id)
+    assert (both.path / "report.html").is_file()
+
+
+def test_the_merged_folder_goes_on_as_a_sweep(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, _ = folders
+    _, _, both = merged(raysafl, a, b)
+    outcome, _ = go(halves(), Path(str(both.path)))
+    assert outcome.ok and outcome.skipped == 4
+
+
+def test_a_run_with_other_rows_in_one_of_the_folders_is_refused_and_nothing_written(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, _ = folders
+    store = Store(b)
+    (run_id,) = set(Store(a).ledger()) & set(store.ledger())
+    entry = store.ledger()[run_id]
+    rows = store.read(run_id).rows
+    place = rows.schema.get_field_index("test_loss")
+    changed = rows.set_column(place, "test_loss", rows["train_loss"])
+    store.commit(changed, {run_id: entry}, store.read(run_id).clients)
+    code, said, both = merged(raysafl, a, b)
+    assert code == 2
+    assert f"run {run_id} has other rows in {a} than in {b}" in said
+    assert not both.path.exists()
+
+
+def test_folders_of_different_sweeps_and_a_folder_in_use_are_refused(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, whole = folders
+    go(Sweep("other", [BASE.replace(rounds=2, replicates=1)]), a.parent / "other")
+    code, said, _ = merged(raysafl, a, a.parent / "other")
+    assert code == 2 and "hold different sweeps: the name is 'halves' in one" in said
+    code, said = raysafl("merge", a, b, "--out", whole)
+    assert code == 2 and "holds a sweep already" in said
+
+
+def test_a_run_that_is_damaged_in_one_folder_is_taken_from_the_other(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, _ = folders
+    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
+    Store(a).model(run_id).unlink()
+    code, said, both = merged(raysafl, a, b)
+    assert code == 0 and said.rstrip().endswith("4 runs")
+    assert both.read().faults == {}
+
+
+def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(
+    folders: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [Store(folder) for folder in folders[:2]]
+    into = Store(folders[0].parent / "merged")
+    copied = []
+
+    def killed(*arguments: Any) -> None:
+        if copied:
+            raise KeyboardInterrupt
+        copied.append(1)
+        real(*arguments)
+
+    real = storage_merge._copy
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_merge, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            storage_merge.merge(stores, into)
+    with pytest.raises(ValueError, match="holds no sweep"):
+        into.manifest()
+    assert storage_merge.merge(stores, into).startswith("4 runs")
+    assert verify(into) == []
+
+
+def test_runs_are_forgotten_by_labels_ids_and_as_unlisted(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    *_, whole = folders
+    store = Store(whole)
+    of_seed = store.manifest().select({"seed": "1"})
+    code, said = raysafl("forget", whole, "--only", "seed=1")
+    assert code == 0 and "1 run forgotten" in said
+    assert set(of_seed).isdisjoint(store.ledger())
+    assert not store.model(of_seed[0]).exists()
+    assert set(of_seed).isdisjoint(store.runs()["run_id"])
+    (other,) = store.manifest().select({"seed": "0"})
+    code, said = raysafl("forget", whole, other)
+    assert code == 0, said
+    assert len(store.ledger()) == 2 and verify(store) == []
+    smaller = halves().labelled()
+    kept = {key: run for key, run in smaller.items() if key == (3,)}
+    go(Sweep("halves", kept, axes=("seed",)), whole)
+    assert len(store.ledger()) == 2
+    raysafl("forget", whole, "--unlisted")
+    assert list(store.ledger()) == [smaller[(3,)].id]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [([], "name the runs"), (["abcdefabcdef"], "holds no run abcdefabcdef")],
+)
+def test_what_is_to_be_forgotten_must_be_named(
+    folders: tuple[Path, Path, Path], raysafl: Command, arguments: list[str], why: str
+) -> None:
+    code, said = raysafl("forget", folders[0], *arguments)
+    assert code == 2 and why in said
+    assert len(Store(folders[0]).ledger()) == 3
+
+
+@pytest.mark.parametrize("command", ["merge", "forget", "compact"])
+def test_a_folder_that_is_written_to_is_neither_merged_nor_changed_by_others(
+    folders: tuple[Path, Path, Path], raysafl: Command, command: str
+) -> None:
+    store, out = Store(folders[0]), folders[0].parent / "merged"
+    before = store.every_commit()
+    rest = {"merge": [folders[1], "--out", out], "forget": ["--only", "seed=1"]}
+    with store.lock():
+        code, said = raysafl(command, store.path, *rest.get(command, []))
+    assert code == 2 and "another raysafl process is writing to" in said
+    assert store.every_commit() == before and not Store(out).ledger()
+
+
+def test_a_label_is_named_as_python_writes_it_or_as_tables_show_it() -> None:
+    runs = {(rate,): BASE.replace({"local.lr": rate}) for rate in (0.5, 2.0)}
+    manifest = Sweep("rates", runs, axes=("lr",)).manifest()
+    for text in ("2", "2.0"):
+        assert manifest.select({"lr": text}) == [runs[(2.0,)].id]
+    with pytest.raises(ValueError, match="no run has lr="):
+        manifest.select({"lr": "2.5"})
+
+
+def test_a_folder_and_what_it_has_grown_into_are_refused_as_tables_cannot_show_both(
+    tmp_path: Path, raysafl: Command
+) -> None:
+    few = BASE.replace(rounds=2, replicates=1)
+    for name, run in (("few", few), ("more", few.replace(replicates=2))):
+        go(Sweep("grows", {("one",): run}, axes=("what",)), tmp_path / name)
+    code, said, both = merged(raysafl, tmp_path / "few", tmp_path / "more")
+    assert code == 2 and "different runs for one" in said
+    assert "merge the grown ones alone" in said
+    assert not both.path.exists()

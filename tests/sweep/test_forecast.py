@@ -1,0 +1,88 @@
+"""`raysafl run --dry-run`: what would be done, without doing it."""
+
+from pathlib import Path
+
+import pytest
+from helpers.commands import call_here
+from helpers.sweeps_here import go
+from ray import tune
+
+from raysafl import SAFARI, Hardware, Run, Runner, Sweep
+from raysafl.algorithms import FedAvgM
+from raysafl.sweep.forecast import Forecast
+
+FILE = """
+import raysafl as fl
+from raysafl.quickstart import BASE
+runs = {(lr,): BASE.replace({"local.lr": lr, "rounds": 3}) for lr in (0.1, 0.2, 0.3)}
+SWEEP = fl.Sweep("rates", runs, axes=("lr",))
+"""
+
+
+def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
+    sweep = Sweep("s", {(k,): run for k, run in enumerate(runs)}, axes=("k",))
+    options = {"executor": "here", "track": "none", **options}
+    return Runner(sweep, out, **options).forecast()  # type: ignore[arg-type]
+
+
+def test_it_tells_the_packs_that_a_run_then_forms_and_writes_nothing(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = [tiny.replace(seed=seed) for seed in range(5)]
+    found = forecast(tmp_path / "s", *runs, hardware=Hardware(pack=2))
+    first, executor, packs, *_, last = str(found).splitlines()
+    assert first == "5 runs to do"
+    assert executor == "Runs in this process: it was asked for"
+    assert packs == "3 packs of 1 to 2 runs, 1 at a time"
+    assert last == "No run was started, and nothing was written."
+    assert not (tmp_path / "s").exists()
+
+
+def test_it_tells_what_has_ended_and_what_would_be_taken_over(
+    tiny: Run, tmp_path: Path
+) -> None:
+    old = [tiny, tiny.replace(algorithm=FedAvgM(momentum=0.5))]
+    go(
+        Sweep("s", {(k,): run for k, run in enumerate(old)}, axes=("k",)),
+        tmp_path / "s",
+    )
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    grown = old[1].replace(replicates=5)
+    found = forecast(tmp_path / "s", tiny, grown, tiny.replace(algorithm=SAFARI()))
+    first, growth, *_ = str(found).splitlines()
+    assert first == "2 runs to do, 1 finished before"
+    assert growth.startswith("1 run of the sweep grew from stored ones; ")
+    assert f"; {tiny.replicates} replicates reused" in growth
+    after = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert after == before
+
+
+def test_the_disk_is_right_to_a_factor_of_two(tiny: Run, tmp_path: Path) -> None:
+    runs = [
+        tiny.replace(seed=seed, rounds=50, replicates=3) for seed in range(0, 40, 4)
+    ]
+    found = forecast(tmp_path / "s", *runs)
+    go(
+        Sweep("s", {(k,): run for k, run in enumerate(runs)}, axes=("k",)),
+        tmp_path / "s",
+    )
+    folders = ("rounds", "ledger")
+    size = sum(f.stat().st_size for own in folders for f in tmp_path.glob(f"s/{own}/*"))
+    assert 0.5 < found.disk / size < 2
+
+
+def test_the_command_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "rates.py"
+    file.write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    code, said = call_here(
+        monkeypatch, "run", str(file), "--dry-run", "--executor", "here"
+    )
+    assert code == 0 and "3 runs to do" in said and "1 pack of 3 runs" in said
+    assert not (tmp_path / "results").exists()
+
+
+def test_of_a_search_nothing_is_known_before(tiny: Run, tmp_path: Path) -> None:
+    sweep = Sweep("s", base=tiny, space={"local.lr": tune.uniform(0.1, 0.2)})
+    with pytest.raises(ValueError, match="samples its runs, so nothing can be said"):
+        Runner(sweep, tmp_path, track="none").forecast()

@@ -1,0 +1,92 @@
+"""`raysafl.grid`: names of axes, fields by their bare names, and what is refused."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysafl import SAFARI, FedAvg, Run, Sweep, grid
+from raysafl.quickstart import BASE
+
+SERVED = BASE.replace(algorithm=SAFARI())
+
+
+def test_a_grid_is_the_sweep_of_all_combinations_with_named_axes() -> None:
+    made = grid(
+        SERVED,
+        {"client_prob": [0.5, 1.0], "local.lr": np.array([0.1, 0.2])},
+        seeds=3,
+        name="mine",
+        title="Two by two",
+    )
+    assert isinstance(made, Sweep) and made.name == "mine" and made.is_grid
+    assert made.axis_names == ["client_prob", "lr"] and made.title == "Two by two"
+    runs = made.labelled()
+    assert list(runs) == [(p, lr) for p in (0.5, 1.0) for lr in (0.1, 0.2)]
+    for (prob, lr), run in runs.items():
+        changes = {"algorithm.client_prob": prob, "local.lr": lr}
+        assert run == SERVED.replace(changes, replicates=3)
+
+
+def test_axes_whose_last_parts_are_alike_have_the_whole_path() -> None:
+    fields = {"algorithm.lr": [1.0], "local.lr": [0.1], "rounds": [2]}
+    made = grid(BASE.replace(algorithm=FedAvg()), fields)
+    assert made.axis_names == ["algorithm.lr", "local.lr", "rounds"]
+
+
+def test_components_are_labelled_by_their_class_or_as_one_says() -> None:
+    axis: Any = {"algorithm": [FedAvg(), SAFARI()], "algorithm.client_prob": [0.5]}
+    assert list(grid(BASE, {"algorithm": [FedAvg(), SAFARI()]}).labelled()) == [
+        ("FedAvg",),
+        ("SAFARI",),
+    ]
+    own = {"algorithm": {"often": SAFARI(client_prob=0.9), "rarely": SAFARI()}}
+    assert list(grid(BASE, own).labelled()) == [("often",), ("rarely",)]
+    # A field of a part that another axis puts in.
+    axis["algorithm"] = [SAFARI()]
+    (run,) = grid(BASE.replace(algorithm=FedAvg()), axis).labelled().values()
+    assert run.algorithm == SAFARI(client_prob=0.5)
+
+
+def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
+    (first, second) = grid(BASE, {"seed": [1, 2]}).labelled().values()
+    assert (first.seed, second.seed, second.data.seed) == (1, 2, BASE.data.seed)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"clients": [5]},
+            "2 components have a field 'clients'; give one of the dotted paths "
+            "data.clients, participation.clients",
+        ),
+        (
+            {"client_probb": [0.5]},
+            "the run has no field 'client_probb': did you mean 'client_prob'? (dotted "
+            "paths: data, data.clients, ",
+        ),
+        ({"learning_rate": [0.5]}, "did you mean 'lr'?"),
+        ({"local.lrr": [0.5]}, "unknown field 'lrr': did you mean 'lr'?"),
+        ({"rounds": 3}, "'rounds' is given 3; give a list of its values"),
+        ({"rounds": "12"}, "'rounds' is given '12'; give a list"),
+        ({"rounds": []}, "'rounds' needs values with different labels, but has []"),
+        ({"rounds": [1, 1]}, "give each value once, or a mapping from labels"),
+        ({"algorithm": [SAFARI(), SAFARI(client_prob=1)]}, "has ['SAFARI', 'SAFARI']"),
+        ({"rounds": [0]}, "rounds: Input should be greater than 0 (given: 0)"),
+        ({}, "a grid needs an axis or several different ones"),
+        (
+            {"client_prob": [0.1], "algorithm.client_prob": [0.2]},
+            "but has ['client_prob', 'algorithm.client_prob']",
+        ),
+    ],
+)
+def test_a_wrong_grid_is_refused(fields: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        grid(SERVED, fields)
+
+
+def test_what_is_no_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="base is the class Run; give a Run"):
+        grid(Run, {"rounds": [1]})  # type: ignore[arg-type]
