@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 
+from helpers.patience import PATIENCE
+
 SCRIPT = """
 import json, sys
 import ray
@@ -50,7 +52,7 @@ def test_an_actor_knows_its_share_of_a_gpu() -> None:
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout.splitlines()[-1]) == due

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -101,6 +102,17 @@ class Command:
         self._wait(self.manifest.exists)
         if self.executor == RAY:
             self.wait_for("ray::Clients")
+
+    def wait_until_signals_are_taken(self) -> None:
+        """Wait until the command has begun to handle signals; before, Python itself starts."""
+        status = Path(f"/proc/{self.process.pid}/status")
+
+        def are_taken() -> bool:
+            caught = re.search(r"SigCgt:\s*(\w+)", status.read_text())
+            mask = int(caught[1], 16) if caught else 0
+            return all(mask >> (number - 1) & 1 for number in CODES)
+
+        self._wait(are_taken)
 
     def _wait(self, look: Callable[[], T]) -> T:
         """Wait until there is what a function looks for, and return it."""
@@ -214,8 +226,8 @@ def test_signals_at_random_moments_lose_and_double_nothing(
         executor, seconds = ((RAY, 9), (HERE, 4))[attempt % 2]
         number = chance.choice(list(CODES))
         with command(folder, executor) as one:
-            # Before that, Python itself starts.
-            time.sleep(chance.uniform(0.5, seconds))
+            one.wait_until_signals_are_taken()
+            time.sleep(chance.uniform(0, seconds))
             one.process.send_signal(number)
             if chance.random() < 0.3:
                 time.sleep(chance.uniform(0, 1.5))

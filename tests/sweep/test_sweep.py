@@ -420,7 +420,7 @@ class Frees(logging.Handler):
         super().__init__()
         cpus = ray.cluster_resources()["CPU"]
         self.taken, self.said = placement_group([{"CPU": cpus}]), list[str]()
-        assert self.taken.wait(60)
+        assert self.taken.wait(int(PATIENCE))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append(record.getMessage())

@@ -110,7 +110,7 @@ def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
         finally:
             process.send_signal(number)
             said = process.stdout.read()
-        assert process.wait(30) == 128 + number
+        assert process.wait(PATIENCE) == 128 + number
     assert said == "MLflow UI stopped\n"
     assert in_session(child) == []
 
