@@ -53,7 +53,7 @@ errors = plain_console(stderr=True)
 # The options of a sweep, as its help groups them.
 GROUPS = {
     "Which runs": "scale only resume stale",
-    "Before and during the sweep": "dry_run try_first quiet",
+    "Before and during the sweep": "dry_run try_first quiet check",
     "Where, and how many at once": "executor address actors cpus gpus trials pack autoscale "
     "engine",
     "What is kept": "out keep_states track tracking_uri",
@@ -245,9 +245,20 @@ def run_command(
     keep_states: KeepStates = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    check: Annotated[
+        int | None,
+        typer.Option(
+            help="FILE is an archive: compute so many of its runs again, chosen at random, "
+            "and compare their rows.",
+            min=1,
+        ),
+    ] = None,
 ) -> None:
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
     options = locals()
+    if check:
+        _repeat_runs(file, check, options)
+        return
     from raysafl.sweep.experiment_file import load_sweep
 
     options["only"] = _labels(only)
@@ -278,10 +289,19 @@ def report_command(
         typer.Argument(help="Folders or URIs of sweeps; two or more are compared."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for a comparison.")] = Path("."),
+    checklist: Annotated[
+        bool,
+        typer.Option(
+            "--checklist",
+            help="Also write checklist.md: what reviewers ask about seeds, choices, compute, "
+            "software and data. The data are loaded for it.",
+        ),
+    ] = False,
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
+    from raysafl.sweep.archive import write_checklist
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
@@ -289,6 +309,7 @@ def report_command(
     with working():
         for store in stores:
             files += _report_anew(store)
+            files += [write_checklist(store)] if checklist else []
             runs = store.runs()
             damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
             console.print(screen(runs, store.manifest(), console.width))
@@ -479,6 +500,33 @@ def merge_command(
     console.print(f"{short(into.path)}: {done}", soft_wrap=True)
 
 
+@app.command("archive")
+def archive_command(
+    path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
+    to: Annotated[
+        Path | None, typer.Option(help="The archive. [default: <folder>.zip]")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The sweep's experiment file, which runs with classes of your own need."
+        ),
+    ] = None,
+) -> None:
+    """Put results, checklist, versions and checksums into a ZIP file, for `run FILE --check`."""
+    from raysafl.storage.runs_table import write_runs_table
+    from raysafl.storage.store import Store
+    from raysafl.sweep.archive import write_archive
+
+    store = Store(parse_location(path))
+    archive = to or Path(f"{store.path.name}.zip")
+    with working(), store.lock():
+        store.manifest()
+        write_runs_table(store)
+        done = write_archive(store, archive, file)
+    console.print(f"{archive}: {done}", soft_wrap=True)
+
+
 @app.command("sync")
 def sync_command(
     path: Root,
@@ -651,6 +699,19 @@ def _folders(path: str) -> list[Any]:
     root = parse_location(path)
     lost = any(True for name in ("rounds", "ledger") for _ in root.glob(f"{name}/*"))
     return [Store(root)] if lost else _sweeps(path)
+
+
+def _repeat_runs(file: Path, number: int, options: Mapping[str, Any]) -> None:
+    """Compute some runs of an archive again; the exit code is 1 if rows differ."""
+    from raysafl.sweep.archive import check_archive
+
+    carried_out = {name: options[name] for name in ("executor", "address", "engine")}
+    with working():
+        done = check_archive(file, number, **carried_out)
+    for text in done.texts:
+        console.print(text, soft_wrap=True)
+    if not done.equal:
+        raise typer.Exit(1)
 
 
 def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:

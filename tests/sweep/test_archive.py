@@ -1,0 +1,193 @@
+"""`raysafl archive`, `run ARCHIVE --check` and `report --checklist`, on a real small sweep."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import call_here
+
+from raysafl.core.problem import Column, Dataset, Samples
+from raysafl.storage.store import Store
+
+RATES = "RATE = 0.5\n"
+MINE = """
+import raysafl as fl
+from raysafl.quickstart import BASE
+from rates_of_archive import RATE
+
+
+class OfArchive(fl.Algorithm):
+    \"\"\"The server goes a part of the way.\"\"\"
+
+    rate: float = RATE
+
+    def round(self, state, ids, key):
+        update = yield fl.TrainMean(state.w_P, ids)
+        if self.rate > 1:
+            raise RuntimeError("too fast")
+        from dataclasses import replace
+        return replace(state, w_P=state.w_P - self.rate * update.delta_P)
+
+
+base = BASE.replace(rounds=3, replicates=2, algorithm=OfArchive())
+SWEEP = fl.Sweep("mine", axes=["rate"], runs={
+    (rate,): base.replace({"algorithm.rate": rate}) for rate in (0.5, 1.0, 2.0)
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an experiment file, its own module, and its results in `out`."""
+    folder = tmp_path_factory.mktemp("archived")
+    (folder / "rates_of_archive.py").write_text(RATES)
+    (folder / "mine.py").write_text(MINE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        options = ["--executor", "here", "--track", "none", "--no-try", "-q"]
+        code, said = call_here(patch, "run", "mine.py", "--out", "out", *options)
+        assert code == 1 and "too fast" in said  # one of its runs fails
+    return folder
+
+
+@pytest.fixture
+def archive(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The archive of the sweep."""
+    monkeypatch.chdir(folder)
+    file = tmp_path / "out.zip"
+    code, said = call_here(
+        monkeypatch, "archive", "out", "--to", str(file), "--file", "mine.py"
+    )
+    assert code == 0, said
+    return file
+
+
+def rewritten(archive: Path, name: str, new: bytes, sums: bool) -> None:
+    """Exchange a file of an archive, and its checksum too if that is wanted."""
+    with zipfile.ZipFile(archive) as old:
+        content = {name: old.read(name) for name in old.namelist()}
+    if sums:
+        before, after = (
+            hashlib.sha256(own).hexdigest() for own in (content[name], new)
+        )
+        text = content["SHA256SUMS"].decode()
+        content["SHA256SUMS"] = text.replace(before, after).encode()
+    content[name] = new
+    with zipfile.ZipFile(archive, "w") as made:
+        for own, data in content.items():
+            made.writestr(own, data)
+
+
+def test_an_archive_holds_results_sources_versions_and_the_sums_of_all(
+    archive: Path, folder: Path
+) -> None:
+    with zipfile.ZipFile(archive) as made:
+        content = {name: made.read(name) for name in made.namelist()}
+    sums = content.pop("SHA256SUMS").decode()
+    expected = {f"{hashlib.sha256(v).hexdigest()}  {k}" for k, v in content.items()}
+    assert set(sums.splitlines()) == expected
+    assert content["source/mine.py"].decode() == MINE
+    assert content["source/rates_of_archive.py"].decode() == RATES
+    assert b"\nnumpy==" in content["requirements.txt"]
+    rows = next((folder / "out" / "rounds").iterdir())
+    assert content[f"results/rounds/{rows.name}"] == rows.read_bytes()
+
+
+def test_equal_results_make_archives_of_equal_bytes(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = tmp_path / "again.zip"
+    call_here(monkeypatch, "archive", "out", "--to", str(again), "--file", "mine.py")
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_finished_runs_of_an_archive_are_computed_again_with_equal_bits(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "5")
+    assert code == 0, said
+    told = sorted(said.splitlines())
+    assert told == ["rate=0.5: equal, bit by bit", "rate=1.0: equal, bit by bit"]
+
+
+def test_rows_that_the_code_does_not_give_are_told_with_their_columns(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "source/mine.py"
+    slower = MINE.replace("state.w_P - self.rate", "state.w_P - 0.1 * self.rate")
+    rewritten(archive, name, slower.encode(), sums=True)
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "2")
+    assert code == 1
+    assert "rate=1.0: other test_accuracy by up to 0." in said and "test_loss" in said
+
+
+def test_an_archive_that_was_changed_is_refused_with_the_file(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten(archive, "data.json", b"{}", sums=False)
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    assert code == 2 and "was changed: data.json is not what SHA256SUMS says" in said
+
+
+def test_other_data_are_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(archive) as made:
+        data = made.read("data.json").replace(b'": "', b'": "0')
+    rewritten(archive, "data.json", data, sums=True)
+    _, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    assert 'the data {"kind": "Digits"' in said and "are others: SHA-256" in said
+
+
+def test_a_file_that_is_no_archive_and_an_archive_that_is_run_are_refused(
+    archive: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = call_here(monkeypatch, "run", "mine.py", "--check", "1")
+    assert code == 2 and "mine.py is no archive of a sweep" in said
+    code, said = call_here(monkeypatch, "run", str(archive))
+    assert code == 2 and "computed again with --check" in said
+    code, said = call_here(monkeypatch, "archive", "out", "--to", str(archive))
+    assert code == 2 and "is there already" in said
+
+
+def test_the_checklist_counts_seeds_and_the_time_of_failed_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    call_here(monkeypatch, "report", "out", "--checklist")
+    text = (folder / "out" / "checklist.md").read_text()
+    assert "- seeds 0 to 1: 3 runs" in text
+    assert "- finished runs: 2, " in text and "- failed runs: 1, " in text
+    assert "all of a run share one partition" in text
+    ledger = Store(folder / "out").read().ledger.values()
+    assert f"- all runs: 3, {sum(e.seconds or 0 for e in ledger):.1f} s" in text
+    assert "0 of 3 runs hold validation samples back" in text
+
+
+def test_a_digest_of_data_changes_with_each_part_of_them() -> None:
+    codes = np.zeros(2, np.int64)
+    train = Samples(np.ones((2, 3), np.uint8), np.zeros(2, np.int64))
+    test = Samples(np.zeros((1, 3), np.uint8), np.zeros(1, np.int64))
+    plain = Dataset("d", train, test, 2)
+    others = [
+        Dataset("d", test, train, 2),
+        Dataset("d", train.take([0]), test, 2),
+        Dataset("d", Samples(train.x.astype(np.float32), train.y), test, 2),
+        Dataset("d", Samples(train.x, train.y + 1), test, 2),
+        Dataset("d", Samples(train.x, train.y, scale=2.0), test, 2),
+        Dataset("d", Samples(train.x, train.y, users=codes), test, 2),
+        Dataset(
+            "d",
+            Samples(train.x, train.y, columns={"c": Column(codes, ("a",))}),
+            test,
+            2,
+        ),
+        Dataset(
+            "d",
+            Samples(train.x, train.y, columns={"c": Column(codes, ("b",))}),
+            test,
+            2,
+        ),
+    ]
+    assert len({plain.sha256(), *(other.sha256() for other in others)}) == 9
+    assert Dataset("other name", train, test, 2).sha256() == plain.sha256()
