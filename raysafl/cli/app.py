@@ -300,6 +300,72 @@ def report_command(
     _refuse_damaged(damaged, console)
 
 
+@app.command(
+    "export",
+    epilog="Example: raysafl export results/mine --to paper/figures --width icml2024 "
+    "--methods FedAvg,SAFARI --lines algorithm --panels s,p --names SAFARI=ours",
+)
+def export_command(
+    path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
+    to: Annotated[Path, typer.Option(help="Folder for the tables and figures.")],
+    width: Annotated[
+        str,
+        typer.Option(
+            help="Inches, or a venue, as icml2024 for one column and icml2024:2 for both."
+        ),
+    ] = "5.5",
+    methods: Annotated[
+        str, typer.Option(help="Methods in their order, separated by commas.")
+    ] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="AXIS=LABEL,LABEL: the labels on this axis in their order; may be repeated."
+        ),
+    ] = None,
+    lines: Annotated[
+        str, typer.Option(help="The axis whose labels are lines. [default: methods]")
+    ] = "",
+    panels: Annotated[
+        str,
+        typer.Option(
+            help="The axes whose labels make panels, separated by commas; the last goes across."
+        ),
+    ] = "",
+    statistic: Annotated[
+        str, typer.Option(help="The statistic of the table. [default: the sweep's]")
+    ] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="OLD=NEW: another name for a label or an axis; may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
+    from raysafl.report.analysis.choice import labels_in
+    from raysafl.report.analysis.layout import Layout
+    from raysafl.report.load import load
+
+    figures = load(path).figures
+    # Labels may have commas.
+    known = Layout.of(figures.sweep).values
+    every = [label for values in known.values() for label in values]
+    shown = _split(only, "--only", "AXIS=LABEL").items()
+    chosen = figures.choose(
+        width,
+        labels_in(methods, every),
+        {axis: labels_in(text, known.get(axis, ())) for axis, text in shown},
+        lines,
+        labels_in(panels, ()),
+        statistic,
+        _split(names, "--names", "OLD=NEW"),
+    )
+    with working():
+        files = chosen.write(to)
+    console.print(f"Written: {', '.join(map(short, files))}", soft_wrap=True)
+
+
 @app.command("results")
 def results_command(
     query: Annotated[
@@ -596,11 +662,16 @@ def _report_anew(store: Any) -> list[Any]:
 
 
 def _labels(only: list[str] | None) -> dict[str, str]:
-    """Split each `AXIS=LABEL`."""
-    for text in only or []:
+    """Split each `AXIS=LABEL` of `--only`."""
+    return _split(only, "--only", "AXIS=LABEL")
+
+
+def _split(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
+    """Split what an option takes, such as each `AXIS=LABEL`, at its first `=`."""
+    for text in texts or []:
         if "=" not in text:
-            raise ValueError(f"--only takes AXIS=LABEL, not '{text}'")
-    return dict(text.split("=", 1) for text in only or [])
+            raise ValueError(f"{option} takes {form}, not '{text}'")
+    return dict(text.split("=", 1) for text in texts or [])
 
 
 def _sweeps(path: str) -> list[Any]:

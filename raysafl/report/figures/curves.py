@@ -52,7 +52,7 @@ ACROSS = 4
 LINES_OF_PANEL = 5
 # Marks on each line, and the share of the first rounds that the vertical axis may cut off.
 MARKS_OF_LINE = 4
-CLIMB = 0.1
+CLIMB = 0.2
 ROUND = "round"
 
 
@@ -126,7 +126,7 @@ def draw_curve(
             line without marks.
 
     Returns:
-        The lowest and the highest value of the band after the first tenth of the rounds.
+        The lowest and the highest mean after the first fifth of the rounds.
     """
     curve = mean_curve(rounds, what)
     numbers = curve.index.to_numpy(float)
@@ -150,11 +150,11 @@ def draw_curve(
         axes.fill_between(
             numbers, low, high, color=look.colour, alpha=band, linewidth=0
         )
-    settled = np.isfinite(low) & np.isfinite(high)
-    settled[: int(CLIMB * len(numbers))] = False
-    if not settled.any():
+    settled = mean[int(CLIMB * len(mean)) :]
+    settled = settled[np.isfinite(settled)]
+    if not len(settled):
         return math.inf, -math.inf
-    return float(low[settled].min()), float(high[settled].max())
+    return float(settled.min()), float(settled.max())
 
 
 def curve_of_run(
@@ -201,7 +201,7 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
     Drawn is the column by which the runs are judged. Panels share their axes; the
-    vertical one leaves out the climb of the first tenth of the rounds. Of six to sixteen
+    vertical one leaves out the climb of the first fifth of the rounds. Of six to sixteen
     methods each panel has five at most: the first one, and a part of the others, which
     are named beside the panels. More panels than fit on a page make more pages, up to 192
     panels, which are evenly spaced if there are more combinations of labels. Once there

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
@@ -157,6 +157,7 @@ def _draw_problem(
             textcoords="offset points",
             va="center",
             fontsize=style.small,
+            arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.5, "shrinkB": 4},
             bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
         )
         for i, name in zip(best, names, strict=True)
@@ -184,21 +185,26 @@ def _choice(entry: Any, others: list[str]) -> str:
 
 
 def _place(axes: Axes, names: list[Annotation]) -> None:
-    """Put each name where it is inside the panel and covers no other name or its point.
+    """Put each name where it is inside the panel and covers no other name and no point.
 
-    A name for which no place is left is taken away.
+    Where points leave no place, it may cover some, but none that is named; a name that
+    would cover another one is taken away.
     """
     panel = axes.get_window_extent()
-    dot = 6 * axes.figure.dpi / 72
-    points = axes.transData.transform([name.xy for name in names])
-    taken = [Bbox([at - dot, at + dot]) for at in points]
+    dot = 4 * axes.figure.dpi / 72
+    named = axes.transData.transform([name.xy for name in names]).reshape(-1, 2)
+    drawn = [line.get_xydata() for line in axes.get_lines()]
+    points = axes.transData.transform(np.concatenate([*drawn]))
+    taken = [Bbox([at - 2 * dot, at + 2 * dot]) for at in named]
+    free = [Bbox([at - dot, at + dot]) for at in points]
     for name in names:
-        for x, y in PLACES:
+        tries = [(place, own) for own in ([*taken, *free], taken) for place in PLACES]
+        for (x, y), others in tries:
             name.set(position=(x, y), ha="left" if x > 0 else "right")
-            box = name.get_window_extent()
+            box = Text.get_window_extent(name)
             inside = panel.containsx(box.x0) and panel.containsx(box.x1)
             inside &= panel.containsy(box.y0) and panel.containsy(box.y1)
-            if inside and not box.count_overlaps(taken):
+            if inside and not box.count_overlaps(others):
                 taken.append(box)
                 break
         else:
