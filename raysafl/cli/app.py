@@ -300,66 +300,43 @@ def report_command(
     _refuse_damaged(damaged, console)
 
 
-@app.command(
-    "export",
-    epilog="Example: raysafl export results/mine --to paper/figures --width icml2024 "
-    "--methods FedAvg,SAFARI --lines algorithm --panels s,p --names SAFARI=ours",
-)
+@app.command("export")
 def export_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[Path, typer.Option(help="Folder for the tables and figures.")],
+    to: Annotated[Path, typer.Option(help="Folder to write to.")],
     width: Annotated[
         str,
         typer.Option(
-            help="Inches, or a venue, as icml2024 for one column and icml2024:2 for both."
+            help="Inches, or a venue: icml2024, or icml2024:2 for both columns."
         ),
     ] = "5.5",
-    methods: Annotated[
-        str, typer.Option(help="Methods in their order, separated by commas.")
-    ] = "",
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="AXIS=LABEL,LABEL: the labels on this axis in their order; may be repeated."
-        ),
-    ] = None,
-    lines: Annotated[
-        str, typer.Option(help="The axis whose labels are lines. [default: methods]")
-    ] = "",
+    methods: Annotated[str, typer.Option(help="Methods in order, A,B,...")] = "",
+    only: Only = None,
+    lines: Annotated[str, typer.Option(help="The axis that makes lines.")] = "",
     panels: Annotated[
-        str,
-        typer.Option(
-            help="The axes whose labels make panels, separated by commas; the last goes across."
-        ),
+        str, typer.Option(help="The axes that make panels; the last goes across.")
     ] = "",
-    statistic: Annotated[
-        str, typer.Option(help="The statistic of the table. [default: the sweep's]")
-    ] = "",
+    statistic: Annotated[str, typer.Option(help="The statistic of the table.")] = "",
     names: Annotated[
         list[str] | None,
-        typer.Option(
-            help="OLD=NEW: another name for a label or an axis; may be repeated."
-        ),
+        typer.Option(help="OLD=NEW: rename a label or an axis; may be repeated."),
     ] = None,
 ) -> None:
     """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
     from raysafl.report.analysis.choice import labels_in
-    from raysafl.report.analysis.layout import Layout
     from raysafl.report.load import load
 
     figures = load(path).figures
     # Labels may have commas.
-    known = Layout.of(figures.sweep).values
-    every = [label for values in known.values() for label in values]
-    shown = _split(only, "--only", "AXIS=LABEL").items()
+    known = {v for entry in figures.sweep.entries for v in entry.labels.values()}
     chosen = figures.choose(
         width,
-        labels_in(methods, every),
-        {axis: labels_in(text, known.get(axis, ())) for axis, text in shown},
-        lines,
-        labels_in(panels, ()),
-        statistic,
-        _split(names, "--names", "OLD=NEW"),
+        methods=labels_in(methods, known),
+        only={axis: labels_in(text, known) for axis, text in _labels(only).items()},
+        lines=lines,
+        panels=labels_in(panels, ()),
+        statistic=statistic,
+        names=_split(names, "--names", "OLD=NEW"),
     )
     with working():
         files = chosen.write(to)

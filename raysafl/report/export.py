@@ -1,9 +1,10 @@
 """Tables and figures of a sweep that go into a paper as they are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -16,7 +17,6 @@ from raysafl.report.figures.listed import FIGURES, page_names
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import Style, to_file
 from raysafl.report.figures.venues import USUAL, paper_style
-from raysafl.report.pages.document import Grid
 from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.sections import pivot, standing_out
@@ -52,34 +52,20 @@ class Figures:
     choice: Choice = field(default_factory=Choice)
     style: Style = field(default_factory=paper_style)
 
-    def choose(
-        self,
-        width: str | float = USUAL,
-        methods: Sequence[str] = (),
-        only: Mapping[str, Sequence[str]] | None = None,
-        lines: str = "",
-        panels: Sequence[str] = (),
-        statistic: str = "",
-        names: Mapping[str, str] | None = None,
-    ) -> "Figures":
+    def choose(self, width: str | float = USUAL, **choice: Any) -> "Figures":
         """Choose what is shown, and how wide.
 
         Args:
             width: inches; or a venue, as `icml2024`, or `icml2024:2` for both columns.
-            methods: the labels of the lines' axis, in their order.
-            only: for some axes, the labels that are shown, in their order.
-            lines: the axis whose labels are lines.
-            panels: the axes whose labels make panels; the last goes across the table.
-            statistic: the column of `runs.parquet` that the table shows.
-            names: new names for labels and axes.
+            choice: the arguments of `raysafl.report.analysis.choice.Choice`.
 
         Raises:
             ValueError: a name is unknown; the message has the nearest one.
         """
-        choice = Choice(methods, only or {}, lines, panels, statistic, names or {})
-        chosen = replace(self, choice=choice, style=paper_style(str(width)))
+        style = paper_style(str(width))
+        chosen = replace(self, choice=Choice(**choice), style=style)
         # Mistakes are told here.
-        _ = chosen.manifest
+        assert chosen.manifest.entries
         return chosen
 
     @cached_property
@@ -96,7 +82,7 @@ class Figures:
         return Study.of(numbers, self.rounds, self.clients)
 
     def draw(self, name: str) -> list[Figure]:
-        """Draw a figure, which is one of `names`, on a page or several; none without numbers.
+        """Draw the pages of `curves`, `heatmap`, `pareto` ...; none where there are no numbers.
 
         Raises:
             ValueError: there is no such figure.
@@ -106,17 +92,15 @@ class Figures:
         with self.style.used():
             return FIGURES[name].draw(self.study, self.style)
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the figures."""
-        return list(FIGURES)
-
     def files(self) -> dict[str, bytes]:
         """Return the content of all files by name: the table, each figure, their captions."""
-        grid = self._grid()
         numbers = self.study.numbers
         across = numbers.shown_layout.across
         strong = standing_out(numbers)
+        # Beside a chosen round the last one would make the table too wide.
+        last = f"mean.{final_of(numbers.shown.table.statistic)}"
+        entries = numbers.part.entries.drop(columns=last, errors="ignore")
+        grid = pivot(replace(numbers.part, entries=entries), strong)
         notes = [f"{caption(numbers.shown)}.", BOLD if strong else ""]
         notes.append(legend(numbers.part.entries))
         said = " ".join(filter(None, notes)).replace("`", "")
@@ -154,15 +138,7 @@ class Figures:
             atomic_write(folder / name, content)
         return [folder / name for name in made]
 
-    def _grid(self) -> Grid:
-        """Return the table, without the last round beside a chosen one, as it would be too wide."""
-        numbers = self.study.numbers
-        last = f"mean.{final_of(numbers.shown.table.statistic)}"
-        entries = numbers.part.entries.drop(columns=last, errors="ignore")
-        part = replace(numbers.part, entries=entries)
-        return pivot(part, standing_out(numbers))
-
-    def _long(self, strong: object) -> pd.DataFrame:
+    def _long(self, strong: Collection[str]) -> pd.DataFrame:
         """Return a row for each entry, with its numbers as they are."""
         numbers = self.study.numbers
         name = numbers.shown.table.statistic
@@ -170,10 +146,12 @@ class Figures:
         columns = {f"label.{axis}": axis for axis in numbers.shown_layout.axes}
         columns |= {f"mean.{name}": "mean", f"std.{name}": "std"}
         columns |= {"half.mean": "half_interval", "replicates": "replicates"}
-        long = entries[list(columns)].rename(columns=columns)
-        best = numbers.standing.best
-        return long.assign(
-            statistic=name,
-            best=entries["run_id"].isin(best),
-            not_told_apart=entries["run_id"].isin(list(strong)),
+        return (
+            entries[list(columns)]
+            .assign(
+                statistic=name,
+                best=entries["run_id"].isin(numbers.standing.best),
+                not_told_apart=entries["run_id"].isin(strong),
+            )
+            .rename(columns=columns)
         )

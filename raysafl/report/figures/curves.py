@@ -13,13 +13,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import Key, Layout, label_text, labels_text
 from raysafl.report.analysis.part import thinned
-from raysafl.report.figures.methods import FEW, looks_of, name_methods
+from raysafl.report.figures.methods import FEW, looks_of, name_methods, sample
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     APART,
@@ -331,7 +330,6 @@ class _Plot:
         """Draw rows of panels: those of some labels, each with a group of the methods."""
         figure, grid = _panel_grid(rows, wide, self.what, style)
         limits = [(math.inf, -math.inf)]
-        named = []
         for i, (line, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
             for axes, panel in zip(line, panels, strict=False):
                 found = self._panel(axes, panel, group)
@@ -344,8 +342,7 @@ class _Plot:
                     )
                     axes.set_title(text, fontsize=style.letters)
             if groups > 1:
-                axes = line[len(panels) - 1]
-                named.append((axes, _name_lines(axes, self.layout, group, style)))
+                _name_lines(line[len(panels) - 1], self.layout, group, style)
         low = min(own[0] for own in limits)
         high = max(own[1] for own in limits)
         if math.isfinite(low):
@@ -353,11 +350,6 @@ class _Plot:
             grid[0][0].set_ylim(low - room, high + room)
         if groups == 1:
             name_methods(figure, self.layout, style, is_line=True)
-        elif named:
-            # The heights of panels are known once they are laid out.
-            figure.draw_without_rendering()
-            for axes, names in named:
-                _spread(axes, names, style)
         return figure
 
     def _panel(
@@ -398,41 +390,21 @@ class _Plot:
         return found
 
 
-def _name_lines(
-    axes: Axes, layout: Layout, labels: list[Label], style: Style
-) -> list[Annotation]:
-    """Write the names of methods at the right of a panel, each in its colour."""
+def _name_lines(axes: Axes, layout: Layout, group: list[Label], style: Style) -> None:
+    """Name the lines of a row at the right of its last panel, from above as they end there."""
     known = looks_of(layout)
-    low = axes.get_ylim()[0]
     ends = {line.get_color(): float(line.get_ydata()[-1]) for line in axes.get_lines()}
-    return [
-        axes.annotate(
-            literal(label_text(label)),
-            (1.0, np.nan_to_num(ends.get(known[label].colour, low), nan=low)),
-            (5, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            color=known[label].colour,
-            fontsize=style.small,
-            annotation_clip=False,
-        )
-        for label in labels
-    ]
-
-
-def _spread(axes: Axes, names: list[Annotation], style: Style) -> None:
-    """Move names up and down, so that they do not overlap, in the order of their lines."""
-    to_points = 72 / axes.figure.dpi
-    bottom, top = (to_points * y for y in axes.get_window_extent().intervaly)
-    places = axes.transData.transform([(0, name.xy[1]) for name in names])
-    wanted = np.clip(to_points * places[:, 1], bottom, top)
-    order = np.argsort(wanted, kind="stable")
-    steps = 1.15 * style.small * np.arange(len(names))
-    at = np.maximum.accumulate(wanted[order] - steps) + steps
-    at = np.minimum(at, top - steps[::-1])
-    for i, y in zip(order, at, strict=True):
-        names[i].set_y(y - to_points * places[i, 1])
+    ordered = sorted(group, key=lambda label: -ends.get(known[label].colour, -math.inf))
+    axes.legend(
+        [sample(known[label], is_line=True) for label in ordered],
+        [literal(label_text(label)) for label in ordered],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        fontsize=style.small,
+        handlelength=2.4,
+        labelspacing=0.3,
+        frameon=False,
+    )
 
 
 def _points_of_curves(

@@ -139,7 +139,7 @@ def _draw_problem(
         axes.set_xscale("symlog", linthresh=float(some.min()))
     values = np.unique(x)
     if len(values) <= TICKS:
-        axes.set_xticks(values, [f"{value:.6g}" for value in values])
+        axes.set_xticks(values, [f"{value:.4g}" for value in values])
         axes.minorticks_off()
     others = [
         a

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.analysis.policies import MOST, entries_by_policy, raster_runs
+from raysafl.report.analysis.part import POLICIES, entries_by_policy, raster_runs
 from raysafl.report.figures.federation import WIDTH, draw_raster
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import OKABE_ITO, ON_SCREEN, Style, entitle
@@ -52,8 +52,8 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     for axes in pairs[len(drawn) :].flat:
         axes.set_visible(False)
     title = "Who came when (first seed; dashed: mean)"
-    if len(policies) > MOST:
-        title += f", the first {MOST} of {len(policies)} policies"
+    if len(policies) > POLICIES:
+        title += f", the first {POLICIES} of {len(policies)} policies"
     entitle(figure, title, [], style)
     if marked:
         figure.supxlabel(

@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.policies import raster_runs
+from raysafl.report.analysis.part import Part, raster_runs
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import of_runs, sorted_rows
 
