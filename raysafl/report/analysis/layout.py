@@ -112,6 +112,14 @@ def labels_text(labels: Mapping[str, Label], axes: list[str]) -> str:
     return ", ".join(f"{axis} = {label_text(labels.get(axis))}" for axis in axes)
 
 
+def words_of(labels: Mapping[str, Label]) -> str:
+    """Write labels in few letters: words as they are, and numbers with their axis."""
+    return ", ".join(
+        v if isinstance(v, str) else f"{axis} = {label_text(v)}"
+        for axis, v in labels.items()
+    )
+
+
 def head_text(key: Key, axes: list[str], otherwise: str) -> str:
     """Write the labels of a column of a table; `otherwise` if it has none."""
     return labels_text(dict(zip(axes, key, strict=True)), axes) or otherwise

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Key, Layout, label_text, labels_text
+from raysafl.report.analysis.layout import Key, Layout, label_text, words_of
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.methods import FEW, looks_of, name_methods, sample
 from raysafl.report.figures.study import Study
@@ -337,9 +337,7 @@ class _Plot:
                 if i % groups == 0:
                     labels = dict(zip(self.others, panel, strict=True))
                     width = PANEL_WIDTH * style.room
-                    text = wrapped(
-                        labels_text(labels, self.others), width, style.letters
-                    )
+                    text = wrapped(words_of(labels), width, style.letters)
                     axes.set_title(text, fontsize=style.letters)
             if groups > 1:
                 _name_lines(line[len(panels) - 1], self.layout, group, style)

@@ -1,7 +1,5 @@
 """The table's statistic against cost: server samples, enforced rounds and traffic."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,7 +7,7 @@ from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import label_text
+from raysafl.report.analysis.layout import words_of
 from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.study import Study
@@ -27,7 +25,7 @@ from raysafl.report.figures.style import (
 # Largest number of problems that are drawn for each cost, and side by side.
 MOST = 12
 ACROSS = 3
-PANEL_WIDTH = 3.4  # inches on the screen
+PANEL_WIDTH = 3.1  # inches on the screen
 PANEL_HEIGHT = 2.6
 # Largest number of points that have their names beside them.
 NAMED = 4
@@ -148,7 +146,8 @@ def _draw_problem(
     ]
     if not others or len(best) > NAMED:
         return []
-    names = [_choice(entries.iloc[i], others) for i in best]
+    rows = [entries.iloc[i] for i in best]
+    names = [words_of({a: row[f"label.{a}"] for a in others}) for row in rows]
     return [
         axes.annotate(
             literal(name),
@@ -174,14 +173,6 @@ def _draw_points(
         axes.scatter(
             x[some], y[some], s=12, c=shades, marker=mark, alpha=0.6, linewidths=0
         )
-
-
-def _choice(entry: Any, others: list[str]) -> str:
-    """Write the labels of a point: words as they are, numbers with their axis."""
-    values = {axis: entry[f"label.{axis}"] for axis in others}
-    return ", ".join(
-        v if isinstance(v, str) else f"{a} = {label_text(v)}" for a, v in values.items()
-    )
 
 
 def _place(axes: Axes, names: list[Annotation]) -> None:

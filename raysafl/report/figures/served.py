@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from raysafl.report.analysis.layout import Key, labels_text
+from raysafl.report.analysis.layout import Key, words_of
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.curves import Quantity
 from raysafl.report.figures.methods import looks_of, name_methods
@@ -74,7 +74,7 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     for panel, axes in places.items():
         style_axes(axes, style)
         labels = dict(zip(others, panel, strict=True))
-        title = wrapped(labels_text(labels, others), 3.0 * style.room, style.letters)
+        title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
         axes.set_title(title, fontsize=style.letters)
     for entry in entries:
         key: Key = tuple(entry.labels.get(axis) for axis in others)
