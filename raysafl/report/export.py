@@ -15,7 +15,7 @@ from raysafl.report.analysis.choice import Choice
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.figures.listed import FIGURES, page_names
 from raysafl.report.figures.study import Study
-from raysafl.report.figures.style import Style, to_file
+from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.figures.venues import USUAL, paper_style
 from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
@@ -25,7 +25,7 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import final_of
 
-KINDS = ("pdf", "svg", "png")
+KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
 BOLD = (
     "Bold: the best of each setting, and what cannot be told apart from it (the 95% interval "
     "of the difference, seed by seed, holds 0)."
@@ -92,8 +92,8 @@ class Figures:
         with self.style.used():
             return FIGURES[name].draw(self.study, self.style)
 
-    def files(self) -> dict[str, bytes]:
-        """Return the content of all files by name: the table, each figure, their captions."""
+    def files_of_table(self) -> dict[str, str]:
+        """Return the table as LaTeX, Markdown and CSV, by the names of the files."""
         numbers = self.study.numbers
         across = numbers.shown_layout.across
         strong = standing_out(numbers)
@@ -101,16 +101,17 @@ class Figures:
         last = f"mean.{final_of(numbers.shown.table.statistic)}"
         entries = numbers.part.entries.drop(columns=last, errors="ignore")
         grid = pivot(replace(numbers.part, entries=entries), strong)
-        notes = [f"{caption(numbers.shown)}.", BOLD if strong else ""]
-        notes.append(legend(numbers.part.entries))
-        said = " ".join(filter(None, notes)).replace("`", "")
-        texts = {
-            "table.tex": latex(grid, across[0] if len(across) == 1 else "", said),
+        axis = across[0] if len(across) == 1 else ""
+        return {
+            "table.tex": latex(grid, axis, self._caption()),
             "table.md": pipe_table(grid.head, grid.rows, grid.heads) + "\n",
             "table.csv": self._long(strong).to_csv(index=False),
         }
-        captions = [f"- table: {said}"]
-        made: dict[str, bytes] = {}
+
+    def files(self) -> dict[str, bytes]:
+        """Return the content of all files by name: the table, each figure, their captions."""
+        captions = [f"- table: {self._caption()}"]
+        made = {name: text.encode() for name, text in self.files_of_table().items()}
         for kind, listed in FIGURES.items():
             pages = self.draw(kind)
             about = listed.about(listed.caption, self.manifest)
@@ -118,8 +119,7 @@ class Figures:
                 captions.append(f"- {name}: {about} {page.get_label()}.")
                 with self.style.used():
                     made |= {f"{name}.{own}": to_file(page, own) for own in KINDS}
-        texts["captions.md"] = "\n".join(captions) + "\n"
-        return {name: text.encode() for name, text in texts.items()} | made
+        return made | {"captions.md": "\n".join([*captions, ""]).encode()}
 
     def write(self, to: str | Path) -> list[Path]:
         """Write all files into a folder, after all of them are made.
@@ -137,6 +137,13 @@ class Figures:
         for name, content in made.items():
             atomic_write(folder / name, content)
         return [folder / name for name in made]
+
+    def _caption(self) -> str:
+        """Say what the numbers of the table are."""
+        numbers = self.study.numbers
+        bold = BOLD if standing_out(numbers) else ""
+        texts = [f"{caption(numbers.shown)}.", bold, legend(numbers.part.entries)]
+        return " ".join(filter(None, texts)).replace("`", "")
 
     def _long(self, strong: Collection[str]) -> pd.DataFrame:
         """Return a row for each entry, with its numbers as they are."""

@@ -35,6 +35,7 @@ MARKS = "os^DvPX*"
 # A line is whole, or a pattern of points drawn and left out.
 Dash = Literal["-"] | tuple[int, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+FileKind = Literal["pdf", "svg", "png"]
 # Largest number of methods that each have a look of their own.
 APART = 16
 # Venues print colours and photographs at this resolution.
@@ -187,7 +188,7 @@ def to_png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def to_file(figure: Figure, kind: Literal["pdf", "svg", "png"]) -> bytes:
+def to_file(figure: Figure, kind: FileKind) -> bytes:
     """Draw a figure as a file for a paper; equal figures are equal bytes."""
     dates = {"pdf": ("CreationDate",), "svg": ("Date",), "png": ()}
     drawn = io.BytesIO()
