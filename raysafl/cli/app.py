@@ -336,7 +336,7 @@ def export_command(
         lines=lines,
         panels=labels_in(panels, ()),
         statistic=statistic,
-        names=_split(names, "--names", "OLD=NEW"),
+        names=_pairs_of(names, "--names", "OLD=NEW"),
     )
     with working():
         files = chosen.write(to)
@@ -640,10 +640,10 @@ def _report_anew(store: Any) -> list[Any]:
 
 def _labels(only: list[str] | None) -> dict[str, str]:
     """Split each `AXIS=LABEL` of `--only`."""
-    return _split(only, "--only", "AXIS=LABEL")
+    return _pairs_of(only, "--only", "AXIS=LABEL")
 
 
-def _split(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
+def _pairs_of(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
     """Split what an option takes, such as each `AXIS=LABEL`, at its first `=`."""
     for text in texts or []:
         if "=" not in text:

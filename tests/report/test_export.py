@@ -194,8 +194,8 @@ def test_bold_are_the_best_and_what_a_paired_test_does_not_tell_apart(
     text = figures.files_of_table()["table.tex"]
     runs = figures.runs
     finals = {
-        key: own.sort_values("seed")["final"].to_numpy(float)
-        for key, own in runs.groupby(["label.algorithm", "label.p"])
+        (name, str(p)): own.sort_values("seed")["final"].to_numpy(float)
+        for (name, p), own in runs.groupby(["label.algorithm", "label.p"])
     }
     for p in ("1", "10"):
         pair = [finals[name, p] for name in ("FedAvg_50%", "R&D")]
@@ -235,13 +235,13 @@ def test_lines_panels_order_and_names_are_those_that_were_chosen(
     )
     (figure,) = chosen.draw("curves")
     panels = [axes.get_title() for axes in figure.axes]
-    assert [title.split(", ")[1] for title in panels] == ["cyclic", "uniform"] * 2
+    assert [title.split()[-1] for title in panels] == ["cyclic", "uniform"] * 2
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["Ours", "FedAvg"]
     turned = measured.choose(
         only={"partition": ["1 class"], "algorithm": ["FedAvg"]}, lines="participation"
     )
-    assert turned.study.layout.method == "participation"
+    assert turned.study.numbers.layout.method == "participation"
     assert turned.manifest.axes == ["participation"]
 
 

@@ -107,7 +107,7 @@ def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
 ) -> None:
     files = {f.read_bytes() for f in (real_results / "quickstart").glob("*.png")}
     shown = {base64.b64decode((i["src"] or "").partition(",")[2]) for i in page.images}
-    assert shown == files and len(files) == 4
+    assert shown == files and len(files) == 5
     for image in page.images:
         assert len(image["alt"] or "") > 40 and int(image["width"] or 0) > 300
 

@@ -241,7 +241,7 @@ def _pages(
         rounds = rounds.assign(**{what.column: math.nan})
     others = [axis for axis in layout.axes if axis != layout.method]
     # Replicates that are not in the table are not drawn either.
-    kept, left_out = _of_the_table(rounds, study.runs)
+    kept, left_out = _of_the_table(rounds, study.numbers.runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     shown, empty = _begun(manifest, others, of_run, what)
     combinations = layout.combinations(shown, others)
@@ -257,8 +257,12 @@ def _pages(
         empty,
         fewer if len(panels) < len(combinations) else "",
     ]
-    plot = _Plot(layout, others, of_run, _by_panel(shown, others, of_run), what, points)
-    groups = _groups(layout.methods)
+    of_panel = defaultdict[Key, list[Entry]](list)
+    for entry in shown.entries:
+        if entry.run_id in of_run:
+            of_panel[tuple(entry.labels.get(axis) for axis in others)].append(entry)
+    plot = _Plot(layout, others, of_run, of_panel, what, points)
+    groups = _shared_out(layout.methods)
     wide = _wide(panels, style)
     rows = [
         (panels[i : i + wide], group)
@@ -279,18 +283,7 @@ def _pages(
     return made
 
 
-def _by_panel(
-    manifest: Manifest, others: list[str], of_run: Mapping[str, pd.DataFrame]
-) -> Mapping[Key, list[Entry]]:
-    """Return the entries of each panel that have rows."""
-    lines = defaultdict[Key, list[Entry]](list)
-    for entry in manifest.entries:
-        if entry.run_id in of_run:
-            lines[tuple(entry.labels.get(axis) for axis in others)].append(entry)
-    return lines
-
-
-def _groups(methods: Sequence[Label]) -> list[list[Label]]:
+def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
     """Divide methods so that a panel can be read; the first method is in each group."""
     if not LINES_OF_PANEL < len(methods) <= APART:
         return [list(methods)]
@@ -383,15 +376,16 @@ class _Plot:
                     capsize=2,
                 )
         if not found and panel not in self.of_panel:
-            middle = {"transform": axes.transAxes, "ha": "center", "color": GREY}
-            axes.text(0.5, 0.5, "no runs yet", **middle)
+            where = axes.transAxes
+            axes.text(0.5, 0.5, "no runs yet", transform=where, ha="center", color=GREY)
         return found
 
 
 def _name_lines(axes: Axes, layout: Layout, group: list[Label], style: Style) -> None:
     """Name the lines of a row at the right of its last panel, from above as they end there."""
     known = looks_of(layout)
-    ends = {line.get_color(): float(line.get_ydata()[-1]) for line in axes.get_lines()}
+    lines = axes.get_lines()
+    ends = {line.get_color(): np.asarray(line.get_ydata())[-1] for line in lines}
     ordered = sorted(group, key=lambda label: -ends.get(known[label].colour, -math.inf))
     axes.legend(
         [sample(known[label], is_line=True) for label in ordered],

@@ -17,7 +17,7 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import ACCURACY
 
 
-class Listed(NamedTuple):
+class KnownFigure(NamedTuple):
     """A figure: its function, and its texts, into which `about` fills what runs are judged by.
 
     Attributes:
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 # By the names of their files.
 FIGURES = {
-    "curves": Listed(
+    "curves": KnownFigure(
         curves,
         "Curves",
         "Lines of {quality} over rounds, one line per method, one panel for each combination "
@@ -57,35 +57,35 @@ FIGURES = {
         "{meaning} after each evaluated round.",
         is_part=True,
     ),
-    "heatmap": Listed(
+    "heatmap": KnownFigure(
         heatmap,
         "Heat map",
         "The table as coloured entries with numbers. ",
         "The table's numbers, without spread.",
         is_part=True,
     ),
-    "pareto": Listed(
+    "pareto": KnownFigure(
         pareto,
         "Pareto plots",
         "Points of {value} against cost, one panel per problem. ",
         "Each panel fixes data, model, rounds and availability; its points are the choices that "
         "remain. The dotted line shows the best {value} that can be had for at most that cost.",
     ),
-    "enforce_prob": Listed(
+    "enforce_prob": KnownFigure(
         enforcement_curves,
         "Probability of an enforced round",
         "Lines of the probability of an enforced round, over rounds. ",
         "The adaptive policies' probability of an enforced round.",
         is_part=True,
     ),
-    "participation": Listed(
+    "participation": KnownFigure(
         rasters,
         "Participation",
         "Rasters of clients by rounds, marked where a client came; bars of each client's share. ",
         "Which clients came, for the first run of each policy. A round in which only the server "
         "trained has a cohort as well, which was not asked to train.",
     ),
-    "served": Listed(
+    "served": KnownFigure(
         clients_served,
         "Who is served",
         "Points of each client's quality against the share of rounds in which it trained, one "

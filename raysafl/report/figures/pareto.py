@@ -47,7 +47,9 @@ def pareto(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     There is none where nothing can be chosen.
     """
     own = study.numbers.own
-    problems = find_problems(own, study.runs, study.manifest, study.layout)
+    problems = find_problems(
+        own, study.numbers.runs, study.numbers.manifest, study.numbers.layout
+    )
     problems.sort(key=lambda p: float(np.ptp(p.entries["mean"])), reverse=True)
     differing = {c: [p for p in problems if p.entries[c].nunique() > 1] for c in COSTS}
     return [
@@ -75,7 +77,7 @@ def _draw_cost(
         axes.set_xlabel(COSTS[cost], fontsize=style.letters)
     for axes in grid.flat[len(shown) :]:
         axes.set_visible(False)
-    table = study.manifest.table
+    table = study.numbers.manifest.table
     unit = f" ({table.unit})" if table.unit else ""
     figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
     few = f"{len(shown)} of {len(problems)} problems, where choices differ most"
@@ -88,12 +90,12 @@ def _draw_cost(
         "ringed: no other is both cheaper and better",
     ]
     entitle(figure, f"{table.statistic} against {COSTS[cost]}", notes, style)
-    name_methods(figure, study.layout, style, is_line=False)
+    name_methods(figure, study.numbers.layout, style, is_line=False)
     # Names are placed where panels and legend leave room.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes, names in named:
-        _place(axes, names)
+        _place_names(axes, names)
     return figure
 
 
@@ -102,10 +104,10 @@ def _draw_problem(
 ) -> list[Annotation]:
     """Draw the choices of one problem, and mark and name those that no other beats."""
     style_axes(axes, style)
-    manifest = study.manifest
-    method = study.layout.method
+    manifest = study.numbers.manifest
+    method = study.numbers.layout.method
     entries = problem.entries
-    known_looks = looks_of(study.layout)
+    known_looks = looks_of(study.numbers.layout)
     looks = [known_looks[value] for value in entries[f"label.{method}"]]
     x, y, spread = (entries[c].to_numpy(float) for c in (cost, "mean", "std"))
     if len(entries) > WITH_SPREAD:
@@ -175,7 +177,7 @@ def _draw_points(
         )
 
 
-def _place(axes: Axes, names: list[Annotation]) -> None:
+def _place_names(axes: Axes, names: list[Annotation]) -> None:
     """Put each name where it is inside the panel and covers no other name and no point.
 
     Where points leave no place, it may cover some, but none that is named; a name that

@@ -23,8 +23,10 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         A figure of at most six policies; none if nothing has run.
     """
     rounds = study.came
-    policies = entries_by_policy(study.runs, study.manifest)
-    firsts = raster_runs(study.runs, study.manifest, set(rounds["run_id"]))
+    policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
+    firsts = raster_runs(
+        study.numbers.runs, study.numbers.manifest, set(rounds["run_id"])
+    )
     drawn = [entries for entries in policies if entries[0].run_id in firsts]
     if not drawn:
         return []
@@ -40,12 +42,12 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     for (axes, side), entries in zip(pairs, drawn, strict=False):
         rows = rounds[rounds["run_id"] == entries[0].run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
-        came = came_in(rows, _num_clients(study.runs, entries[0]))
+        came = came_in(rows, _num_clients(study.numbers.runs, entries[0]))
         enforced = np.concatenate(rows["enforced"].tolist())
         # Under uniform participation every round is, which a colour would not tell.
         enforced &= not enforced.all()
         marked |= bool(enforced.any())
-        title = _shared(entries, study.manifest, study.layout)
+        title = _shared(entries, study.numbers.manifest, study.numbers.layout)
         draw_raster(axes, side, came, title, enforced, panel, style)
         side.tick_params(labelleft=False)
         side.set_xlabel("% of rounds", fontsize=style.letters)

@@ -52,14 +52,16 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     Replicates that diverged or failed are left out, as in the table. There is none if no
     run has evaluated its clients.
     """
-    layout = study.layout
-    what = _quantity_of(study.manifest)
-    of_run = _points_of_clients(study.clients, study.runs, what)
-    entries = [entry for entry in study.manifest.entries if entry.run_id in of_run]
+    layout = study.numbers.layout
+    what = _quantity_of(study.numbers.manifest)
+    of_run = _points_of_clients(study.clients, study.numbers.runs, what)
+    entries = [
+        entry for entry in study.numbers.manifest.entries if entry.run_id in of_run
+    ]
     if not entries:
         return []
     others = [axis for axis in layout.axes if axis != layout.method]
-    every = layout.combinations(study.manifest.replace(entries=entries), others)
+    every = layout.combinations(study.numbers.manifest.replace(entries=entries), others)
     panels = thinned(every, MOST)
     wide = style.across(3.1, min(ACROSS, len(panels)))
     height = style.room * (2.5 * -(-len(panels) // wide) + 1.5)

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow as pa
 
-from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part, raster_runs
-from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import of_runs, sorted_rows
 
 
@@ -52,18 +50,3 @@ class Study:
             sorted_rows(of_runs(rounds, rasters)).to_pandas(),
             sorted_rows(clients, "clients").to_pandas(),
         )
-
-    @property
-    def manifest(self) -> Manifest:
-        """The sweep."""
-        return self.numbers.manifest
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the sweep's axes."""
-        return self.numbers.layout
-
-    @property
-    def runs(self) -> pd.DataFrame:
-        """The rows of `runs.parquet`."""
-        return self.numbers.runs

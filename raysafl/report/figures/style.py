@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ class Style:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Draw and save with this font, and with letters that a PDF file holds as such."""
-        ours = {
+        ours: dict[Any, Any] = {
             "font.family": [self.font],
             "font.size": self.small,
             "mathtext.fontset": "stix",

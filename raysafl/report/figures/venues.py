@@ -35,7 +35,7 @@ def paper_style(width: str = USUAL) -> Style:
             raise ValueError(
                 f"a figure is {NARROWEST:g} to {WIDEST:g} inches wide, not {width}"
             )
-        return _printed(inches, 8.0, 7.0, TIMES)
+        return _in_print(inches, 8.0, 7.0, TIMES)
     name, _, columns = width.partition(":")
     sizes, letters, fonts = (_module(own) for own in ("figsizes", "fontsizes", "fonts"))
     known = [own for own in dir(letters) if re.fullmatch(r"[a-z]+\d{4}", own)]
@@ -50,8 +50,9 @@ def paper_style(width: str = USUAL) -> Style:
     kind = "_full" if columns == "2" else "_half"
     size = getattr(sizes, venue, None) or getattr(sizes, venue + kind)
     point = getattr(letters, venue)()
-    family = getattr(fonts, venue, dict)().get("font.serif", [])
-    return _printed(
+    font = getattr(fonts, venue, None)
+    family = font()["font.serif"] if font else []
+    return _in_print(
         size()["figure.figsize"][0],
         point["axes.labelsize"],
         point["xtick.labelsize"],
@@ -59,7 +60,7 @@ def paper_style(width: str = USUAL) -> Style:
     )
 
 
-def _printed(width: float, letters: float, small: float, font: str) -> Style:
+def _in_print(width: float, letters: float, small: float, font: str) -> Style:
     """Return a style whose letters can be read, and whose page is as high as a paper's."""
     return Style(
         width,

@@ -44,7 +44,7 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
         span = rf"\multicolumn{{{numbers}}}{{c}}{{{escaped(across)}}}"
         lines.append(f"{'& ' * grid.heads}{span} \\\\")
         lines.append(rf"\cmidrule(lr){{{first}-{len(grid.head)}}}")
-    lines += [_line([escaped(head) for head in heads]), r"\midrule"]
+    lines += [_row_text([escaped(head) for head in heads]), r"\midrule"]
     last: Sequence[Cell] = ()
     for row in grid.rows:
         repeats = sum(
@@ -53,7 +53,9 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
         if last and grid.heads > 1 and not repeats:
             lines.append(r"\addlinespace")
         lines.append(
-            _line(["" for _ in row[:repeats]] + list(map(_entry, row[repeats:])))
+            _row_text(
+                ["" for _ in row[:repeats]] + list(map(_entry_latex, row[repeats:]))
+            )
         )
         last = row
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -64,11 +66,11 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in re.sub(r"\s+", " ", text))
 
 
-def _line(cells: Sequence[str]) -> str:
+def _row_text(cells: Sequence[str]) -> str:
     return f"{' & '.join(cells)} \\\\"
 
 
-def _entry(cell: Cell) -> str:
+def _entry_latex(cell: Cell) -> str:
     """Write an entry, its mean bold if it stands out."""
     if not isinstance(cell, Pair):
         return escaped(cell)
