@@ -63,10 +63,10 @@ class Figures:
             ValueError: a name is unknown; the message has the nearest one.
         """
         style = paper_style(str(width))
-        chosen = replace(self, choice=Choice(**choice), style=style)
+        asked = Choice(**choice)
         # Mistakes are told here.
-        assert chosen.manifest.entries
-        return chosen
+        asked.of(self.sweep, map(str, self.runs))
+        return replace(self, choice=asked, style=style)
 
     @cached_property
     def manifest(self) -> Manifest:

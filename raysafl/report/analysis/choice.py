@@ -54,6 +54,8 @@ class Choice:
             if all(entry.labels[a] in own for a, own in orders.items())
         ]
         entries.sort(key=lambda e: [own[e.labels[a]] for a, own in orders.items()])
+        if not entries:
+            raise ValueError("no run has all the labels that were asked for")
         # An axis of which one label is left is the same everywhere.
         gone = {a for a, own in orders.items() if len(own) == 1 and a != method}
         down, across = ([a for a in own if a not in gone] for own in self._laid(layout))
