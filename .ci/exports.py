@@ -78,7 +78,7 @@ TOP = {
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Table"],
-    "storage.results": ["load"],
+    "report.load": ["load"],
     "sweep.definition": ["Sweep"],
     "sweep.grid": ["grid"],
     "sweep.on_ray.trainable": ["trainable"],

@@ -321,6 +321,49 @@ def report_command(
     _refuse_damaged(damaged, console)
 
 
+@app.command("export")
+def export_command(
+    path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
+    to: Annotated[Path, typer.Option(help="Folder to write to.")],
+    width: Annotated[
+        str,
+        typer.Option(
+            help="Inches, or a venue: icml2024, or icml2024:2 for both columns."
+        ),
+    ] = "5.5",
+    methods: Annotated[str, typer.Option(help="Methods in order, A,B,...")] = "",
+    only: Only = None,
+    lines: Annotated[str, typer.Option(help="The axis that makes lines.")] = "",
+    panels: Annotated[
+        str, typer.Option(help="The axes that make panels; the last goes across.")
+    ] = "",
+    statistic: Annotated[str, typer.Option(help="The statistic of the table.")] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Option(help="OLD=NEW: rename a label or an axis; may be repeated."),
+    ] = None,
+) -> None:
+    """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
+    from raysafl.report.analysis.choice import labels_in
+    from raysafl.report.load import load
+
+    figures = load(path).figures
+    # Labels may have commas.
+    known = {v for entry in figures.sweep.entries for v in entry.labels.values()}
+    chosen = figures.choose(
+        width,
+        methods=labels_in(methods, known),
+        only={axis: labels_in(text, known) for axis, text in _labels(only).items()},
+        lines=lines,
+        panels=labels_in(panels, ()),
+        statistic=statistic,
+        names=_pairs_of(names, "--names", "OLD=NEW"),
+    )
+    with working():
+        files = chosen.write(to)
+    console.print(f"Written: {', '.join(map(short, files))}", soft_wrap=True)
+
+
 @app.command("results")
 def results_command(
     query: Annotated[
@@ -644,11 +687,16 @@ def _report_anew(store: Any) -> list[Any]:
 
 
 def _labels(only: list[str] | None) -> dict[str, str]:
-    """Split each `AXIS=LABEL`."""
-    for text in only or []:
+    """Split each `AXIS=LABEL` of `--only`."""
+    return _pairs_of(only, "--only", "AXIS=LABEL")
+
+
+def _pairs_of(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
+    """Split what an option takes, such as each `AXIS=LABEL`, at its first `=`."""
+    for text in texts or []:
         if "=" not in text:
-            raise ValueError(f"--only takes AXIS=LABEL, not '{text}'")
-    return dict(text.split("=", 1) for text in only or [])
+            raise ValueError(f"{option} takes {form}, not '{text}'")
+    return dict(text.split("=", 1) for text in texts or [])
 
 
 def _sweeps(path: str) -> list[Any]:

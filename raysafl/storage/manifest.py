@@ -132,6 +132,11 @@ class Table(Component):
         default_factory=list,
         description="the axes of which each value gets a heat map; by default the methods",
     )
+    lines: str = Field(
+        default="",
+        description="the axis whose labels are the lines and marks of figures; by default the "
+        "methods",
+    )
     statistic: str = Field(
         default="final",
         description="the column of runs.parquet that the entries show (docs/results.md)",

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.drawn import picture_of, study_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -20,7 +22,7 @@ from raysafl.cli import app as cli
 from raysafl.core.text import format_bytes
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.pareto import find_problems, front
+from raysafl.report.analysis.pareto import COSTS, find_problems, front
 from raysafl.report.figures.curves import enforcement_curves
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
@@ -105,7 +107,7 @@ def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
 ) -> None:
     files = {f.read_bytes() for f in (real_results / "quickstart").glob("*.png")}
     shown = {base64.b64decode((i["src"] or "").partition(",")[2]) for i in page.images}
-    assert shown == files and len(files) == 4
+    assert shown == files and len(files) == 5
     for image in page.images:
         assert len(image["alt"] or "") > 40 and int(image["width"] or 0) > 300
 
@@ -335,12 +337,11 @@ def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> Non
     assert problem.entries["snapshots"].tolist() == [0, 1]
     # n0 only where the server trained
     assert problem.entries["samples"].tolist() == [0, 50]
-    content = pareto(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
-    assert content is not None and Image.open(io.BytesIO(content)).format == "PNG"
-    assert (
-        pareto(aggregate(runs, manifest), runs[:0], manifest, Layout.of(manifest))
-        is None
-    )
+    # Traffic does not differ between them, and has no figure.
+    figures = pareto(study_of(manifest, runs=runs))
+    words = [figure.axes[0].get_xlabel() for figure in figures]
+    assert words == [COSTS["samples"], COSTS["snapshots"]]
+    assert pareto(study_of(manifest)) == []
 
 
 def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
@@ -369,37 +370,23 @@ def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
 
 def test_each_policy_has_one_raster_and_none_without_runs() -> None:
     runs, manifest = configured(POLICIES)
-    content = rasters(rounds_of(manifest), runs, manifest, Layout.of(manifest))
-    assert content is not None
+    (some,) = rasters(study_of(manifest, rounds_of(manifest), runs))
+    assert len([axes for axes in some.axes if axes.get_title(loc="left")]) == 3
     orange = (213, 94, 0)  # enforced rounds
-    colours = Image.open(io.BytesIO(content)).convert("RGB").getcolors(1 << 24) or []
+    colours = picture_of(some).convert("RGB").getcolors(1 << 24) or []
     assert orange in [rgb for _, rgb in colours]
     # all of them: uniform
-    plain = rasters(
-        rounds_of(manifest, enforced=[True]), runs, manifest, Layout.of(manifest)
-    )
-    assert plain is not None
-    colours = Image.open(io.BytesIO(plain)).convert("RGB").getcolors(1 << 24) or []
+    uniform = rounds_of(manifest, enforced=[True])
+    (plain,) = rasters(study_of(manifest, uniform, runs))
+    colours = picture_of(plain).convert("RGB").getcolors(1 << 24) or []
     assert orange not in [rgb for _, rgb in colours]
-    assert rasters(rounds_of(manifest)[:0], runs, manifest, Layout.of(manifest)) is None
+    assert rasters(study_of(manifest, rounds_of(manifest)[:0], runs)) == []
 
 
 def test_q_is_drawn_where_it_moves() -> None:
     _, manifest = configured(POLICIES)
-    assert (
-        len(enforcement_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
-    )
-    assert (
-        enforcement_curves(
-            rounds_of(manifest, enforce_prob=0.5), manifest, Layout.of(manifest)
-        )
-        == []
-    )
-    assert (
-        enforcement_curves(
-            rounds_of(manifest, enforce_prob=None).astype({"enforce_prob": float}),
-            manifest,
-            Layout.of(manifest),
-        )
-        == []
-    )
+    rows = rounds_of(manifest)
+    assert len(enforcement_curves(study_of(manifest, rows))) == 1
+    for value in (0.5, math.nan):
+        same = rows.assign(enforce_prob=value)
+        assert enforcement_curves(study_of(manifest, same)) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.drawn import study_of
 from helpers.made import save
 from helpers.reports import markdown
 from rich.console import Console
@@ -193,10 +194,10 @@ def test_curves_of_very_many_panels_are_of_some_of_them(
         for e in sweep.entries
     )
     # The method is the axis a, so that all lines stand in one panel.
-    assert len(curves(rows, sweep, Layout.of(sweep))) == 1
+    assert len(curves(study_of(sweep, rows))) == 1
     # Of 100 panels, 24 and then 6 are drawn.
     turned = sweep.replace(table=Table(rows=["b"], columns=["a"]))
-    assert len(curves(rows, turned, Layout.of(turned))) == 2
+    assert len(curves(study_of(turned, rows))) == 2
 
 
 def bad_ends(runs: pd.DataFrame, sweep: Manifest) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.drawn import picture_of, study_of
 from helpers.made import save
 from helpers.reports import markdown
 from helpers.summaries import summarise
@@ -473,12 +474,10 @@ def test_curves_are_pictures_whatever_the_axes(
     axes: dict[str, list[Label]], pages: int
 ) -> None:
     sweep = manifest(axes)
-    made = curves(
-        pd.DataFrame(rounds_of(sweep, replicates=2, length=3)), sweep, Layout.of(sweep)
-    )
+    made = curves(study_of(sweep, rounds_of(sweep, replicates=2, length=3)))
     assert len(made) == pages
     for page in made:
-        width, height = picture(page).size
+        width, height = picture_of(page).size
         assert width >= 900 and height >= 600
 
 
@@ -487,8 +486,11 @@ def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
     rounds = pd.DataFrame(rounds_of(sweep))
     runs = runs_of(sweep)
     runs.loc[1:2, "status"] = "diverged"
-    layout = Layout.of(sweep)
-    assert curves(rounds, sweep, layout, runs) != curves(rounds, sweep, layout)
+    every, kept = (curves(study_of(sweep, rounds, own))[0] for own in (None, runs))
+    means = [page.axes[0].get_lines()[0].get_ydata() for page in (every, kept)]
+    one = rounds[rounds["replicate"] == 0]["test_accuracy"]
+    np.testing.assert_allclose(means[1], 100 * one)
+    assert not np.allclose(*means) and "2 diverged left out" in kept.get_label()
 
 
 def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -> None:
@@ -506,9 +508,9 @@ def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -
 )
 def test_two_axes_or_more_make_a_heat_map(axes: dict[str, list[Label]]) -> None:
     sweep = manifest(axes)
-    content = heatmap(aggregate(runs_of(sweep)[:-3], sweep), sweep, Layout.of(sweep))
-    assert content is not None
-    picture(content)
+    (figure,) = heatmap(study_of(sweep, runs=runs_of(sweep)[:-3]))
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert texts.count("60.0") == len(sweep.entries) - 1
 
 
 @pytest.mark.parametrize("axes", [{"q": [1, 2]}, {"algorithm": ["a"], "q": [1, 2]}, {}])
@@ -516,7 +518,7 @@ def test_fewer_than_two_axes_with_several_values_make_no_heat_map(
     axes: dict[str, list[Label]],
 ) -> None:
     sweep = manifest(axes)
-    assert heatmap(aggregate(runs_of(sweep), sweep), sweep, Layout.of(sweep)) is None
+    assert heatmap(study_of(sweep, runs=runs_of(sweep))) == []
 
 
 def test_drawing_leaves_the_global_settings_of_matplotlib_alone() -> None:

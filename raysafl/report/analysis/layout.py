@@ -37,15 +37,17 @@ class Layout:
     def of(cls, manifest: Manifest) -> "Layout":
         """Lay out the axes of a sweep; an axis that its table does not name goes down.
 
-        The method's axis is the one that is named in `METHOD_AXES`, otherwise the last
-        axis that goes down, otherwise the last axis that goes across.
+        The method's axis is that of the table's `lines`, otherwise the one that is named in
+        `METHOD_AXES`, otherwise the last axis that goes down, otherwise the last axis that
+        goes across.
 
         Raises:
             ValueError: the table names an axis that the sweep does not have.
         """
         rows = list(manifest.table.rows)
         across = list(manifest.table.columns)
-        for axis in [*rows, *across]:
+        lines = [axis for axis in [manifest.table.lines] if axis]
+        for axis in [*rows, *across, *lines]:
             if axis not in manifest.axes:
                 hint = nearest(axis, manifest.axes)
                 raise ValueError(f"the table has an unknown axis '{axis}': {hint}")
@@ -64,7 +66,7 @@ class Layout:
             and all(isinstance(value, str) for value in values[axis])
         ]
         last = (rows or down or across)[-1:]
-        return cls(next(iter([*named, *last]), None), down, across, values)
+        return cls(next(iter([*lines, *named, *last]), None), down, across, values)
 
     @property
     def axes(self) -> list[str]:
@@ -108,6 +110,14 @@ def label_text(value: Label) -> str:
 def labels_text(labels: Mapping[str, Label], axes: list[str]) -> str:
     """Write the labels on some axes as text, such as `algorithm = FedAvg, s = 2`."""
     return ", ".join(f"{axis} = {label_text(labels.get(axis))}" for axis in axes)
+
+
+def words_of(labels: Mapping[str, Label]) -> str:
+    """Write labels in few letters: words as they are, and numbers with their axis."""
+    return ", ".join(
+        v if isinstance(v, str) else f"{axis} = {label_text(v)}"
+        for axis, v in labels.items()
+    )
 
 
 def head_text(key: Key, axes: list[str], otherwise: str) -> str:

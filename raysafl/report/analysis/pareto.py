@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.analysis.layout import Layout, words_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
@@ -42,7 +42,7 @@ class Problem:
         several = [axis for axis in self.layout.values if axis in self.layout.varying]
         labels = {axis: self.entries[f"label.{axis}"] for axis in several}
         shared = [a for a, own in labels.items() if own.nunique(dropna=False) == 1]
-        return labels_text({axis: labels[axis].iloc[0] for axis in shared}, shared)
+        return words_of({axis: labels[axis].iloc[0] for axis in shared})
 
 
 def find_problems(

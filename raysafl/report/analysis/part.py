@@ -1,14 +1,14 @@
 """Which part of a sweep of very many entries a report shows entry by entry."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pandas as pd
 
 from raysafl.report.analysis.layout import Key, Layout
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Entry, Manifest
 
 # Largest number of entries that tables and curves show. A page with more of them is slow
 # to make and to open, and nobody reads it.
@@ -17,6 +17,8 @@ MOST = 1_000
 LARGEST = 10_000
 # A part of a grid that has fewer entries than this share of `MOST` is none of a grid.
 SPARSE = 0.25
+# Largest number of policies that are drawn.
+POLICIES = 6
 Item = TypeVar("Item")
 
 
@@ -121,3 +123,33 @@ def _evenly(items: Sequence[Item], number: int) -> list[Item]:
     """Return evenly spaced items, from the first to the last one."""
     gap = (len(items) - 1) / max(number - 1, 1)
     return [items[round(i * gap)] for i in range(number)]
+
+
+def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list[str]:
+    """Return the first run of each policy, of six policies at most.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        there: the ids of the runs that have rows.
+    """
+    firsts = [entries[0].run_id for entries in entries_by_policy(runs, manifest)]
+    return [run_id for run_id in firsts if run_id in there][:POLICIES]
+
+
+def entries_by_policy(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
+    """Group the entries that have run by participation policy and number of clients."""
+    columns = [
+        c
+        for c in runs
+        if str(c).startswith(("config.participation", "config.data.clients"))
+    ]
+    if runs.empty or not columns:
+        return []
+    each = runs.drop_duplicates("run_id").set_index("run_id")[columns].astype(str)
+    policy = {str(run_id): tuple(row) for run_id, *row in each.itertuples(name=None)}
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in manifest.entries:
+        if entry.run_id in policy:
+            groups.setdefault(policy[entry.run_id], []).append(entry)
+    return list(groups.values())

@@ -5,26 +5,31 @@ The column is the test accuracy, or another one by which the runs are judged.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Key, Layout, labels_text
+from raysafl.report.analysis.layout import Key, Layout, label_text, words_of
 from raysafl.report.analysis.part import thinned
-from raysafl.report.figures.methods import FEW, name_methods
+from raysafl.report.figures.methods import FEW, looks_of, name_methods, sample
+from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
+    APART,
     GREY,
     LETTERS,
-    colours,
-    dashes,
+    ON_SCREEN,
+    Look,
+    Style,
+    entitle,
     literal,
+    looks,
     new_figure,
     style_axes,
     to_png,
@@ -32,16 +37,21 @@ from raysafl.report.figures.style import (
 )
 from raysafl.report.wording import quality_text
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.manifest import Entry, Label, Manifest
 from raysafl.storage.statistics import declaration_of
 
-# Largest number of panels on one page.
-PANELS = 24
 # Largest number of panels on all pages together.
 MOST = 192
-PANEL_WIDTH = 2.5  # inches
-# Largest number of panels side by side that can be read.
+PANEL_WIDTH = 2.5  # inches on the screen, as all sizes below
+PANEL_HEIGHT = 1.9
+# Room for the title, the legend and the names of the axes.
+AROUND = 1.3
+# Largest number of panels side by side that can be read, and of lines in one panel.
 ACROSS = 4
+LINES_OF_PANEL = 5
+# Marks on each line, and the share of the first rounds that the vertical axis may cut off.
+MARKS_OF_LINE = 4
+CLIMB = 0.2
 ROUND = "round"
 
 
@@ -97,32 +107,53 @@ def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
 def draw_curve(
     axes: Axes,
     rounds: pd.DataFrame,
-    colour: str,
+    look: Look,
     band: float = 0.2,
     what: Quantity = ACCURACY,
-    style: Literal["-", "--"] = "-",
-) -> None:
+    first_mark: float | None = None,
+) -> tuple[float, float]:
     """Draw the mean as a line, and one standard deviation around it as a band.
 
     Args:
         axes: where to draw.
         rounds: the rows of one run, as in `rounds/`.
-        colour: the colour of line and band.
+        look: the look of the line.
         band: the opacity of the band, from 0 to 1.
         what: what is drawn.
-        style: the style of the line.
+        first_mark: where the marks of the line begin, from 0 to 1 of the way to the
+            second one, so that lines do not have theirs at the same rounds; None for a
+            line without marks.
+
+    Returns:
+        The lowest and the highest mean after the first fifth of the rounds.
     """
     curve = mean_curve(rounds, what)
     numbers = curve.index.to_numpy(float)
     mean = curve["mean"].to_numpy(float)
-    std = curve["std"].to_numpy(float)
-    mark = "o" if len(numbers) == 1 else None
-    axes.plot(numbers, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
-    if np.isnan(std).all():
-        return
+    std = curve["std"].fillna(0.0).to_numpy(float)
+    gap = max(1, len(numbers) // MARKS_OF_LINE)
+    axes.plot(
+        numbers,
+        mean,
+        color=look.colour,
+        linestyle=look.dash,
+        linewidth=1.4,
+        marker=look.mark if first_mark is not None or len(numbers) == 1 else None,
+        markevery=(int((first_mark or 0.0) * gap), gap),
+        markersize=4.5,
+        markerfacecolor=look.face,
+    )
     low = np.maximum(mean - std, what.lowest)
     high = np.minimum(mean + std, what.highest)
-    axes.fill_between(numbers, low, high, color=colour, alpha=band, linewidth=0)
+    if std.any():
+        axes.fill_between(
+            numbers, low, high, color=look.colour, alpha=band, linewidth=0
+        )
+    settled = mean[int(CLIMB * len(mean)) :]
+    settled = settled[np.isfinite(settled)]
+    if not len(settled):
+        return math.inf, -math.inf
+    return float(settled.min()), float(settled.max())
 
 
 def curve_of_run(
@@ -155,7 +186,7 @@ def curve_of_run(
             linewidth=0.5,
             alpha=0.5,
         )
-    draw_curve(axes, rounds, colours(1)[0], what=what)
+    draw_curve(axes, rounds, looks(1)[0], what=what)
     axes.xaxis.set_major_locator(
         MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
     )
@@ -165,94 +196,215 @@ def curve_of_run(
     return to_png(figure)
 
 
-def curves(
-    rounds: pd.DataFrame,
-    manifest: Manifest,
-    layout: Layout,
-    runs: pd.DataFrame | None = None,
-    what: Quantity | None = None,
-    note: str = "",
-    entries: pd.DataFrame | None = None,
-) -> list[bytes]:
+def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
-    Panels share their axes. One page has up to 24 panels; more panels make more pages,
-    up to 192 panels, which are evenly spaced if there are more combinations of labels.
-    Once there are rows, combinations of labels without any row have no panel.
-
-    Args:
-        rounds: rows as in `rounds/`; entries without rows have no line.
-        manifest: the sweep.
-        layout: the layout of its axes.
-        runs: if given, replicates that diverged or failed are left out, as in the
-            table.
-        what: what is drawn over the rounds; by default that by which runs are judged.
-        note: what the title should say besides.
-        entries: if given, from `raysafl.report.analysis.entries.aggregate`: the table's
-            numbers stand as points with their standard deviation behind the last round,
-            if they are values of the column that is drawn.
-
-    Returns:
-        A PNG file for each page.
+    Drawn is the column by which the runs are judged. Panels share their axes; the
+    vertical one leaves out the climb of the first fifth of the rounds. Of six to sixteen
+    methods each panel has five at most: the first one, and a part of the others, which
+    are named beside the panels. More panels than fit on a page make more pages, up to 192
+    panels, which are evenly spaced if there are more combinations of labels. Once there
+    are rows, combinations of labels without any row have no panel. Replicates that
+    diverged or failed are left out, as in the table, whose numbers stand as points with
+    their standard deviation behind the last round, if they are values of the same column.
     """
+    manifest = study.lines.manifest
+    what = Quantity.judging(manifest)
+    return _pages(study, study.rounds, what, style, _points_of_curves(study, what))
+
+
+def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
+    """Draw how the probability of an enforced round moves, for the runs in which it does."""
+    of_run = study.rounds.groupby("run_id")[ENFORCED.column]
+    spread = of_run.max() - of_run.min()
+    moving = study.rounds["run_id"].isin(spread.index[spread > 0])
+    known = {entry.run_id for entry in study.lines.manifest.entries}
+    moving &= study.rounds["run_id"].isin(known)
+    if not moving.any():
+        return []
+    return _pages(study, study.rounds[moving], ENFORCED, style, {})
+
+
+def _pages(
+    study: Study,
+    rounds: pd.DataFrame,
+    what: Quantity,
+    style: Style,
+    points: Mapping[str, tuple[float, float]],
+) -> list[Figure]:
+    """Draw a column over the rounds, on as many pages as it takes."""
+    manifest = study.lines.manifest
+    layout = study.lines.layout
     if not manifest.entries:
         return []
-    what = what or Quantity.judging(manifest)
     if what.column not in rounds:
         rounds = rounds.assign(**{what.column: math.nan})
-    method = layout.method
-    others = [axis for axis in layout.axes if axis != method]
+    others = [axis for axis in layout.axes if axis != layout.method]
     # Replicates that are not in the table are not drawn either.
-    kept, left_out = _of_the_table(rounds, runs)
+    kept, left_out = _of_the_table(rounds, study.numbers.runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     shown, empty = _begun(manifest, others, of_run, what)
     combinations = layout.combinations(shown, others)
     panels = thinned(combinations, MOST)
     fewer = f"{len(panels)} of {len(combinations):,} panels, evenly spaced"
-    fewer = fewer if len(panels) < len(combinations) else ""
-    lines = defaultdict[Key, list[Entry]](list)
-    for entry in manifest.entries:
+    spread = (rounds["replicate"] > 0).any()
+    notes = [
+        "mean ± std over replicates" if spread else "",
+        f"points: {manifest.table.statistic}, as in the table" if points else "",
+        "" if manifest.scale == "paper" else f"scale: {manifest.scale}",
+        study.lines.share,
+        left_out,
+        empty,
+        fewer if len(panels) < len(combinations) else "",
+    ]
+    of_panel = defaultdict[Key, list[Entry]](list)
+    for entry in shown.entries:
         if entry.run_id in of_run:
-            lines[tuple(entry.labels.get(axis) for axis in others)].append(entry)
-    wide = _wide(panels)
-    # A page holds whole rows of panels.
-    step = PANELS // wide * wide
-    pages = [panels[i : i + step] for i in range(0, len(panels), step)]
-    spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""
-    small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
-    points = {} if entries is None else _points_of_curves(entries, manifest, what)
-    shown_points = (
-        f"points: {manifest.table.statistic}, as in the table" if points else ""
-    )
+            of_panel[tuple(entry.labels.get(axis) for axis in others)].append(entry)
+    plot = _Plot(layout, others, of_run, of_panel, what, points)
+    groups = _shared_out(layout.methods)
+    wide = _wide(panels, style)
+    rows = [
+        (panels[i : i + wide], group)
+        for i in range(0, len(panels), wide)
+        for group in groups
+    ]
+    fitting = int((style.height - AROUND) // (PANEL_HEIGHT * style.room))
+    # The groups of the same panels stay together.
+    step = max(1, fitting // len(groups)) * len(groups)
+    pages = [rows[i : i + step] for i in range(0, len(rows), step)]
+    title = manifest.title or manifest.name
     made = []
     for i, page in enumerate(pages):
-        figure, grid = _panel_grid(len(page), wide, what)
-        for axes, panel in zip(grid, page, strict=True):
-            labels = dict(zip(others, panel, strict=True))
-            title = wrapped(labels_text(labels, others), PANEL_WIDTH)
-            axes.set_title(title, fontsize=LETTERS)
-            _panel(axes, layout, lines[panel], of_run, what, points)
-        title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
+        figure = plot.page(page, wide, len(groups), style)
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        texts = [spread, shown_points, small, note, left_out, empty, fewer, count]
-        notes = wrapped(", ".join(filter(None, texts)), figure.get_figwidth())
-        figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
-        name_methods(
-            figure,
-            layout,
-            [
-                Line2D([], [], color=c, linewidth=2.5, linestyle=s)
-                for c, s in _looks(layout)
-            ],
-        )
-        made.append(to_png(figure))
+        entitle(figure, title, [*notes, count], style)
+        made.append(figure)
     return made
 
 
+def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
+    """Divide methods so that a panel can be read; the first method is in each group."""
+    if not LINES_OF_PANEL < len(methods) <= APART:
+        return [list(methods)]
+    first, *others = methods
+    number = -(-len(others) // (LINES_OF_PANEL - 1))
+    cuts = [i * len(others) // number for i in range(number + 1)]
+    return [[first, *others[cuts[i] : cuts[i + 1]]] for i in range(number)]
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """What is drawn on pages of panels with one line per method.
+
+    Attributes:
+        layout: the layout of the sweep's axes.
+        others: the axes whose labels tell panels apart.
+        of_run: the rows of each run.
+        of_panel: the entries of each panel that have rows.
+        what: what is drawn.
+        points: mean and standard deviation in the table, by run.
+    """
+
+    layout: Layout
+    others: list[str]
+    of_run: Mapping[str, pd.DataFrame]
+    of_panel: Mapping[Key, list[Entry]]
+    what: Quantity
+    points: Mapping[str, tuple[float, float]]
+
+    def page(
+        self,
+        rows: Sequence[tuple[list[Key], list[Label]]],
+        wide: int,
+        groups: int,
+        style: Style,
+    ) -> Figure:
+        """Draw rows of panels: those of some labels, each with a group of the methods."""
+        figure, grid = _panel_grid(rows, wide, self.what, style)
+        limits = [(math.inf, -math.inf)]
+        for i, (line, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
+            for axes, panel in zip(line, panels, strict=False):
+                found = self._panel(axes, panel, group)
+                limits += found.values()
+                if i % groups == 0:
+                    labels = dict(zip(self.others, panel, strict=True))
+                    width = PANEL_WIDTH * style.room
+                    text = wrapped(words_of(labels), width, style.letters)
+                    axes.set_title(text, fontsize=style.letters)
+            if groups > 1:
+                _name_lines(line[len(panels) - 1], self.layout, group, style)
+        low = min(own[0] for own in limits)
+        high = max(own[1] for own in limits)
+        if math.isfinite(low):
+            room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+            grid[0][0].set_ylim(low - room, high + room)
+        if groups == 1:
+            name_methods(figure, self.layout, style, is_line=True)
+        return figure
+
+    def _panel(
+        self, axes: Axes, panel: Key, group: list[Label]
+    ) -> dict[Label, tuple[float, float]]:
+        """Draw the lines and points of one panel; return the limits of each line."""
+        method = self.layout.method
+        looks_here = looks_of(self.layout)
+        band = 0.2 if len(group) <= 4 else 0.1 if len(group) <= FEW else 0.05
+        found: dict[Label, tuple[float, float]] = {}
+        for entry in self.of_panel.get(panel, []):
+            label = entry.labels.get(method) if method else None
+            if label not in group:
+                continue
+            i = group.index(label)
+            rows = self.of_run[entry.run_id]
+            look = looks_here[label]
+            mark = i / len(group) if len(looks_here) <= APART else None
+            found[label] = draw_curve(axes, rows, look, band, self.what, mark)
+            if entry.run_id in self.points:
+                mean, std = self.points[entry.run_id]
+                # Points of a few methods stand side by side, so that none hides another.
+                behind = 1.03 + 0.025 * (i % FEW)
+                last = max(1.0, behind * float(rows["round"].max()))
+                axes.errorbar(
+                    last,
+                    mean,
+                    std,
+                    color=look.colour,
+                    fmt=look.mark,
+                    markerfacecolor=look.face,
+                    markersize=3,
+                    capsize=2,
+                )
+        if not found and panel not in self.of_panel:
+            where = axes.transAxes
+            axes.text(0.5, 0.5, "no runs yet", transform=where, ha="center", color=GREY)
+        return found
+
+
+def _name_lines(axes: Axes, layout: Layout, group: list[Label], style: Style) -> None:
+    """Name the lines of a row at the right of its last panel, from above as they end there."""
+    known = looks_of(layout)
+    lines = axes.get_lines()
+    ends = {line.get_color(): np.asarray(line.get_ydata())[-1] for line in lines}
+    ordered = sorted(group, key=lambda label: -ends.get(known[label].colour, -math.inf))
+    axes.legend(
+        [sample(known[label], is_line=True) for label in ordered],
+        [literal(label_text(label)) for label in ordered],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        fontsize=style.small,
+        handlelength=2.4,
+        labelspacing=0.3,
+        frameon=False,
+    )
+
+
 def _points_of_curves(
-    entries: pd.DataFrame, manifest: Manifest, what: Quantity
-) -> dict[str, tuple[float, float]]:
+    study: Study, what: Quantity
+) -> Mapping[str, tuple[float, float]]:
     """Return mean and standard deviation in the table by run, if the column has such values."""
+    manifest = study.lines.manifest
+    entries = study.lines.entries
     name = manifest.table.statistic
     known = manifest.statistic(name)
     if (
@@ -301,96 +453,43 @@ def _of_the_table(
     return kept, f"{len(bad)} {' or '.join(sorted(set(bad['status'])))} left out"
 
 
-def _wide(panels: list[Key]) -> int:
+def _wide(panels: list[Key], style: Style) -> int:
     """Return how many panels stand side by side: one per label of the last axis if it fits."""
     total = len(panels)
+    across = style.across(PANEL_WIDTH, ACROSS)
     if total and len(panels[0]) > 1:
         last = len({panel[-1] for panel in panels})
         if len({panel[:-1] for panel in panels}) * last == total:
-            if 1 < last <= ACROSS:
+            if 1 < last <= across:
                 return last
-            if last in (6, 8):
+            if last in (6, 8) and last // 2 <= across:
                 return last // 2
-    return total if total <= ACROSS else 3 if total <= 6 else ACROSS
+    return min(across, total if total <= ACROSS else 3 if total <= 6 else ACROSS)
 
 
-def _panel_grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axes]]:
-    """Make a figure with `count` panels on shared axes, `wide` of them in a row."""
-    tall = -(-count // wide)
-    figure = new_figure(max(6.4, PANEL_WIDTH * wide + 0.5), max(4.4, 1.9 * tall + 1.3))
-    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.flat)
-    for i, axes in enumerate(panels):
-        axes.set_visible(i < count)
-        style_axes(axes)
-        axes.xaxis.set_major_locator(
-            MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True)
-        )
-        axes.tick_params(labelbottom=i + wide >= count)
-        axes.set_xlabel(ROUND if i + wide >= count else "", fontsize=LETTERS)
-    figure.supylabel(literal(what.label), fontsize=LETTERS + 1)
-    return figure, panels[:count]
-
-
-def _looks(layout: Layout) -> list[tuple[str, Literal["-", "--"]]]:
-    """Return the colour and the style of each method's line."""
-    n = len(layout.methods)
-    return list(zip(colours(n), dashes(n), strict=True))
-
-
-def _panel(
-    axes: Axes,
-    layout: Layout,
-    entries: list[Entry],
-    of_run: Mapping[str, pd.DataFrame],
+def _panel_grid(
+    rows: Sequence[tuple[list[Key], list[Label]]],
+    wide: int,
     what: Quantity,
-    points: Mapping[str, tuple[float, float]],
-) -> None:
-    """Draw the lines and points of the entries of one panel, which all have rows."""
-    method = layout.method
-    values = layout.methods
-    look = dict(zip(values, _looks(layout), strict=True))
-    band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
-    for i, entry in enumerate(entries):
-        colour, style = look[entry.labels.get(method) if method else None]
-        draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
-        if entry.run_id in points:
-            mean, std = points[entry.run_id]
-            # Points of a few methods stand side by side, so that none hides another.
-            behind = 1.03 + 0.025 * (i % FEW)
-            last = max(1.0, behind * float(of_run[entry.run_id]["round"].max()))
-            axes.errorbar(
-                last, mean, std, color=colour, fmt="o", markersize=3, capsize=2
+    style: Style,
+) -> tuple[Figure, NDArray[Any]]:
+    """Make a figure with rows of panels on shared axes, `wide` of them in a row."""
+    tall = len(rows)
+    height = style.room * (PANEL_HEIGHT * tall + AROUND)
+    screen = max(4.4, height) if not style.is_fixed else height
+    figure = style.figure(max(6.4, PANEL_WIDTH * wide + 0.5), screen)
+    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
+    counts = [len(panels) for panels, _ in rows] + [0]
+    for (i, j), axes in np.ndenumerate(grid):
+        is_last = j >= counts[i + 1]
+        axes.set_visible(j < counts[i])
+        style_axes(axes, style)
+        axes.xaxis.set_major_locator(
+            MaxNLocator(
+                nbins=6 if style.room == 1 else 4, steps=[1, 2, 5, 10], integer=True
             )
-    if not entries:
-        axes.text(
-            0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY
         )
-
-
-def enforcement_curves(
-    rounds: pd.DataFrame,
-    manifest: Manifest,
-    layout: Layout,
-    runs: pd.DataFrame | None = None,
-    note: str = "",
-) -> list[bytes]:
-    """Draw how the probability of an enforced round moves over the rounds.
-
-    Args:
-        rounds: rows as in `rounds/`.
-        manifest: the sweep.
-        layout: the layout of its axes.
-        runs: if given, replicates that diverged or failed are left out.
-        note: what the title should say besides.
-
-    Returns:
-        PNG files with the runs in which it moves; none if it never does.
-    """
-    of_run = rounds.groupby("run_id")[ENFORCED.column]
-    spread = of_run.max() - of_run.min()
-    of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
-    known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
-    if not known:
-        return []
-    return curves(of_those, manifest, layout, runs, ENFORCED, note)
+        axes.tick_params(labelbottom=is_last)
+        axes.set_xlabel(ROUND if is_last else "", fontsize=style.letters)
+    figure.supylabel(literal(what.label), fontsize=style.letters + int(style.room == 1))
+    return figure, grid

@@ -15,6 +15,8 @@ from raysafl.report.figures.style import (
     GREY,
     LETTERS,
     OKABE_ITO,
+    ON_SCREEN,
+    Style,
     colours,
     literal,
     new_figure,
@@ -150,6 +152,7 @@ def draw_raster(
     title: str,
     enforced: NDArray[np.bool_] | None = None,
     width: float = 4.8,
+    style: Style = ON_SCREEN,
 ) -> None:
     """Draw which clients came, and beside it each client's share of the rounds.
 
@@ -160,10 +163,11 @@ def draw_raster(
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
         width: the width of `axes` in inches.
+        style: how large letters are.
     """
     clients = came.shape[1]
     for panel in (axes, side):
-        style_axes(panel)
+        style_axes(panel, style)
     axes.grid(visible=False)
     when, who = np.nonzero(came)
     second = np.zeros(len(came), bool) if enforced is None else enforced
@@ -175,9 +179,11 @@ def draw_raster(
     axes.set_ylim(-0.7, clients - 0.3)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("round", fontsize=LETTERS)
-    axes.set_ylabel("client", fontsize=LETTERS)
-    axes.set_title(wrapped(title, width), fontsize=LETTERS, loc="left")
+    axes.set_xlabel("round", fontsize=style.letters)
+    axes.set_ylabel("client", fontsize=style.letters)
+    axes.set_title(
+        wrapped(title, width, style.letters), fontsize=style.letters, loc="left"
+    )
     side.set_ylim(axes.get_ylim())
     share = 100 * came.mean(axis=0)
     side.barh(
@@ -185,4 +191,4 @@ def draw_raster(
     )
     side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")
     side.set_xlim(0, max(1.08 * float(share.max()), 1e-9))
-    side.set_xlabel("rounds, %\n(dashed: mean)", fontsize=LETTERS)
+    side.set_xlabel("rounds, %\n(dashed: mean)", fontsize=style.letters)

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -17,29 +16,29 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
-from raysafl.report.figures.style import LETTERS, literal, new_figure, to_png, wrapped
+from raysafl.report.figures.study import Study
+from raysafl.report.figures.style import ON_SCREEN, Style, entitle, literal, wrapped
 from raysafl.report.wording import NOTHING, number
 from raysafl.storage.manifest import Manifest
 
 # Number of entries down or across that can still be read.
 LARGEST = 40
-# Number of letters that fit below an entry.
+# Number of letters that fit below an entry, and inches that its number takes.
 SHORT = 7
+WIDTH_OF_NUMBER = 0.34
 COLOURS = "cividis"
 
 
-def heatmap(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | None:
+def heatmap(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw the means of the table's statistic as colours and numbers.
 
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-        manifest: the sweep.
-        layout: the layout of its axes.
-
-    Returns:
-        A PNG file; None if fewer than two axes have several labels, if there is no
-        number yet, or if there are more entries than can be read.
+    There is none if fewer than two axes have several labels, if there is no number yet,
+    or if there are more entries than can be read.
     """
+    part = study.numbers.part
+    manifest = part.manifest
+    layout = part.layout
+    entries = part.entries
     panel_axes, down, across = heatmap_axes(manifest, layout)
     name = f"mean.{manifest.table.statistic}"
     means = entries[name].replace([math.inf, -math.inf], math.nan)
@@ -51,15 +50,15 @@ def heatmap(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes 
     columns = layout.combinations(manifest, across)
     sizes = (len(panels), len(rows), len(columns))
     if not across or means.isna().all() or max(sizes) > LARGEST:
-        return None
+        return []
 
     found = entries_by_labels(
         entries.assign(**{name: means}), [*panel_axes, *down, *across]
     )
     norm = Normalize(float(means.min()), float(means.max()))
-    figure, grid = _heatmap_grid(
-        sizes, [max(len(_tick_text(k)) for k in part) for part in (rows, columns)]
-    )
+    longest = [max(len(_tick_text(k)) for k in part) for part in (rows, columns)]
+    wide = _across(sizes, longest, style)
+    figure, grid = _heatmap_grid(sizes, longest, wide, style)
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         of_row = [
             [found.get((*panel, *row, *column)) for column in columns] for row in rows
@@ -67,16 +66,17 @@ def heatmap(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes 
         values = [
             [math.nan if c is None else float(c[name]) for c in row] for row in of_row
         ]
-        _draw_panel(axes, np.array(values), norm, manifest.table.unit)
+        _draw_panel(axes, np.array(values), norm, manifest.table.unit, style)
         title = labels_text(dict(zip(panel_axes, panel, strict=True)), panel_axes)
-        axes.set_title(wrapped(title, _panel_width(len(columns))), fontsize=LETTERS)
+        width = _panel_width(len(columns), style)
+        axes.set_title(wrapped(title, width, style.letters), fontsize=style.letters)
         axes.set_yticks(range(len(rows)), [_tick_text(key) for key in rows])
         _label_columns(axes, [_tick_text(key) for key in columns])
-        axes.tick_params(labelbottom=i + _across(sizes) >= len(panels))
+        axes.tick_params(labelbottom=i + wide >= len(panels))
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    _write_texts(figure, grid, manifest, norm, (down, across))
-    return to_png(figure)
+    _write_texts(figure, grid, manifest, norm, (down, across), style)
+    return [figure]
 
 
 def heatmap_axes(
@@ -110,28 +110,37 @@ def _label_columns(axes: Axes, heads: list[str]) -> None:
             label.set(rotation=40, ha="right", rotation_mode="anchor")
 
 
-def _panel_width(columns: int) -> float:
+def _panel_width(columns: int, style: Style) -> float:
     """Return the width of a panel in inches."""
+    if style.is_fixed:
+        return max(0.8, WIDTH_OF_NUMBER * columns)
     return max(2.0, 0.62 * columns + 0.3)
 
 
-def _across(sizes: tuple[int, int, int]) -> int:
-    """Return how many panels stand side by side: as many as fit in about 12 inches."""
+def _labels_width(longest: list[int], style: Style) -> float:
+    """Return the inches that the labels of rows, the axis' name and the colours take."""
+    return 0.08 * longest[0] * style.small / 8 + (0.75 if style.is_fixed else 1.5)
+
+
+def _across(sizes: tuple[int, int, int], longest: list[int], style: Style) -> int:
+    """Return how many panels stand side by side: as many as fit."""
     panels, _, columns = sizes
-    return max(1, min(panels, int(12 // _panel_width(columns))))
+    room = 12.0 if not style.is_fixed else style.width - _labels_width(longest, style)
+    return max(1, min(panels, int(room // _panel_width(columns, style))))
 
 
 def _heatmap_grid(
-    sizes: tuple[int, int, int], longest: list[int]
+    sizes: tuple[int, int, int], longest: list[int], wide: int, style: Style
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure with room for all panels and for the longest labels."""
     panels, rows, columns = sizes
-    wide = _across(sizes)
     tall = -(-panels // wide)
     turned = 0.05 * longest[1] if longest[1] > SHORT else 0.0
-    figure = new_figure(
-        max(5.0, wide * _panel_width(columns) + 0.08 * longest[0] + 1.5),
-        max(3.0, tall * (0.42 * rows + 0.4) + 1.2 + turned),
+    line = 0.42 if not style.is_fixed else 0.19
+    height = tall * (line * rows + 0.4) + turned
+    figure = style.figure(
+        max(5.0, wide * _panel_width(columns, style) + _labels_width(longest, style)),
+        height + 0.35 if style.is_fixed else max(3.0, height + 1.2),
     )
     return figure, list(
         figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False).flat
@@ -139,13 +148,13 @@ def _heatmap_grid(
 
 
 def _draw_panel(
-    axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str
+    axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str, style: Style
 ) -> None:
     """Colour the entries and write their numbers, dark on light and light on dark."""
     axes.imshow(values, cmap=COLOURS, norm=norm, aspect="auto")
     axes.set_facecolor("#EEEEEE")
     axes.spines[:].set_visible(False)
-    axes.tick_params(labelsize=LETTERS - 1, length=0)
+    axes.tick_params(labelsize=style.small, length=0)
     middle = ((norm.vmin or 0.0) + (norm.vmax or 0.0)) / 2
     for (row, column), value in np.ndenumerate(values):
         text = (
@@ -164,7 +173,7 @@ def _draw_panel(
             ha="center",
             va="center",
             color=colour,
-            fontsize=LETTERS - 1,
+            fontsize=style.small,
         )
 
 
@@ -174,19 +183,19 @@ def _write_texts(
     manifest: Manifest,
     norm: Normalize,
     axes: tuple[list[str], list[str]],
+    style: Style,
 ) -> None:
     """Write the title, the names of the axes and the scale of the colours."""
     down, across = axes
     table = manifest.table
     unit = f" ({table.unit})" if table.unit else ""
-    figure.supxlabel(literal(", ".join(across)), fontsize=LETTERS + 1)
-    figure.supylabel(literal(", ".join(down)), fontsize=LETTERS + 1)
+    figure.supxlabel(literal(", ".join(across)), fontsize=style.letters)
+    figure.supylabel(literal(", ".join(down)), fontsize=style.letters)
     bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=grid, pad=0.02, aspect=30)
-    bar.set_label(literal(f"{table.statistic}{unit}"), fontsize=LETTERS)
-    bar.ax.tick_params(labelsize=LETTERS - 1)
+    bar.set_label(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
+    bar.ax.tick_params(labelsize=style.small)
     bar.outline.set_visible(False)
     small = "" if manifest.scale == "paper" else f" (scale: {manifest.scale})"
-    title = wrapped((manifest.title or manifest.name) + small, figure.get_figwidth())
     meaning = manifest.meaning(table.statistic) or table.statistic
-    about = wrapped(f"mean over replicates of the {meaning}", figure.get_figwidth())
-    figure.suptitle(f"{title}\n{about}", fontsize=LETTERS + 1)
+    about = f"mean over replicates of the {meaning}"
+    entitle(figure, (manifest.title or manifest.name) + small, [about], style)

@@ -1,66 +1,85 @@
 """How methods look in figures, and the legend that names them."""
 
-from collections.abc import Sequence
-
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raysafl.report.analysis.layout import METHOD_AXES, Layout, label_text
-from raysafl.report.figures.style import CHARACTERS, LETTERS, MARKS, colours, literal
+from raysafl.report.figures.style import (
+    APART,
+    CHARACTERS,
+    LETTERS,
+    Look,
+    Style,
+    literal,
+    looks,
+)
 from raysafl.storage.manifest import Label
 
 # Largest number of methods that a legend names one by one.
 NAMED = 48
 # Largest number of methods whose legend stands below the figure.
 FEW = 8
-# A colour and a mark.
-Look = tuple[str, str]
 
 
-def marks_of(layout: Layout) -> dict[Label, Look]:
-    """Give each method a colour and a mark."""
+def looks_of(layout: Layout) -> dict[Label, Look]:
+    """Give each method its look."""
     values = layout.methods
-    marks = [MARKS[i % len(MARKS)] for i in range(len(values))]
-    return dict(zip(values, zip(colours(len(values)), marks, strict=True), strict=True))
+    return dict(zip(values, looks(len(values)), strict=True))
 
 
-def name_marks(figure: Figure, layout: Layout) -> None:
-    """Name the methods of a figure that shows them as marks."""
-    looks = marks_of(layout).values()
-    marks = [Line2D([], [], color=c, marker=m, linestyle="none") for c, m in looks]
-    name_methods(figure, layout, marks)
+def sample(look: Look, is_line: bool, has_mark: bool = True) -> Line2D:
+    """Return what a legend shows of a look: a line, a line with marks, or a mark alone."""
+    return Line2D(
+        [],
+        [],
+        color=look.colour,
+        linestyle=look.dash if is_line else "none",
+        marker=look.mark if has_mark else None,
+        markerfacecolor=look.face,
+        markersize=4.5,
+    )
 
 
-def name_methods(figure: Figure, layout: Layout, handles: Sequence[Line2D]) -> None:
+def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) -> None:
     """Name the methods: below the figure, or in columns beside it if there are many.
 
-    Very many names would leave no room, so the first and the last one are named then.
+    A figure of a fixed width has room below only. Very many names would leave no room,
+    so the first and the last one are named then.
 
     Args:
-        figure: the figure.
+        figure: the figure, to which room for a legend below it is added.
         layout: the layout of the sweep's axes.
-        handles: what each method looks like, in their order.
+        style: how wide it is.
+        is_line: whether methods are shown as lines.
     """
     method = layout.method
     if method is None:
         return
+    known = looks_of(layout)
     values = layout.methods
     if len(values) > NAMED:
         values = [values[0], values[-1]]
-        handles = [handles[0], handles[-1]]
     many = len(values) > FEW
+    beside = many and not style.is_fixed
     name = "" if many or method in METHOD_AXES else f"{method} = "
     names = [f"{name}{label_text(value)}" for value in values]
-    fitting = int(figure.get_figwidth() * CHARACTERS / (max(map(len, names)) + 8))
+    letters = CHARACTERS * LETTERS / style.small
+    fitting = int(figure.get_figwidth() * letters / (max(map(len, names)) + 8))
+    most = max(1, min(len(values), fitting))
     # Below the figure, columns are evenly filled.
-    below = -(-len(values) // -(-len(values) // max(1, min(4, fitting))))
+    below = -(-len(values) // -(-len(values) // most))
+    if not beside:
+        lines = -(-len(values) // below) + int(many)
+        figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
     figure.legend(
-        handles,
+        [sample(known[v], is_line, not is_line or len(known) <= APART) for v in values],
         [literal(name) for name in names],
-        loc="outside right upper" if many else "outside lower center",
-        ncols=-(-len(values) // 24) if many else below,
+        loc="outside right upper" if beside else "outside lower center",
+        ncols=-(-len(values) // 24) if beside else below,
         title=literal(method) if many else None,
-        fontsize=LETTERS,
-        title_fontsize=LETTERS,
+        fontsize=style.letters if not style.is_fixed else style.small,
+        title_fontsize=style.small,
+        handlelength=3.2 if is_line else 1.0,
+        columnspacing=1.2,
         frameon=False,
     )

@@ -1,109 +1,126 @@
 """The table's statistic against cost: server samples, enforced rounds and traffic."""
 
-from typing import Any
-
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Layout, label_text
+from raysafl.report.analysis.layout import words_of
 from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
-from raysafl.report.figures.methods import Look, marks_of, name_marks
+from raysafl.report.figures.methods import looks_of, name_methods
+from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     GREY,
-    LETTERS,
+    ON_SCREEN,
+    Look,
+    Style,
+    entitle,
     literal,
-    new_figure,
     style_axes,
-    to_png,
     wrapped,
 )
-from raysafl.storage.manifest import Manifest
 
-# Number of problems that are drawn for each cost.
+# Largest number of problems that are drawn for each cost, and side by side.
+MOST = 12
 ACROSS = 3
+PANEL_WIDTH = 3.1  # inches on the screen
+PANEL_HEIGHT = 2.6
 # Largest number of points that have their names beside them.
 NAMED = 4
 # Largest number of points that show their spread.
 WITH_SPREAD = 200
+# A cost with at most this many values is no scale, and each value has its tick.
+TICKS = 4
+# Where a name is tried, in points from its point and in order: the side and the height.
+PLACES = [(x, y) for y in (7, -7, 18, -18, 29, -29, 40, -40) for x in (8, -8)]
 
 
-def pareto(
-    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
-) -> bytes | None:
-    """Draw the table's statistic against its costs, with a row of panels for each cost.
+def pareto(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
+    """Draw the table's statistic against its costs, one figure for each cost.
 
     Each panel is one problem: it fixes data, clients, model, rounds and the
     availability of clients. Its points are the choices that remain: the method, the
-    server's data and the share of enforced rounds. For each cost, those three problems
-    are drawn in which the cost differs between choices and the means spread widest.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes.
-
-    Returns:
-        A PNG file; None if there is nothing to choose between.
+    server's data and the share of enforced rounds. Those problems are drawn in which the
+    cost differs between choices, the twelve whose means spread widest if there are more.
+    There is none where nothing can be chosen.
     """
-    problems = find_problems(entries, runs, manifest, layout)
-    problems.sort(key=lambda p: float(np.ptp(p.entries["mean"])), reverse=True)
-    shown = {c: [p for p in problems if p.entries[c].nunique() > 1] for c in COSTS}
-    most = max(map(len, shown.values()))
-    lines = [(cost, part[:ACROSS]) for cost, part in shown.items() if part]
-    if not lines:
-        return None
-
-    wide = max(len(part) for _, part in lines)
-    figure = new_figure(max(6.4, 3.4 * wide + 0.4), 2.6 * len(lines) + 1.3)
-    grid = figure.subplots(len(lines), wide, squeeze=False)
-    for row, (cost, part) in zip(grid, lines, strict=True):
-        for axes, problem in zip(row, part, strict=False):
-            _draw_problem(axes, problem, cost, manifest, layout)
-            axes.set_title(wrapped(problem.name, 3.2), fontsize=LETTERS, loc="left")
-            axes.set_xlabel(COSTS[cost], fontsize=LETTERS)
-        for axes in row[len(part) :]:
-            axes.set_visible(False)
-
-    table = manifest.table
-    unit = f" ({table.unit})" if table.unit else ""
-    figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=LETTERS + 1)
-    notes = (
-        [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
+    own = study.numbers.own
+    problems = find_problems(
+        own, study.numbers.runs, study.numbers.manifest, study.numbers.layout
     )
-    drawn = [problem.entries for _, part in lines for problem in part]
+    problems.sort(key=lambda p: float(np.ptp(p.entries["mean"])), reverse=True)
+    differing = {c: [p for p in problems if p.entries[c].nunique() > 1] for c in COSTS}
+    return [
+        _draw_cost(study, cost, some, style) for cost, some in differing.items() if some
+    ]
+
+
+def _draw_cost(
+    study: Study, cost: str, problems: list[Problem], style: Style
+) -> Figure:
+    """Draw the problems in which a cost differs, each in a panel."""
+    shown = problems[:MOST]
+    wide = style.across(PANEL_WIDTH, min(ACROSS, len(shown)))
+    tall = -(-len(shown) // wide)
+    figure = style.figure(
+        max(6.4, PANEL_WIDTH * wide + 0.4), style.room * (PANEL_HEIGHT * tall + 1.0)
+    )
+    grid = figure.subplots(tall, wide, squeeze=False)
+    named = []
+    for axes, problem in zip(grid.flat, shown, strict=False):
+        named.append((axes, _draw_problem(axes, problem, cost, study, style)))
+        width = (PANEL_WIDTH - 0.2) * style.room
+        title = wrapped(problem.name, width, style.letters)
+        axes.set_title(title, fontsize=style.letters, loc="left")
+        axes.set_xlabel(COSTS[cost], fontsize=style.letters)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_visible(False)
+    table = study.numbers.manifest.table
+    unit = f" ({table.unit})" if table.unit else ""
+    figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
+    few = f"{len(shown)} of {len(problems)} problems, where choices differ most"
     spread = "mean ± std over replicates"
-    if max(map(len, drawn)) > WITH_SPREAD:
+    if max(len(problem.entries) for problem in shown) > WITH_SPREAD:
         spread = f"mean, without std if there are more than {WITH_SPREAD} points"
-    notes += [spread, "ringed: no other is both cheaper and better"]
-    title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
-    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    name_marks(figure, layout)
-    return to_png(figure)
+    notes = [
+        few if len(shown) < len(problems) else "",
+        spread,
+        "ringed: no other is both cheaper and better",
+    ]
+    entitle(figure, f"{table.statistic} against {COSTS[cost]}", notes, style)
+    name_methods(figure, study.numbers.layout, style, is_line=False)
+    # Names are placed where panels and legend leave room.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes, names in named:
+        _place_names(axes, names)
+    return figure
 
 
 def _draw_problem(
-    axes: Axes, problem: Problem, cost: str, manifest: Manifest, layout: Layout
-) -> None:
-    """Draw the choices of one problem as points, and mark those that no other beats."""
-    style_axes(axes)
-    method = layout.method
+    axes: Axes, problem: Problem, cost: str, study: Study, style: Style
+) -> list[Annotation]:
+    """Draw the choices of one problem, and mark and name those that no other beats."""
+    style_axes(axes, style)
+    manifest = study.numbers.manifest
+    method = study.numbers.layout.method
     entries = problem.entries
-    look = marks_of(layout)
-    looks = [look[value] for value in entries[f"label.{method}"]]
+    known_looks = looks_of(study.numbers.layout)
+    looks = [known_looks[value] for value in entries[f"label.{method}"]]
     x, y, spread = (entries[c].to_numpy(float) for c in (cost, "mean", "std"))
     if len(entries) > WITH_SPREAD:
         _draw_points(axes, x, y, looks)
     else:
-        for i, (colour, mark) in enumerate(looks):
+        for i, look in enumerate(looks):
             axes.errorbar(
                 x[i],
                 y[i],
                 spread[i],
-                fmt=mark,
-                color=colour,
+                fmt=look.mark,
+                color=look.colour,
+                markerfacecolor=look.face,
                 markersize=5,
                 elinewidth=0.8,
                 alpha=0.9,
@@ -120,50 +137,68 @@ def _draw_problem(
     some = x[x > 0]
     if cost == "samples" and len(some) and some.max() > 20 * some.min():
         axes.set_xscale("symlog", linthresh=float(some.min()))
+    values = np.unique(x)
+    if len(values) <= TICKS:
+        axes.set_xticks(values, [f"{value:.4g}" for value in values])
+        axes.minorticks_off()
     others = [
         a
         for a in manifest.axes
         if a != method and entries[f"label.{a}"].nunique(dropna=False) > 1
     ]
-    if others and len(best) <= NAMED:
-        _name_points(
-            axes, x[best], y[best], [_choice(entries.iloc[i], others) for i in best]
+    if not others or len(best) > NAMED:
+        return []
+    rows = [entries.iloc[i] for i in best]
+    names = [words_of({a: row[f"label.{a}"] for a in others}) for row in rows]
+    return [
+        axes.annotate(
+            literal(name),
+            (x[i], y[i]),
+            (0, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.small,
+            arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.5, "shrinkB": 4},
+            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
         )
+        for i, name in zip(best, names, strict=True)
+    ]
 
 
 def _draw_points(
     axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], looks: list[Look]
 ) -> None:
     """Draw very many points, without their spread."""
-    for mark in dict.fromkeys(mark for _, mark in looks):
-        some = [i for i, (_, own) in enumerate(looks) if own == mark]
-        shades = [looks[i][0] for i in some]
+    for mark in dict.fromkeys(look.mark for look in looks):
+        some = [i for i, own in enumerate(looks) if own.mark == mark]
+        shades = [looks[i].colour for i in some]
         axes.scatter(
             x[some], y[some], s=12, c=shades, marker=mark, alpha=0.6, linewidths=0
         )
 
 
-def _choice(entry: Any, others: list[str]) -> str:
-    """Write the labels of a point: words as they are, numbers with their axis."""
-    values = {axis: entry[f"label.{axis}"] for axis in others}
-    return ", ".join(
-        v if isinstance(v, str) else f"{a} = {label_text(v)}" for a, v in values.items()
-    )
+def _place_names(axes: Axes, names: list[Annotation]) -> None:
+    """Put each name where it is inside the panel and covers no other name and no point.
 
-
-def _name_points(
-    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], names: list[str]
-) -> None:
-    """Write names at points, alternately below and above, towards the middle."""
-    middle = sum(axes.get_xlim()) / 2
-    for i, (at, high, name) in enumerate(zip(x, y, names, strict=True)):
-        left = at > middle
-        axes.annotate(
-            literal(name),
-            (at, high),
-            (-8 if left else 8, 5 if i % 2 else -10),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            fontsize=LETTERS - 2,
-            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
-        )
+    Where points leave no place, it may cover some, but none that is named; a name that
+    would cover another one is taken away.
+    """
+    panel = axes.get_window_extent()
+    dot = 4 * axes.figure.dpi / 72
+    named = axes.transData.transform([name.xy for name in names]).reshape(-1, 2)
+    drawn = [line.get_xydata() for line in axes.get_lines()]
+    points = axes.transData.transform(np.concatenate([*drawn]))
+    taken = [Bbox([at - 2 * dot, at + 2 * dot]) for at in named]
+    free = [Bbox([at - dot, at + dot]) for at in points]
+    for name in names:
+        tries = [(place, own) for own in ([*taken, *free], taken) for place in PLACES]
+        for (x, y), others in tries:
+            name.set(position=(x, y), ha="left" if x > 0 else "right")
+            box = Text.get_window_extent(name)
+            inside = panel.containsx(box.x0) and panel.containsx(box.x1)
+            inside &= panel.containsy(box.y0) and panel.containsy(box.y1)
+            if inside and not box.count_overlaps(others):
+                taken.append(box)
+                break
+        else:
+            name.remove()

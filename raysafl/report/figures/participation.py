@@ -1,100 +1,67 @@
 """Which clients came when in a sweep: one raster for each participation policy."""
 
-from collections.abc import Set
-
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.analysis.part import POLICIES, entries_by_policy, raster_runs
 from raysafl.report.figures.federation import WIDTH, draw_raster
-from raysafl.report.figures.style import LETTERS, OKABE_ITO, new_figure, to_png, wrapped
+from raysafl.report.figures.study import Study
+from raysafl.report.figures.style import OKABE_ITO, ON_SCREEN, Style, entitle
 from raysafl.storage.manifest import Entry, Manifest
 
-# Largest number of policies that are drawn.
-MOST = 6
 
-
-def rasters(
-    rounds: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
-) -> bytes | None:
+def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw which clients came in the first seed of the first run of each policy.
 
     Every round is drawn, evaluated or not. Enforced rounds have a colour of their own
     where some rounds, but not all, were enforced.
 
-    Args:
-        rounds: rows as in `rounds/`.
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes.
-
     Returns:
-        A PNG file with at most six policies; None if nothing has run.
+        A figure of at most six policies; none if nothing has run.
     """
-    policies = _policies(runs, manifest)
-    firsts = raster_runs(runs, manifest, set(rounds["run_id"]))
+    rounds = study.came
+    policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
+    firsts = raster_runs(
+        study.numbers.runs, study.numbers.manifest, set(rounds["run_id"])
+    )
     drawn = [entries for entries in policies if entries[0].run_id in firsts]
     if not drawn:
-        return None
-    wide = min(2, len(drawn))
+        return []
+    wide = style.across(WIDTH / 1.5, min(2, len(drawn)))
     tall = -(-len(drawn) // wide)
-    figure = new_figure(WIDTH * (1 if wide == 1 else 1.5), 2.3 * tall + 0.9)
+    panel = 3.9 if wide > 1 else style.room * WIDTH / 1.5
+    figure = style.figure(
+        WIDTH * (1 if wide == 1 else 1.5), style.room * (2.3 * tall + 0.9)
+    )
     grid = figure.subplots(tall, 2 * wide, width_ratios=[4, 1] * wide, squeeze=False)
     pairs = grid.reshape(-1, 2)
     marked = False
     for (axes, side), entries in zip(pairs, drawn, strict=False):
         rows = rounds[rounds["run_id"] == entries[0].run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
-        came = came_in(rows, _num_clients(runs, entries[0]))
+        came = came_in(rows, _num_clients(study.numbers.runs, entries[0]))
         enforced = np.concatenate(rows["enforced"].tolist())
         # Under uniform participation every round is, which a colour would not tell.
         enforced &= not enforced.all()
         marked |= bool(enforced.any())
-        draw_raster(axes, side, came, _shared(entries, manifest, layout), enforced, 3.9)
+        title = _shared(entries, study.numbers.manifest, study.numbers.layout)
+        draw_raster(axes, side, came, title, enforced, panel, style)
         side.tick_params(labelleft=False)
-        side.set_xlabel("% of rounds", fontsize=LETTERS)
+        side.set_xlabel("% of rounds", fontsize=style.letters)
     for axes in pairs[len(drawn) :].flat:
         axes.set_visible(False)
     title = "Who came when (first seed; dashed: mean)"
-    if len(policies) > MOST:
-        title += f", the first {MOST} of {len(policies)} policies"
-    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
+    if len(policies) > POLICIES:
+        title += f", the first {POLICIES} of {len(policies)} policies"
+    entitle(figure, title, [], style)
     if marked:
         figure.supxlabel(
-            "orange: enforced rounds", fontsize=LETTERS, color=OKABE_ITO[1]
+            "orange: enforced rounds", fontsize=style.letters, color=OKABE_ITO[1]
         )
-    return to_png(figure)
-
-
-def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list[str]:
-    """Return the ids of the runs that `rasters` draws.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        there: the ids of the runs that have rows.
-    """
-    firsts = [entries[0].run_id for entries in _policies(runs, manifest)]
-    return [run_id for run_id in firsts if run_id in there][:MOST]
-
-
-def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
-    """Group the entries that have run by participation policy and number of clients."""
-    columns = [
-        c
-        for c in runs
-        if str(c).startswith(("config.participation", "config.data.clients"))
-    ]
-    if runs.empty or not columns:
-        return []
-    each = runs.drop_duplicates("run_id").set_index("run_id")[columns].astype(str)
-    policy = {str(run_id): tuple(row) for run_id, *row in each.itertuples(name=None)}
-    groups: dict[tuple[str, ...], list[Entry]] = {}
-    for entry in manifest.entries:
-        if entry.run_id in policy:
-            groups.setdefault(policy[entry.run_id], []).append(entry)
-    return list(groups.values())
+    return [figure]
 
 
 def _shared(entries: list[Entry], manifest: Manifest, layout: Layout) -> str:

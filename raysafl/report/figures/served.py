@@ -5,16 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from raysafl.report.analysis.layout import Key, Layout, labels_text
+from raysafl.report.analysis.layout import Key, words_of
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.curves import Quantity
-from raysafl.report.figures.methods import Look, marks_of, name_marks
+from raysafl.report.figures.methods import looks_of, name_methods
+from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
-    LETTERS,
-    new_figure,
+    ON_SCREEN,
+    Look,
+    Style,
+    entitle,
     style_axes,
-    to_png,
     wrapped,
 )
 from raysafl.storage.ledger import Status
@@ -39,44 +42,42 @@ def _quantity_of(manifest: Manifest) -> Quantity:
     return replace(what, column=column, label=label)
 
 
-def served(
-    clients: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
-) -> bytes | None:
+def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw each client's quality against the share of rounds in which it has trained.
 
     There is one panel for each combination of the labels beside the method, at most 12.
     Each method has a colour and a mark, and each client of a run is one point: the mean
     over replicates, after the last round in which clients were evaluated. The clients
     of a larger federation are put together into 20 points, by how often they came.
-
-    Args:
-        clients: rows as in `clients/`.
-        runs: the rows of `runs.parquet`. Replicates that diverged or failed are left
-            out, as in the table.
-        manifest: the sweep.
-        layout: the layout of its axes.
-
-    Returns:
-        A PNG file; None if no run has evaluated its clients.
+    Replicates that diverged or failed are left out, as in the table. There is none if no
+    run has evaluated its clients.
     """
-    of_run = _points_of_clients(clients, runs, _quantity_of(manifest))
-    entries = [entry for entry in manifest.entries if entry.run_id in of_run]
+    layout = study.numbers.layout
+    what = _quantity_of(study.numbers.manifest)
+    of_run = _points_of_clients(study.clients, study.numbers.runs, what)
+    entries = [
+        entry for entry in study.numbers.manifest.entries if entry.run_id in of_run
+    ]
     if not entries:
-        return None
+        return []
     others = [axis for axis in layout.axes if axis != layout.method]
-    begun = manifest.replace(entries=entries)
-    every = layout.combinations(begun, others)
+    every = layout.combinations(study.numbers.manifest.replace(entries=entries), others)
     panels = thinned(every, MOST)
-    wide = min(ACROSS, len(panels))
-    tall = -(-len(panels) // wide)
-    figure = new_figure(max(6.4, 3.1 * wide + 0.4), max(4.6, 2.5 * tall + 1.5))
-    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
-    looks = marks_of(layout)
+    wide = style.across(3.1, min(ACROSS, len(panels)))
+    height = style.room * (2.5 * -(-len(panels) // wide) + 1.5)
+    figure = style.figure(
+        max(6.4, 3.1 * wide + 0.4), height if style.is_fixed else max(4.6, height)
+    )
+    grid = figure.subplots(
+        -(-len(panels) // wide), wide, sharex=True, sharey=True, squeeze=False
+    )
+    looks = looks_of(layout)
     places = dict(zip(panels, grid.flat, strict=False))
     for panel, axes in places.items():
-        style_axes(axes)
+        style_axes(axes, style)
         labels = dict(zip(others, panel, strict=True))
-        axes.set_title(wrapped(labels_text(labels, others), 3.0), fontsize=LETTERS)
+        title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
+        axes.set_title(title, fontsize=style.letters)
     for entry in entries:
         key: Key = tuple(entry.labels.get(axis) for axis in others)
         if key in places:
@@ -88,21 +89,21 @@ def served(
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for axes in list(places.values())[-wide:]:
-        axes.set_xlabel(RATE, fontsize=LETTERS)
+        text = wrapped(RATE, 3.0 * style.room, style.letters)
+        axes.set_xlabel(text, fontsize=style.letters)
         axes.tick_params(labelbottom=True)
-    figure.supylabel(_quantity_of(manifest).label, fontsize=LETTERS + 1)
+    figure.supylabel(what.label, fontsize=style.letters)
     notes = ["mean over replicates", "last evaluation of the clients"]
-    if clients["client"].max() < ONE_BY_ONE:
+    if study.clients["client"].max() < ONE_BY_ONE:
         notes.insert(0, "one point is a client")
     else:
         groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
         notes.append(f"{groups} of equal size, by how often they came")
     if len(panels) < len(every):
         notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
-    title = f"Who is served: {'; '.join(notes)}"
-    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    name_marks(figure, layout)
-    return to_png(figure)
+    entitle(figure, "Who is served", notes, style)
+    name_methods(figure, layout, style, is_line=False)
+    return [figure]
 
 
 def _points_of_clients(
@@ -134,14 +135,14 @@ def _put_together(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scatter(axes: Axes, points: pd.DataFrame, look: Look) -> None:
-    colour, mark = look
     axes.plot(
         points["rate"],
         points["value"],
         linestyle="none",
-        marker=mark,
-        color=colour,
+        marker=look.mark,
+        color=look.colour,
+        markerfacecolor=look.face,
         markersize=5,
-        markeredgewidth=0,
+        markeredgewidth=0.0 if look.is_filled else 1.0,
         alpha=0.75,
     )

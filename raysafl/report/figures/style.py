@@ -1,11 +1,14 @@
 """The style of every figure: sizes, letters, colours.
 
-No global state of matplotlib is changed.
+No global state of matplotlib is changed for longer than a figure is drawn.
 """
 
 import io
 import textwrap
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -29,6 +32,102 @@ OKABE_ITO = (
 # The last colour, yellow, is too pale for a line on white.
 LINES = (*OKABE_ITO[:-1], "#999999")
 MARKS = "os^DvPX*"
+# A line is whole, or a pattern of points drawn and left out.
+Dash = Literal["-"] | tuple[int, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+FileKind = Literal["pdf", "svg", "png"]
+# Largest number of methods that each have a look of their own.
+APART = 16
+# Venues print colours and photographs at this resolution.
+PRINTED_DPI = 300
+
+
+class Look(NamedTuple):
+    """How the line and the marks of a method look; a mark is hollow if it is not filled."""
+
+    colour: str
+    dash: Dash = "-"
+    mark: str = "o"
+    is_filled: bool = True
+
+    @property
+    def face(self) -> str:
+        """The colour inside a mark."""
+        return self.colour if self.is_filled else "white"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How large a figure and its letters are.
+
+    Attributes:
+        width: the width of a figure in inches; it is less if few panels need less room,
+            unless the width is fixed.
+        height: the largest height of a page in inches.
+        is_fixed: whether the figure has this width exactly, and no title: in a paper the
+            caption has its words.
+        room: the size of a panel, compared with one on the screen.
+        letters: the size of names and titles, in points.
+        small: the size of numbers and legends, in points.
+        font: the name of the font.
+    """
+
+    width: float = 10.5
+    height: float = 12.8
+    is_fixed: bool = False
+    room: float = 1.0
+    letters: float = LETTERS
+    small: float = LETTERS - 1
+    font: str = "DejaVu Sans"
+
+    def across(self, panel: float, most: int) -> int:
+        """Return how many panels of some inches fit side by side, `most` at most."""
+        return max(1, min(most, int((self.width + 0.01) // (panel * self.room))))
+
+    def figure(self, width: float, height: float) -> Figure:
+        """Make an empty figure that is this large on the screen.
+
+        Args:
+            width: the inches that it needs on the screen; those of the style if they are
+                fixed.
+            height: its height in inches, already in the style's own room.
+        """
+        return new_figure(self.width if self.is_fixed else width, height)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Draw and save with this font, and with letters that a PDF file holds as such."""
+        ours: dict[Any, Any] = {
+            "font.family": [self.font],
+            "font.size": self.small,
+            "mathtext.fontset": "stix",
+            # Venues refuse the fonts of type 3 that are written otherwise.
+            "pdf.fonttype": 42,
+            # Equal figures are equal files.
+            "svg.hashsalt": "raysafl",
+        }
+        with matplotlib.rc_context(ours):
+            yield
+
+
+ON_SCREEN = Style()
+
+
+def looks(n: int) -> list[Look]:
+    """Return one look per method, which for up to 16 also differ where there is no colour.
+
+    More methods have a colour scale.
+    """
+    if n > APART:
+        scale = [MARKS[i % len(MARKS)] for i in range(n)]
+        return [Look(c, "-", mark) for c, mark in zip(colours(n), scale, strict=True)]
+    # The first of many is black, and any seven that follow each other differ in colour.
+    others = [shade for shade in LINES if shade != "#000000"]
+    shades = ["#000000", *others, *others, *others] if n > len(LINES) else LINES
+    return [
+        Look(shades[i], DASHES[i % len(DASHES)], MARKS[i % len(MARKS)], i < len(MARKS))
+        for i in range(n)
+    ]
 
 
 def colours(n: int) -> list[str]:
@@ -40,23 +139,25 @@ def colours(n: int) -> list[str]:
     return [matplotlib.colors.to_hex(steps(0.92 * i / (n - 1))) for i in range(n)]
 
 
-def dashes(n: int) -> list[Literal["-", "--"]]:
-    """Return one style per line.
-
-    Of up to eight lines, the fifth to the eighth are dashed, so that lines differ not
-    only in colour.
-    """
-    return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
-
-
 def literal(text: str) -> str:
     """Escape a text, so that matplotlib does not read a dollar sign as a formula."""
     return text.replace("$", r"\$")
 
 
-def wrapped(text: str, width: float) -> str:
-    """Break a text into lines that fit into `width` inches."""
-    return literal(textwrap.fill(text, max(10, int(width * CHARACTERS))))
+def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
+    """Break a text, its letters of this many points, into lines that fit into `width` inches."""
+    fitting = int(width * CHARACTERS * LETTERS / letters)
+    return literal(textwrap.fill(text, max(10, fitting)))
+
+
+def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> None:
+    """Put a title and notes above a figure, or only keep them as its label, for the caption."""
+    parts = [title, ", ".join(filter(None, notes))]
+    figure.set_label(". ".join(filter(None, parts)))
+    if not style.is_fixed:
+        width = figure.get_figwidth()
+        lines = [wrapped(part, width) for part in parts if part]
+        figure.suptitle("\n".join(lines), fontsize=style.letters + 1)
 
 
 def new_figure(
@@ -68,13 +169,13 @@ def new_figure(
     return figure
 
 
-def style_axes(axes: Axes) -> None:
+def style_axes(axes: Axes, style: Style = ON_SCREEN) -> None:
     """Give axes a light grid, small ticks, and no lines at the top and the right."""
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
-    axes.tick_params(labelsize=LETTERS - 1, color=GREY, length=3)
+    axes.tick_params(labelsize=style.small, color=GREY, length=3)
 
 
 def to_png(figure: Figure) -> bytes:
@@ -85,3 +186,13 @@ def to_png(figure: Figure) -> bytes:
     picture = Image.open(drawn).convert("RGB")
     picture.quantize(256, dither=Image.Dither.NONE).save(small, "png", dpi=(DPI, DPI))
     return small.getvalue()
+
+
+def to_file(figure: Figure, kind: FileKind) -> bytes:
+    """Draw a figure as a file for a paper; equal figures are equal bytes."""
+    dates = {"pdf": ("CreationDate",), "svg": ("Date",), "png": ()}
+    drawn = io.BytesIO()
+    figure.savefig(
+        drawn, format=kind, dpi=PRINTED_DPI, metadata=dict.fromkeys(dates[kind])
+    )
+    return drawn.getvalue()

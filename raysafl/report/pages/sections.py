@@ -55,7 +55,7 @@ def table(numbers: Numbers) -> list[Block]:
     return [
         f"Entries: {caption(numbers.shown)}{versus if minus else ''}.",
         numbers.part.note,
-        pivot(numbers.part, _strong(numbers)),
+        pivot(numbers.part, standing_out(numbers)),
         legend(numbers.part.entries),
         spread_note(numbers.entries, numbers.shown.table),
     ]
@@ -104,7 +104,7 @@ def standings(numbers: Numbers) -> list[Block]:
     ]
 
 
-def _strong(numbers: Numbers) -> Collection[str]:
+def standing_out(numbers: Numbers) -> Collection[str]:
     """Return the runs whose numbers stand out: the winner, or what may be the best."""
     if numbers.winner is not None:
         return (numbers.winner.run_id,)

@@ -15,6 +15,8 @@ from raysafl.storage.store import Store, sweeps_in
 if TYPE_CHECKING:
     import pandas as pd
 
+    from raysafl.report.export import Figures
+
 
 def load(path: str | Location) -> "SweepResults":
     """Return the results of a sweep, which may still be running.
@@ -94,6 +96,14 @@ class SweepResults:
         came = each.explode("cohorts").dropna(subset="cohorts").reset_index(drop=True)
         came = came.rename(columns={"cohorts": "client"})
         return came.astype({"client": "int32", "enforced": "bool", "trained": "bool"})
+
+    @cached_property
+    def figures(self) -> "Figures":
+        """The table and figures of the sweep, as they go into a paper."""
+        from raysafl.report.export import Figures
+
+        found = self._checked
+        return Figures(self.runs, self.store.manifest(), found.rows, found.clients)
 
 
 def _frame(table: pa.Table, folder: str) -> "pd.DataFrame":

@@ -1,0 +1,147 @@
+"""What of a sweep a table or figure of a paper shows, in which order and by which names."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raysafl.core.text import nearest
+from raysafl.report.analysis.layout import Layout, label_text
+from raysafl.storage.manifest import Label, Manifest
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is shown of a sweep; by default all of it, as in its report.
+
+    Args:
+        methods: the labels of the lines' axis, in their order.
+        only: for some axes, the labels that are shown, in their order.
+        lines: the axis whose labels are lines and marks; by default the methods.
+        panels: the axes whose labels make panels, in order: the last goes across panels
+            and table. Axes that are not named come before them.
+        statistic: the column of `runs.parquet` that the table shows.
+        names: new names for labels and axes.
+    """
+
+    methods: Sequence[str] = ()
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    lines: str = ""
+    panels: Sequence[str] = ()
+    statistic: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, manifest: Manifest, columns: Iterable[str]) -> Manifest:
+        """Return the sweep as it is shown, without the numbers and claims of a paper.
+
+        Args:
+            manifest: the sweep.
+            columns: the columns of `runs.parquet`.
+
+        Raises:
+            ValueError: there is no such axis, label or statistic, or two things would
+                have one name; the message has the nearest one.
+        """
+        for axis in [*filter(None, [self.lines]), *self.panels, *self.only]:
+            _check(f"axis '{axis}'", axis, manifest.axes)
+        table = manifest.table.replace(lines=self.lines, readings=[])
+        chosen = manifest.replace(paper=[], more=[], claims=[], goal=None, table=table)
+        layout = Layout.of(chosen)
+        method = layout.method or ""
+        wanted = {**self.only, method: self.methods} if self.methods else self.only
+        orders = {a: _places(a, layout.values[a], own) for a, own in wanted.items()}
+        entries = [
+            entry
+            for entry in manifest.entries
+            if all(entry.labels[a] in own for a, own in orders.items())
+        ]
+        entries.sort(key=lambda e: [own[e.labels[a]] for a, own in orders.items()])
+        if not entries:
+            raise ValueError("no run has all the labels that were asked for")
+        # An axis of which one label is left is the same everywhere.
+        gone = {a for a, own in orders.items() if len(own) == 1 and a != method}
+        down, across = ([a for a in own if a not in gone] for own in self._laid(layout))
+        table = table.replace(rows=down, columns=across)
+        if self.panels or gone:
+            table = table.replace(panels=[])
+        if self.statistic:
+            known = manifest.known(columns)
+            _check(f"statistic '{self.statistic}'", self.statistic, known)
+            scale, unit = (
+                (100.0, "%") if known[self.statistic].is_fraction else (1.0, "")
+            )
+            table = table.replace(statistic=self.statistic, scale=scale, unit=unit)
+        axes = [axis for axis in manifest.axes if axis not in gone]
+        entries = [
+            e.replace(labels={a: v for a, v in e.labels.items() if a not in gone})
+            for e in entries
+        ]
+        return self._renamed(chosen.replace(axes=axes, entries=entries, table=table))
+
+    def _laid(self, layout: Layout) -> tuple[list[str], list[str]]:
+        """Return the axes that go down the table, and those that go across it."""
+        if not self.lines and not self.panels:
+            return layout.down, layout.across
+        others = [axis for axis in layout.axes if axis != layout.method]
+        others.sort(key=lambda a: self.panels.index(a) if a in self.panels else -1)
+        return [*others[:-1], *filter(None, [layout.method])], others[-1:]
+
+    def _renamed(self, manifest: Manifest) -> Manifest:
+        """Give labels and axes their new names."""
+        names = self.names
+        values = {v for entry in manifest.entries for v in entry.labels.values()}
+        known = {*manifest.axes, *map(label_text, values)}
+        for old, new in names.items():
+            _check(f"name '{old}'", old, known)
+            if new in known - {*names} or [*names.values()].count(new) > 1:
+                raise ValueError(f"two things would have the name '{new}'")
+
+        def renamed(labels: Mapping[str, Label]) -> dict[str, Label]:
+            return {
+                names.get(a, a): names.get(label_text(v), v) for a, v in labels.items()
+            }
+
+        def axes(own: Sequence[str]) -> list[str]:
+            return [names.get(axis, axis) for axis in own]
+
+        table = manifest.table
+        table = table.replace(
+            rows=axes(table.rows),
+            columns=axes(table.columns),
+            panels=axes(table.panels),
+            lines=names.get(table.lines, table.lines),
+            minus=renamed(table.minus),
+        )
+        entries = [e.replace(labels=renamed(e.labels)) for e in manifest.entries]
+        return manifest.replace(axes=axes(manifest.axes), entries=entries, table=table)
+
+
+def labels_in(text: str, known: Iterable[Label]) -> list[str]:
+    """Split labels at commas, unless the comma is a part of a known label.
+
+    Example:
+        >>> labels_in("cyclic, Beta(1, 10)", ["Beta(1, 10)", "cyclic"])
+        ['cyclic', 'Beta(1, 10)']
+    """
+    names = sorted(map(label_text, known), key=len, reverse=True)
+    found = []
+    rest = text.strip()
+    while rest:
+        fits = (n for n in names if rest == n or rest.startswith(f"{n},"))
+        name = next(fits, rest.partition(",")[0])
+        found.append(name.strip())
+        rest = rest[len(name) + 1 :].strip()
+    return found
+
+
+def _check(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"the sweep has no {what}: {nearest(name, known)}")
+
+
+def _places(
+    axis: str, values: Sequence[Label], wanted: Sequence[str]
+) -> dict[Label, int]:
+    """Return the place of each label that is wanted on an axis."""
+    known = {label_text(value): value for value in values}
+    for name in wanted:
+        _check(f"{axis}={name}", name, known)
+    return {known[name]: i for i, name in enumerate(wanted)}

@@ -1,0 +1,164 @@
+"""Tables and figures of a sweep that go into a paper as they are."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from raysafl.core.text import nearest
+from raysafl.report.analysis.choice import Choice
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.figures.listed import FIGURES, page_names
+from raysafl.report.figures.study import Study
+from raysafl.report.figures.style import FileKind, Style, to_file
+from raysafl.report.figures.venues import USUAL, paper_style
+from raysafl.report.pages.latex import latex
+from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.sections import pivot, standing_out
+from raysafl.report.wording import caption, legend
+from raysafl.storage.files import atomic_write
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import final_of
+
+KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
+BOLD = (
+    "Bold: the best of each setting, and what cannot be told apart from it (the 95% interval "
+    "of the difference, seed by seed, holds 0)."
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The table and the figures of a sweep, as `raysafl export` writes them.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        sweep: the whole sweep.
+        rounds: rows as in `rounds/`.
+        clients: rows as in `clients/`.
+        choice: what is shown.
+        style: how large it is.
+    """
+
+    runs: pd.DataFrame
+    sweep: Manifest
+    rounds: pa.Table
+    clients: pa.Table
+    choice: Choice = field(default_factory=Choice)
+    style: Style = field(default_factory=paper_style)
+
+    def choose(self, width: str | float = USUAL, **choice: Any) -> "Figures":
+        """Choose what is shown, and how wide.
+
+        Args:
+            width: inches; or a venue, as `icml2024`, or `icml2024:2` for both columns.
+            choice: the arguments of `raysafl.report.analysis.choice.Choice`.
+
+        Raises:
+            ValueError: a name is unknown; the message has the nearest one.
+        """
+        style = paper_style(str(width))
+        asked = Choice(**choice)
+        # Mistakes are told here.
+        asked.of(self.sweep, map(str, self.runs))
+        return replace(self, choice=asked, style=style)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The sweep as it is shown."""
+        return self.choice.of(self.sweep, map(str, self.runs))
+
+    @cached_property
+    def study(self) -> Study:
+        """What the figures are drawn from."""
+        ids = [entry.run_id for entry in self.manifest.entries]
+        runs = self.runs[self.runs["run_id"].isin(ids)]
+        numbers = Numbers.of(runs, self.manifest)
+        return Study.of(numbers, self.rounds, self.clients)
+
+    def draw(self, name: str) -> list[Figure]:
+        """Draw the pages of `curves`, `heatmap`, `pareto` ...; none where there are no numbers.
+
+        Raises:
+            ValueError: there is no such figure.
+        """
+        if name not in FIGURES:
+            raise ValueError(f"there is no figure '{name}': {nearest(name, FIGURES)}")
+        with self.style.used():
+            return FIGURES[name].draw(self.study, self.style)
+
+    def files_of_table(self) -> dict[str, str]:
+        """Return the table as LaTeX, Markdown and CSV, by the names of the files."""
+        numbers = self.study.numbers
+        across = numbers.shown_layout.across
+        strong = standing_out(numbers)
+        # Beside a chosen round the last one would make the table too wide.
+        last = f"mean.{final_of(numbers.shown.table.statistic)}"
+        entries = numbers.part.entries.drop(columns=last, errors="ignore")
+        grid = pivot(replace(numbers.part, entries=entries), strong)
+        axis = across[0] if len(across) == 1 else ""
+        return {
+            "table.tex": latex(grid, axis, self._caption()),
+            "table.md": pipe_table(grid.head, grid.rows, grid.heads) + "\n",
+            "table.csv": self._long(strong).to_csv(index=False),
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """Return the content of all files by name: the table, each figure, their captions."""
+        captions = [f"- table: {self._caption()}"]
+        made = {name: text.encode() for name, text in self.files_of_table().items()}
+        for kind, listed in FIGURES.items():
+            pages = self.draw(kind)
+            about = listed.about(listed.caption, self.manifest)
+            for name, page in zip(page_names(kind, len(pages)), pages, strict=True):
+                captions.append(f"- {name}: {about} {page.get_label()}.")
+                with self.style.used():
+                    made |= {f"{name}.{own}": to_file(page, own) for own in KINDS}
+        return made | {"captions.md": "\n".join([*captions, ""]).encode()}
+
+    def write(self, to: str | Path) -> list[Path]:
+        """Write all files into a folder, after all of them are made.
+
+        Raises:
+            ValueError: the folder is a file, or the sweep has no numbers yet.
+        """
+        folder = Path(to)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file: give a folder to write to")
+        if self.runs.empty:
+            raise ValueError(f"no run of {self.sweep.name} has ended yet")
+        made = self.files()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in made.items():
+            atomic_write(folder / name, content)
+        return [folder / name for name in made]
+
+    def _caption(self) -> str:
+        """Say what the numbers of the table are."""
+        numbers = self.study.numbers
+        bold = BOLD if standing_out(numbers) else ""
+        texts = [f"{caption(numbers.shown)}.", bold, legend(numbers.part.entries)]
+        return " ".join(filter(None, texts)).replace("`", "")
+
+    def _long(self, strong: Collection[str]) -> pd.DataFrame:
+        """Return a row for each entry, with its numbers as they are."""
+        numbers = self.study.numbers
+        name = numbers.shown.table.statistic
+        entries = numbers.part.entries
+        columns = {f"label.{axis}": axis for axis in numbers.shown_layout.axes}
+        columns |= {f"mean.{name}": "mean", f"std.{name}": "std"}
+        columns |= {"half.mean": "half_interval", "replicates": "replicates"}
+        return (
+            entries[list(columns)]
+            .assign(
+                statistic=name,
+                best=entries["run_id"].isin(numbers.standing.best),
+                not_told_apart=entries["run_id"].isin(strong),
+            )
+            .rename(columns=columns)
+        )

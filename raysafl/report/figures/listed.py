@@ -1,0 +1,101 @@
+"""All figures of a sweep. One that is listed here is in the report, and can be exported."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from raysafl.report.figures.curves import curves, enforcement_curves
+from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.figures.pareto import pareto
+from raysafl.report.figures.participation import rasters
+from raysafl.report.figures.served import clients_served
+from raysafl.report.figures.study import Study
+from raysafl.report.figures.style import Style
+from raysafl.report.wording import quality_text
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import ACCURACY
+
+
+class KnownFigure(NamedTuple):
+    """A figure: its function, and its texts, into which `about` fills what runs are judged by.
+
+    Attributes:
+        draw: returns the pages of the figure, none if the sweep has no numbers for it.
+        section: the section of the report.
+        alt: the text for readers who cannot see it.
+        caption: what it shows.
+        is_part: whether it shows single entries, of which it has a part if there are very
+            many.
+    """
+
+    draw: Callable[[Study, Style], list[Figure]]
+    section: str
+    alt: str
+    caption: str
+    is_part: bool = False
+
+    def about(self, text: str, manifest: Manifest) -> str:
+        """Fill what the runs of a sweep are judged by into `alt` or `caption`."""
+        quality = quality_text(manifest)
+        known = manifest.statistic(manifest.table.statistic)
+        accuracy = known is None or known.column in ("", ACCURACY)
+        value = "accuracy" if accuracy else manifest.table.statistic
+        column = manifest.columns.get(manifest.quality)
+        what = f" ({column.meaning})" if column else " of the global model"
+        meaning = quality.capitalize() + what
+        return text.format(quality=quality, value=value, meaning=meaning)
+
+
+# By the names of their files.
+FIGURES = {
+    "curves": KnownFigure(
+        curves,
+        "Curves",
+        "Lines of {quality} over rounds, one line per method, one panel for each combination "
+        "of the other labels. ",
+        "{meaning} after each evaluated round.",
+        is_part=True,
+    ),
+    "heatmap": KnownFigure(
+        heatmap,
+        "Heat map",
+        "The table as coloured entries with numbers. ",
+        "The table's numbers, without spread.",
+        is_part=True,
+    ),
+    "pareto": KnownFigure(
+        pareto,
+        "Pareto plots",
+        "Points of {value} against cost, one panel per problem. ",
+        "Each panel fixes data, model, rounds and availability; its points are the choices that "
+        "remain. The dotted line shows the best {value} that can be had for at most that cost.",
+    ),
+    "enforce_prob": KnownFigure(
+        enforcement_curves,
+        "Probability of an enforced round",
+        "Lines of the probability of an enforced round, over rounds. ",
+        "The adaptive policies' probability of an enforced round.",
+        is_part=True,
+    ),
+    "participation": KnownFigure(
+        rasters,
+        "Participation",
+        "Rasters of clients by rounds, marked where a client came; bars of each client's share. ",
+        "Which clients came, for the first run of each policy. A round in which only the server "
+        "trained has a cohort as well, which was not asked to train.",
+    ),
+    "served": KnownFigure(
+        clients_served,
+        "Who is served",
+        "Points of each client's quality against the share of rounds in which it trained, one "
+        "panel for each combination of the labels beside the method. ",
+        "How good the global model is on each client's own kind of test samples, against how "
+        "often the client has trained. Clients at 0 % never came.",
+    ),
+}
+
+
+def page_names(kind: str, pages: int) -> list[str]:
+    """Name the pages of a figure: `curves`, `curves-2` and so on."""
+    return [kind, *(f"{kind}-{i}" for i in range(2, pages + 1))][:pages]

@@ -1,0 +1,79 @@
+"""A table as LaTeX, with the rules of booktabs."""
+
+import re
+from collections.abc import Sequence
+
+from raysafl.report.pages.document import Cell, Grid, Pair
+
+# What LaTeX reads as a command, or does not have in its usual fonts.
+SPECIAL = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "\u00b1": r"$\pm$",
+    "\u2020": r"$\dagger$",
+    "\u2013": "--",
+    "\u2212": "$-$",
+}
+SPREAD = " \u00b1 "
+
+
+def latex(grid: Grid, across: str = "", note: str = "") -> str:
+    r"""Write a table as a `tabular`, which needs `\\usepackage{booktabs}`.
+
+    Labels that repeat the row above are left out. Of an entry that stands out the mean is
+    bold.
+
+    Args:
+        grid: the table.
+        across: the axis whose labels the other columns have; it is named once above them.
+        note: what stands in a comment above the table.
+    """
+    numbers = len(grid.head) - grid.heads
+    heads = [
+        head.removeprefix(f"{across} = ") if across else head for head in grid.head
+    ]
+    lines = [f"% {line}" for line in note.splitlines()]
+    lines += [rf"\begin{{tabular}}{{{'l' * grid.heads}{'r' * numbers}}}", r"\toprule"]
+    if across and numbers > 1:
+        first = grid.heads + 1
+        span = rf"\multicolumn{{{numbers}}}{{c}}{{{escaped(across)}}}"
+        lines.append(f"{'& ' * grid.heads}{span} \\\\")
+        lines.append(rf"\cmidrule(lr){{{first}-{len(grid.head)}}}")
+    lines += [_row_text([escaped(head) for head in heads]), r"\midrule"]
+    last: Sequence[Cell] = ()
+    for row in grid.rows:
+        repeats = sum(
+            row[: i + 1] == last[: i + 1] for i in range(grid.heads - 1 if last else 0)
+        )
+        if last and grid.heads > 1 and not repeats:
+            lines.append(r"\addlinespace")
+        lines.append(
+            _row_text(
+                ["" for _ in row[:repeats]] + list(map(_entry_latex, row[repeats:]))
+            )
+        )
+        last = row
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def escaped(text: str) -> str:
+    """Write a text so that LaTeX shows it as it is."""
+    return "".join(SPECIAL.get(letter, letter) for letter in re.sub(r"\s+", " ", text))
+
+
+def _row_text(cells: Sequence[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def _entry_latex(cell: Cell) -> str:
+    """Write an entry, its mean bold if it stands out."""
+    if not isinstance(cell, Pair):
+        return escaped(cell)
+    mean, sign, rest = cell.ours.partition(SPREAD)
+    ours = rf"\textbf{{{escaped(mean)}}}" if cell.strong else escaped(mean)
+    return ours + escaped(sign + rest)

@@ -1,0 +1,37 @@
+"""Figures of sweeps whose rows are planted, without a folder."""
+
+import io
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from matplotlib.figure import Figure
+from PIL import Image
+
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.figures.study import Study
+from raysafl.report.figures.style import to_png
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.rows import CLIENTS, ROUNDS
+
+
+def study_of(
+    manifest: Manifest,
+    rounds: pd.DataFrame | list[dict[str, Any]] = (),  # type: ignore[assignment]
+    runs: pd.DataFrame | None = None,
+) -> Study:
+    """What the figures of a sweep with these rows are drawn from."""
+    frame = pd.DataFrame(rounds)
+    missing = [name for name in ROUNDS.names if name not in frame]
+    frame = frame.assign(**dict.fromkeys(missing))
+    table = ROUNDS.empty_table()
+    if len(frame):
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    if runs is None:
+        runs = pd.DataFrame(columns=["run_id", "status", "reason"])
+    return Study.of(Numbers.of(runs, manifest), table, CLIENTS.empty_table())
+
+
+def picture_of(figure: Figure) -> Image.Image:
+    """The picture of a figure, as the report has it."""
+    return Image.open(io.BytesIO(to_png(figure)))

@@ -1,0 +1,295 @@
+"""The table and figures for a paper: choice, LaTeX, letters, looks, equal files."""
+
+import io
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.drawn import study_of
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+from scipy import stats
+from typer.testing import CliRunner
+
+import raysafl as fl
+from raysafl.cli import app as cli
+from raysafl.quickstart import BASE
+from raysafl.report.export import Figures
+from raysafl.report.figures.curves import LINES_OF_PANEL, curves
+from raysafl.report.figures.style import LINES, looks, to_file
+from raysafl.report.figures.venues import LEAST, paper_style
+from raysafl.report.pages.document import Grid, Pair
+from raysafl.report.pages.latex import latex
+from raysafl.storage.manifest import Entry, Manifest, Table
+
+MEASURED = Path(__file__).parents[2] / "results/measured"
+WIDTHS = ("3.25", "5.5", "icml2024", "icml2024:2", "neurips")
+METHODS = [f"method {i}" for i in range(16)]
+POLICIES = [f"policy {i}" for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def measured() -> Figures:
+    """A sweep of nine methods, eight policies and two partitions."""
+    return fl.load(MEASURED / "factorial_small").figures
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep that was really run, whose labels LaTeX would misread."""
+    folder = tmp_path_factory.mktemp("export") / "brief"
+    algorithms = {"FedAvg_50%": fl.FedAvg(), "R&D": fl.SAFARI()}
+    sweep = fl.grid(
+        BASE.replace(rounds=4),
+        {"algorithm": algorithms, "p": [1, 10]},
+        seeds=3,
+        name="brief",
+    )
+    fl.Runner(sweep, folder, executor="here", track="none", quiet=True).run()
+    return folder
+
+
+def study_of_many() -> tuple[Manifest, pd.DataFrame]:
+    """Rows of 16 methods by 6 policies; the curve of method i ends at 50 + 2 i per cent."""
+    pairs = list(itertools.product(METHODS, POLICIES))
+    entries = [
+        Entry(run_id=f"{i:012x}", labels={"algorithm": a, "policy": p})
+        for i, (a, p) in enumerate(pairs)
+    ]
+    rows = pd.DataFrame(
+        {
+            "run_id": entry.run_id,
+            "replicate": r,
+            "seed": r,
+            "round": t,
+            "test_accuracy": (0.5 + 0.02 * METHODS.index(a)) * (1 - 0.5**t) + 0.01 * r,
+        }
+        for entry, (a, _) in zip(entries, pairs, strict=True)
+        for r in range(2)
+        for t in range(20)
+    )
+    table = Table(rows=["algorithm"], columns=["policy"])
+    axes = ["algorithm", "policy"]
+    return Manifest(name="many", axes=axes, entries=entries, table=table), rows
+
+
+def letters_of(figure: Figure) -> set[float]:
+    return {
+        text.get_fontsize()
+        for text in figure.findobj(Text)
+        if isinstance(text, Text) and text.get_text() and text.get_visible()
+    }
+
+
+# --- the figures
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_all_letters_of_an_exported_figure_have_seven_points_and_it_has_its_width(
+    measured: Figures, width: str
+) -> None:
+    pytest.importorskip("tueplots") if width[0].isalpha() else None
+    chosen = measured.choose(width, only={"partition": ["Dirichlet(0.1)"]})
+    inches = {"icml2024": 3.25, "icml2024:2": 6.75, "neurips": 5.5}
+    expected = inches.get(width) or float(width)
+    drawn = 0
+    for name in ("curves", "heatmap", "pareto", "participation"):
+        for figure in chosen.draw(name):
+            with chosen.style.used():
+                figure.draw_without_rendering()
+            assert min(letters_of(figure)) >= LEAST == 7
+            assert figure.get_figwidth() == pytest.approx(expected)
+            assert not figure.get_suptitle()
+            drawn += 1
+    assert drawn >= 4
+
+
+def test_sixteen_methods_differ_without_colour_and_any_that_share_a_panel_with_it() -> (
+    None
+):
+    for n in range(2, 17):
+        every = looks(n)
+        grey = {(look.mark, look.is_filled) for look in every}
+        assert len(grey) == n
+        for i in range(1, n):
+            near = [every[0], *every[i : i + LINES_OF_PANEL - 1]]
+            assert len({look.colour for look in near}) == len(near)
+    # Dashes tell apart those whose greys are nearest.
+    greys = [np.dot(to_rgb(c), (0.299, 0.587, 0.114)) for c in LINES]
+    close = [
+        (i, j) for i, j in itertools.combinations(range(4), 2)
+        if abs(greys[i] - greys[j]) < 0.15
+    ]  # fmt: skip
+    assert close and all(looks(8)[i].dash != looks(8)[j].dash for i, j in close)
+
+
+def test_small_multiples_of_many_methods_have_five_lines_and_name_them_beside() -> None:
+    manifest, rows = study_of_many()
+    pages = curves(study_of(manifest, rows), paper_style("5.5"))
+    named: set[str] = set()
+    limits = set()
+    for axes in [axes for page in pages for axes in page.axes if axes.get_visible()]:
+        assert 2 <= len(axes.get_lines()) <= 5
+        limits.add(axes.get_ylim())
+        if (legend := axes.get_legend()) is not None:
+            names = [text.get_text() for text in legend.get_texts()]
+            # The method that ends highest stands highest.
+            assert names == sorted(names, key=METHODS.index, reverse=True)
+            assert "method 0" in names
+            named |= set(names)
+    assert named == set(METHODS)
+    # The climb from 0 is left out, and panels share one range.
+    ((low, high),) = limits
+    assert 45 < low < 51 and 80 < high < 85
+
+
+def test_names_in_pareto_plots_cover_no_other_name(measured: Figures) -> None:
+    total = 0
+    for figure in measured.choose("5.5").draw("pareto"):
+        for axes in figure.axes:
+            boxes = [Text.get_window_extent(text) for text in axes.texts]
+            pairs = itertools.combinations(boxes, 2)
+            assert not any(a.overlaps(b) for a, b in pairs)
+            total += len(boxes)
+    assert total > 3
+
+
+@pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
+def test_a_figure_is_the_same_file_each_time(measured: Figures, kind: str) -> None:
+    chosen = measured.choose("3.25", methods=["FedAvg"], panels=["partition"])
+    made = []
+    for _ in range(2):
+        (figure,) = chosen.draw("heatmap")
+        with chosen.style.used():
+            made.append(to_file(figure, kind))  # type: ignore[arg-type]
+    assert made[0] == made[1]
+    assert not re.search(rb"CreationDate|dc:date|Type3", made[0])
+    if kind == "png":
+        assert Image.open(io.BytesIO(made[0])).size[0] == round(3.25 * 300)
+
+
+# --- the table
+
+
+def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> None:
+    strong = Pair("1.00 ± 0.10", "", strong=True)
+    grid = Grid("c", ["a_b", "p = 1"], [["50% & #1", strong], ["x^2~{}\\", "2"]])
+    text = latex(grid, "p", "note")
+    assert "% note" in text and r"\toprule" in text and r"\begin{tabular}{lr}" in text
+    assert r"a\_b & 1 \\" in text
+    assert r"50\% \& \#1 & \textbf{1.00} $\pm$ 0.10 \\" in text
+    ends = r"x\textasciicircum{}2\textasciitilde{}\{\}\textbackslash{} & 2 \\"
+    assert ends in text
+
+
+def test_bold_are_the_best_and_what_a_paired_test_does_not_tell_apart(
+    brief: Path,
+) -> None:
+    figures = fl.load(brief).figures
+    text = figures.files_of_table()["table.tex"]
+    runs = figures.runs
+    finals = {
+        (name, str(p)): own.sort_values("seed")["final"].to_numpy(float)
+        for (name, p), own in runs.groupby(["label.algorithm", "label.p"])
+    }
+    for p in ("1", "10"):
+        pair = [finals[name, p] for name in ("FedAvg_50%", "R&D")]
+        if pair[0].mean() < pair[1].mean():
+            pair.reverse()
+        best, other = pair
+        difference = best - other
+        apart = difference.any() and stats.ttest_rel(best, other).pvalue < 0.05
+        bold = rf"\textbf{{{100 * best.mean():.2f}}}"
+        assert bold in text
+        assert (rf"\textbf{{{100 * other.mean():.2f}}}" in text) == (not apart)
+    assert r"FedAvg\_50\%" in text and r"R\&D" in text
+
+
+def test_the_table_as_csv_has_the_means_of_the_stored_runs(measured: Figures) -> None:
+    chosen = measured.choose(statistic="final", methods=["SAFARI", "FedAvg"])
+    table = pd.read_csv(io.StringIO(chosen.files_of_table()["table.csv"]))
+    runs = measured.runs.query("`label.algorithm` in ['SAFARI', 'FedAvg']")
+    names = ["partition", "participation", "algorithm"]
+    means = runs.groupby([f"label.{name}" for name in names])["final"].mean()
+    found = table.set_index(names)["mean"].sort_index()
+    np.testing.assert_allclose(found, 100 * means.sort_index())
+    assert table["algorithm"].iloc[0] == "SAFARI"
+
+
+# --- the choice
+
+
+def test_lines_panels_order_and_names_are_those_that_were_chosen(
+    measured: Figures,
+) -> None:
+    chosen = measured.choose(
+        methods=["SAFARI", "FedAvg"],
+        only={"participation": ["cyclic", "uniform"]},
+        panels=["participation"],
+        names={"SAFARI": "Ours", "participation": "who comes"},
+    )
+    (figure,) = chosen.draw("curves")
+    panels = [axes.get_title() for axes in figure.axes]
+    assert [title.split()[-1] for title in panels] == ["cyclic", "uniform"] * 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["Ours", "FedAvg"]
+    turned = measured.choose(
+        only={"partition": ["1 class"], "algorithm": ["FedAvg"]}, lines="participation"
+    )
+    assert turned.study.numbers.layout.method == "participation"
+    assert turned.manifest.axes == ["participation"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("methods", ["SAFARY"], "did you mean 'SAFARI'"),
+        ("panels", ["participaton"], "did you mean 'participation'"),
+        ("lines", "algoritm", "did you mean 'algorithm'"),
+        ("only", {"partition": ["2 class"]}, "did you mean '1 class'"),
+        ("statistic", "last11", "did you mean 'last10'"),
+        ("names", {"SAFARY": "x"}, "did you mean 'SAFARI'"),
+        ("names", {"SAFARI": "FedAvg"}, "two things would have the name 'FedAvg'"),
+        ("width", "40", "2 to 20 inches"),
+    ],
+)
+def test_a_misspelt_choice_is_told_with_the_nearest_name(
+    measured: Figures, option: str, value: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        measured.choose(**{option: value})  # type: ignore[arg-type]
+
+
+def test_a_venue_without_the_extra_is_told_with_what_to_do(
+    measured: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tueplots.figsizes", None)
+    with pytest.raises(ValueError, match=r"pip install 'raysafl\[paper\]'"):
+        measured.choose("icml2024")
+    assert measured.choose("3.25").style.width == 3.25
+
+
+def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
+    brief: Path, tmp_path: Path
+) -> None:
+    run = CliRunner().invoke
+    to = tmp_path / "paper"
+    command = ["export", str(brief), "--to", str(to)]
+    wrong = run(cli.app, [*command, "--methods", "R&E"])
+    assert isinstance(wrong.exception, ValueError) and not to.exists()
+    assert "did you mean 'R&D'" in str(wrong.exception)
+    named = run(cli.app, [*command, "--methods", "R&D,FedAvg_50%", "--names", "R&D=us"])
+    assert named.exit_code == 0, named.output
+    names = {file.name for file in to.iterdir()}
+    assert {"table.tex", "table.csv", "table.md", "captions.md"} <= names
+    figures = {name.rpartition(".")[0] for name in names} - {"table", "captions"}
+    assert {"curves", "heatmap", "participation"} <= figures
+    for name in figures:
+        assert {f"{name}.{kind}" for kind in ("pdf", "svg", "png")} <= names
+        assert f"- {name}: " in (to / "captions.md").read_text()
+    assert "us" in (to / "table.tex").read_text()
