@@ -9,6 +9,7 @@ from rich.console import Console
 
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, run_name
+from raysafl.storage.mlflow_view import read_view
 from raysafl.storage.store import Store
 from raysafl.sweep.html import html_table
 from raysafl.sweep.progress import short
@@ -123,8 +124,9 @@ class Outcome:
         lines = [
             f"{skipped if self.skipped else ''}{self.seconds:.0f} s. "
             f"Results, table and curves: {short(self.store.path)}",
-            f"Browse them: raysafl ui {short(self.store.path.parent)}",
         ]
+        if read_view(self.store) is not None:
+            lines.append(f"Browse them: raysafl ui {short(self.store.path.parent)}")
         logs = self.store.logs
         if logs.is_dir():
             lines.append(f"Files of the callbacks: {short(logs)}")

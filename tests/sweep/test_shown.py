@@ -8,6 +8,7 @@ from rich.console import Console
 
 from raysafl import Run, Sweep
 from raysafl.quickstart import BASE, SWEEP
+from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import plain_console
@@ -46,11 +47,14 @@ def test_the_end_of_a_sweep_says_where_the_results_are(
     monkeypatch.chdir(outcome.store.path.parents[1])
     console = Console(record=True, width=120)
     outcome.print_to(console)
-    *_, first, second = console.export_text().splitlines()
-    assert first == (
+    *_, last = console.export_text().splitlines()
+    assert last == (
         "3 runs were finished before; 2 s. Results, table and curves: results/quickstart"
     )
-    assert second == "Browse them: raysafl ui results"
+    write_view(outcome.store, MlflowView("sqlite:///mlflow.db", "1", "parent"))
+    outcome.print_to(console)
+    *_, also, browse = console.export_text().splitlines()
+    assert also == last and browse == "Browse them: raysafl ui results"
 
 
 def test_a_sweep_shows_its_axes_and_not_its_runs() -> None:
