@@ -23,11 +23,11 @@ from .data import (
 from .kept.load import load_model
 from .models import CNN, MLP, Logistic
 from .participation import Absent, Snapshot, Uniform
+from .report.results import load
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run
 from .storage.manifest import Claim, Table
-from .storage.results import load
 from .sweep.definition import Sweep
 from .sweep.grid import grid
 from .sweep.on_ray.trainable import trainable

@@ -11,8 +11,10 @@ A run's id is a hash of it.
 
 import hashlib
 import importlib
+import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,9 +29,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
+from raysafl.core.calls import no_argument, wrong_call
 from raysafl.core.fields import TELLS_FIELDS
 from raysafl.core.text import class_name, closest, in_brief, nearest
 
+# Values that a class of the user's has as a setting, or as a constant of its own.
+PLAIN = (bool, int, float, str, list, tuple, dict)
 # The namespaces that hold the built-in components.
 BUILT_IN = (
     "raysafl.algorithms",
@@ -62,10 +67,36 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     abstract: ClassVar[bool] = False
     # Where a class of the user's keeps what it remembers, for a message; empty: nowhere.
     _memory: ClassVar[str] = ""
+    # What else makes a component of a family, for a message.
+    _made_by: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        typed = {"model_config", *inspect.get_annotations(cls)}
+        typed |= vars(cls)["__class_vars__"]
+        for name, value in vars(cls).items():
+            if isinstance(value, PLAIN) and name not in typed and name[0] != "_":
+                kind, shown = type(value).__name__, in_brief(value)
+                raise ValueError(
+                    f"{class_name(cls)}: `{name} = {shown}` has no type; write `{name}: "
+                    f"{kind} = {shown}` for a setting of the class, or `{name}: "
+                    f"ClassVar[{kind}] = {shown}` for a constant"
+                )
+
+    def __new__(cls, /, *values: Any, **fields: Any) -> Self:
+        """Refuse to make one of a class that lacks a method."""
+        for method in sorted(cls.__abstractmethods__):
+            family = next(k for k in reversed(cls.__mro__) if method in vars(k))
+            slip = closest(method, [name for name in vars(cls) if name[0] != "_"])
+            raise ValueError(
+                f"{class_name(cls)} has no method '{method}', which every {family.__name__} "
+                f"needs; {f'rename its {slip!r}' if slip else 'define it'}"
+            )
+        return super().__new__(cls)
 
     def __init__(self, /, *values: Any, **fields: Any) -> None:
         if values:
-            raise ValueError(_fields_by_name(type(self), values))
+            raise ValueError(wrong_call(type(self), values, fields))
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -108,13 +139,13 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     @classmethod
     def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(value, type) and issubclass(value, Component):
-            needed = any(f.is_required() for f in value.model_fields.values())
             raise ValueError(
-                f"{value.__name__} is a class; give one of its kind: "
-                f"{value.__name__}({'...' if needed else ''})"
+                f"{value.__name__} is a class; give one of its kind: {_making(value)}"
             )
-        if not isinstance(value, Mapping):
+        if isinstance(value, cls):
             return build(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(_no_instance(cls, value))
         fields = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
         }
@@ -125,9 +156,7 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate({"kind": kind, **fields})
         for name in fields.keys() - cls.model_fields.keys():
-            raise ValueError(
-                f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"
-            )
+            raise ValueError(f"unknown field '{name}': {no_argument(cls, str(name))}")
         return build(fields)
 
     def replace(
@@ -205,15 +234,27 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
         return flatten(self.model_dump(mode="json"))
 
 
-def _fields_by_name(kind: type[Component], values: Sequence[Any]) -> str:
-    """Say that fields are given by name, and how these ones would be."""
-    names = list(kind.model_fields)
-    given = [f"{n}={v!r}" for n, v in zip(names, values, strict=False)]
-    return (
-        f"{kind.__name__} takes its fields by name, and {len(values)} values were given "
-        f"without one; give {kind.__name__}({', '.join(given)}) (its fields are "
-        f"{', '.join(names) or 'none'})"
-    )
+def _making(kind: type[Component], is_alone: bool = False) -> str:
+    """Write how one of a class is made: `Absent(s=..., m=...)`.
+
+    Args:
+        kind: the class.
+        is_alone: whether the fields are named where none is required.
+    """
+    fields = kind.model_fields.items()
+    needed = [name for name, field in fields if field.is_required()]
+    named = needed or [name for name, _ in fields if is_alone]
+    return f"{kind.__name__}({', '.join(f'{name}=...' for name in named)})"
+
+
+def _no_instance(family: type[Component], value: Any) -> str:
+    """Say that a value is none of a family, and which there are."""
+    kinds = family.kinds().values()
+    calls = sorted(_making(kind, len(kinds) == 1) for kind in kinds)
+    close = closest(value, calls) if isinstance(value, str) else ""
+    one_of = "one of " if len(calls) > 1 else ""
+    hint = f"did you mean {close}?" if close else f"give {one_of}{', '.join(calls)}"
+    return f"{in_brief(value)} is no {family.__name__}{family._made_by}; {hint}"
 
 
 def _why_no_json(whole: Component, error: Exception) -> str:
@@ -232,31 +273,39 @@ def _why_no_json(whole: Component, error: Exception) -> str:
     return why
 
 
-def public_names(top: Iterable[str]) -> dict[str, str]:
-    """Map each name of `import raysafl` to itself, as `SCAFFOLD` to `algorithms.SCAFFOLD`.
-
-    Args:
-        top: the names that stand in no namespace.
-    """
+def public_names() -> dict[str, str]:
+    """Map each name of `import raysafl` to itself, as `SCAFFOLD` to `algorithms.SCAFFOLD`."""
     spaced = {
         name: f"{space}.{name}".removeprefix("raysafl.")
         for space in BUILT_IN
         for name in importlib.import_module(space).__all__
     }
-    return spaced | {name: name for name in top}
+    return spaced | {n: n for n in importlib.import_module("raysafl").__all__}
 
 
-def nearest_name(name: str, top: Iterable[str]) -> str:
-    """Say what `import raysafl` has that an unknown name is nearest to.
+def nearest_name(name: str, space: str = "raysafl") -> str:
+    """Say what `import raysafl as fl` has that an unknown name is nearest to.
 
     Args:
         name: the unknown name.
-        top: the names that stand in no namespace.
+        space: where it was looked for.
     """
-    known = public_names(top)
+    known = public_names()
     close = known.get(closest(name, known))
-    hint = f"did you mean '{close}'?" if close else "dir(raysafl) lists its names"
-    return f"raysafl has no '{name}': {hint}"
+    hint = f"did you mean 'fl.{close}'?" if close else f"dir({space}) lists its names"
+    return f"{space} has no '{name}': {hint}"
+
+
+def tell_missing_names(space: str) -> None:
+    """Let a namespace tell the nearest name to one that it does not have."""
+
+    def missing(name: str) -> Any:
+        # Python itself asks for such names.
+        if name.startswith("__"):
+            raise AttributeError(f"{space} has no '{name}'")
+        raise AttributeError(nearest_name(name, space))
+
+    sys.modules[space].__dict__["__getattr__"] = missing
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -286,6 +335,9 @@ def explain(error: ValidationError) -> str:
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         given = item.get("input")
-        plain = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
+        # Our own messages may have said it.
+        is_said = item["type"] == "value_error" and repr(given) in message
+        is_plain = isinstance(given, str | int | float) and not is_said
+        plain = f" (given: {given!r})" if is_plain else ""
         lines.append(f"{where + ': ' if where else ''}{message}{plain}")
     return "\n".join(lines)

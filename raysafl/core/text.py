@@ -19,6 +19,8 @@ SYNONYMS = {
     **dict.fromkeys(("iterations", "communication_rounds"), "rounds"),
     **dict.fromkeys(("seeds", "num_seeds", "repeats"), "replicates"),
     **dict.fromkeys(("policy", "client_sampling"), "participation"),
+    # A grid takes `seeds`, a run `replicates`.
+    "replicates": "seeds",
     "minibatch": "batch_size",
     "passes": "epochs",
     "l2": "weight_decay",
@@ -53,12 +55,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"{hint}(known: {', '.join(names)})"
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most similar or means the same; empty if none is."""
+def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
+    """Return the known name that is most similar or means the same; empty if none is.
+
+    Args:
+        name: the name that was given.
+        known: all names that would have been right.
+        least: how similar the names must be, from 0 to 1, which is equal.
+    """
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=least)
     return by_lower_case[close[0]] if close else ""
 
 

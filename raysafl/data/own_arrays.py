@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raysafl.core.calls import explained, refuse_unknown
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Dataset, Features, Samples
 from raysafl.core.randomness import Key
@@ -107,6 +108,7 @@ def source_of_blocks(
     return in_memory(standardised(dataset, standardise), name)
 
 
+@explained
 def from_arrays(
     x: Any,
     y: Any,
@@ -196,6 +198,7 @@ def from_arrays(
     )
 
 
+@explained
 def from_torch(
     train: Any,
     test: Any = None,
@@ -230,6 +233,7 @@ def from_torch(
         >>> source.load().train.x.shape
         (40, 3)
     """
+    refuse_unknown(from_torch, options, from_arrays)
     x, y = _items(train, "train")
     classes = getattr(train, "classes", None)
     if names is None and classes is not None and y.dtype.kind in "iu":

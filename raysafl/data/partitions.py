@@ -355,9 +355,10 @@ class ByColumn(Partition):
         if self.column not in samples.columns:
             if not samples.columns:
                 raise ValueError(
-                    f"the dataset has no columns, so no '{self.column}'; name it by "
-                    f"client='{self.column}' where you make the dataset (fl.from_pandas "
-                    "and its like), or use another partition"
+                    f"the dataset has no client column, so no '{self.column}'; name it where "
+                    f"you make the dataset, by client='{self.column}' in fl.from_pandas, "
+                    f"fl.from_csv or fl.from_parquet, by clients={{'{self.column}': ...}} in "
+                    "fl.from_arrays or fl.from_torch; or take another partition"
                 )
             raise ValueError(
                 f"the dataset has no client column '{self.column}': "
@@ -403,7 +404,7 @@ def _one_client_per_user(users: Ints, clients: int, what: str) -> ClientIndices:
     if clients > len(known):
         raise ValueError(
             f"{clients} clients, but the dataset has {len(known)} {what} with training "
-            f"samples; set clients={len(known)} or fewer"
+            f"samples; set clients={len(known)} in Federation(...)"
         )
     # A stable sort takes the user with the lower number if two have equally many.
     largest = np.argsort(-counts, kind="stable")[:clients]

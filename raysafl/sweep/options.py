@@ -50,6 +50,14 @@ class Options:
     callbacks: "Sequence[tune.Callback]" = ()
     stop: Any = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.sweep, Sweep):
+            raise ValueError(
+                f"a Runner carries out a Sweep and was given a {type(self.sweep).__name__}; "
+                "give it fl.grid(run, {'rounds': [50, 100]}), or for one run "
+                "fl.Sweep('name', runs=[run])"
+            )
+
     @property
     def store(self) -> Store:
         """The folder of the results."""

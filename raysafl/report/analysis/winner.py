@@ -43,6 +43,22 @@ class Winner:
         return not self.metric.startswith(("test_", "clients_"))
 
 
+def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
+    """Return the best run of a sweep, see `winner_of`.
+
+    Raises:
+        ValueError: of no run have all replicates finished.
+    """
+    found = winner_of(runs, manifest)
+    if found is None:
+        raise ValueError(
+            f"no run of sweep '{manifest.name}' has finished with all its replicates, "
+            "so that there is no best one; the columns `status` and `reason` of `runs` say "
+            "why runs ended"
+        )
+    return found
+
+
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     """Return the best run of a sweep; None if no run has finished.
 

@@ -15,6 +15,8 @@ from raysafl.storage.store import Store, sweeps_in
 if TYPE_CHECKING:
     import pandas as pd
 
+    from raysafl.report.analysis.winner import Winner
+
 
 def load(path: str | Location) -> "SweepResults":
     """Return the results of a sweep, which may still be running.
@@ -63,6 +65,18 @@ class SweepResults:
         known = self.store.manifest().labels()
         rows = of_runs(checked.rows, known)
         return replace(checked, rows=rows, clients=of_runs(checked.clients, known))
+
+    @property
+    def best(self) -> "Winner":
+        """The best run of those that have ended, as `Outcome.best` chooses it.
+
+        Raises:
+            ValueError: of no run have all replicates finished.
+        """
+        # Imported here, because pandas takes some tenths of a second to import.
+        from raysafl.report.analysis.winner import best_of
+
+        return best_of(self.runs, self.store.manifest())
 
     @cached_property
     def runs(self) -> "pd.DataFrame":
