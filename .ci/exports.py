@@ -127,7 +127,7 @@ def files() -> dict[Path, str]:
         names = listing(exported(namespace), "raysafl.")
         tells = "from raysafl.core.component import tell_missing_names"
         end = "tell_missing_names(__name__)"
-        out[init] = f'"""{docstring}"""\n\n{tells}\n{names}\n{end}\n'
+        out[init] = f'"""{docstring}"""\n\n{tells}\n{names}{end}\n'
     out[ROOT / "raysafl" / "__init__.pyi"] = listing({"": list(MORE), **TOP}, ".")
     return {path: formatted(text, path) for path, text in out.items()}
 

@@ -67,5 +67,4 @@ __all__ = [
     "TrainMean",
     "Update",
 ]
-
 tell_missing_names(__name__)

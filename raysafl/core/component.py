@@ -29,12 +29,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from raysafl.core.calls import no_argument, wrong_call
+from raysafl.core.calls import meant, refuse_unnamed
 from raysafl.core.fields import TELLS_FIELDS
 from raysafl.core.text import class_name, closest, in_brief, nearest
 
-# Values that a class of the user's has as a setting, or as a constant of its own.
-PLAIN = (bool, int, float, str, list, tuple, dict)
 # The namespaces that hold the built-in components.
 BUILT_IN = (
     "raysafl.algorithms",
@@ -72,31 +70,27 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        typed = {"model_config", *inspect.get_annotations(cls)}
-        typed |= vars(cls)["__class_vars__"]
+        typed = inspect.get_annotations(cls).keys() | vars(cls)["__class_vars__"]
         for name, value in vars(cls).items():
-            if isinstance(value, PLAIN) and name not in typed and name[0] != "_":
-                kind, shown = type(value).__name__, in_brief(value)
+            is_own = name not in typed and name[0] != "_" and name != "model_config"
+            if is_own and isinstance(value, int | float | str | list | tuple | dict):
+                kind = type(value).__name__
                 raise ValueError(
-                    f"{class_name(cls)}: `{name} = {shown}` has no type; write `{name}: "
-                    f"{kind} = {shown}` for a setting of the class, or `{name}: "
-                    f"ClassVar[{kind}] = {shown}` for a constant"
+                    f"{class_name(cls)}: `{name} = {value!r}` has no type; write `{name}: "
+                    f"{kind} = {value!r}` for a setting, or `{name}: ClassVar[{kind}] = "
+                    f"{value!r}` for a constant"
                 )
 
     def __new__(cls, /, *values: Any, **fields: Any) -> Self:
         """Refuse to make one of a class that lacks a method."""
         for method in sorted(cls.__abstractmethods__):
-            family = next(k for k in reversed(cls.__mro__) if method in vars(k))
             slip = closest(method, [name for name in vars(cls) if name[0] != "_"])
-            raise ValueError(
-                f"{class_name(cls)} has no method '{method}', which every {family.__name__} "
-                f"needs; {f'rename its {slip!r}' if slip else 'define it'}"
-            )
+            hint = f"rename its '{slip}'" if slip else "define it"
+            raise ValueError(f"{class_name(cls)} has no method '{method}': {hint}")
         return super().__new__(cls)
 
     def __init__(self, /, *values: Any, **fields: Any) -> None:
-        if values:
-            raise ValueError(wrong_call(type(self), values, fields))
+        refuse_unnamed(type(self), values)
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -156,7 +150,9 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate({"kind": kind, **fields})
         for name in fields.keys() - cls.model_fields.keys():
-            raise ValueError(f"unknown field '{name}': {no_argument(cls, str(name))}")
+            raise ValueError(
+                f"unknown field '{name}': {meant(str(name), cls.model_fields)}"
+            )
         return build(fields)
 
     def replace(
@@ -235,16 +231,11 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
 
 
 def _making(kind: type[Component], is_alone: bool = False) -> str:
-    """Write how one of a class is made: `Absent(s=..., m=...)`.
-
-    Args:
-        kind: the class.
-        is_alone: whether the fields are named where none is required.
-    """
+    """Write how one of a class is made: `Absent(s=..., m=...)`."""
     fields = kind.model_fields.items()
-    needed = [name for name, field in fields if field.is_required()]
-    named = needed or [name for name, _ in fields if is_alone]
-    return f"{kind.__name__}({', '.join(f'{name}=...' for name in named)})"
+    needed = [f"{name}=..." for name, field in fields if field.is_required()]
+    named = needed or [f"{name}=..." for name, _ in fields if is_alone]
+    return f"{kind.__name__}({', '.join(named)})"
 
 
 def _no_instance(family: type[Component], value: Any) -> str:
@@ -252,8 +243,7 @@ def _no_instance(family: type[Component], value: Any) -> str:
     kinds = family.kinds().values()
     calls = sorted(_making(kind, len(kinds) == 1) for kind in kinds)
     close = closest(value, calls) if isinstance(value, str) else ""
-    one_of = "one of " if len(calls) > 1 else ""
-    hint = f"did you mean {close}?" if close else f"give {one_of}{', '.join(calls)}"
+    hint = f"did you mean {close}?" if close else f"give {', or '.join(calls)}"
     return f"{in_brief(value)} is no {family.__name__}{family._made_by}; {hint}"
 
 
@@ -284,12 +274,7 @@ def public_names() -> dict[str, str]:
 
 
 def nearest_name(name: str, space: str = "raysafl") -> str:
-    """Say what `import raysafl as fl` has that an unknown name is nearest to.
-
-    Args:
-        name: the unknown name.
-        space: where it was looked for.
-    """
+    """Say what an unknown name of a namespace is nearest to, in `import raysafl as fl`."""
     known = public_names()
     close = known.get(closest(name, known))
     hint = f"did you mean 'fl.{close}'?" if close else f"dir({space}) lists its names"
@@ -300,12 +285,10 @@ def tell_missing_names(space: str) -> None:
     """Let a namespace tell the nearest name to one that it does not have."""
 
     def missing(name: str) -> Any:
-        # Python itself asks for such names.
-        if name.startswith("__"):
-            raise AttributeError(f"{space} has no '{name}'")
-        raise AttributeError(nearest_name(name, space))
+        # Python itself asks for names with underscores.
+        raise AttributeError(name if name[0] == "_" else nearest_name(name, space))
 
-    sys.modules[space].__dict__["__getattr__"] = missing
+    vars(sys.modules[space])["__getattr__"] = missing
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -335,9 +318,8 @@ def explain(error: ValidationError) -> str:
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         given = item.get("input")
-        # Our own messages may have said it.
-        is_said = item["type"] == "value_error" and repr(given) in message
-        is_plain = isinstance(given, str | int | float) and not is_said
-        plain = f" (given: {given!r})" if is_plain else ""
+        is_told = not message.startswith(repr(given))
+        is_told &= isinstance(given, str | int | float)
+        plain = f" (given: {given!r})" if is_told else ""
         lines.append(f"{where + ': ' if where else ''}{message}{plain}")
     return "\n".join(lines)

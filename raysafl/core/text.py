@@ -19,7 +19,6 @@ SYNONYMS = {
     **dict.fromkeys(("iterations", "communication_rounds"), "rounds"),
     **dict.fromkeys(("seeds", "num_seeds", "repeats"), "replicates"),
     **dict.fromkeys(("policy", "client_sampling"), "participation"),
-    # A grid takes `seeds`, a run `replicates`.
     "replicates": "seeds",
     "minibatch": "batch_size",
     "passes": "epochs",
@@ -56,13 +55,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
-    """Return the known name that is most similar or means the same; empty if none is.
-
-    Args:
-        name: the name that was given.
-        known: all names that would have been right.
-        least: how similar the names must be, from 0 to 1, which is equal.
-    """
+    """Return the known name that is most similar or means the same; empty if none is."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]

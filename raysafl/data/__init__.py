@@ -88,5 +88,4 @@ __all__ = [
     "from_parquet",
     "from_torch",
 ]
-
 tell_missing_names(__name__)

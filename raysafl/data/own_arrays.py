@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.calls import explained, refuse_unknown
+from raysafl.core.calls import explained
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Dataset, Features, Samples
 from raysafl.core.randomness import Key
@@ -198,7 +198,6 @@ def from_arrays(
     )
 
 
-@explained
 def from_torch(
     train: Any,
     test: Any = None,
@@ -233,7 +232,6 @@ def from_torch(
         >>> source.load().train.x.shape
         (40, 3)
     """
-    refuse_unknown(from_torch, options, from_arrays)
     x, y = _items(train, "train")
     classes = getattr(train, "classes", None)
     if names is None and classes is not None and y.dtype.kind in "iu":

@@ -159,9 +159,6 @@ def from_csv(
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
     """
-    import pandas as pd
-
-    refuse_unknown(from_csv, options, from_pandas, pd.read_csv)
     known = signature(from_pandas).parameters
     columns = {name: options.pop(name) for name in list(options) if name in known}
     df = _read_csv(file, options)
@@ -172,6 +169,7 @@ def from_csv(
 def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     import pandas as pd
 
+    refuse_unknown(from_csv, options, from_pandas, pd.read_csv)
     path = find_path(file)
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)

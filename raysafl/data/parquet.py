@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from raysafl.core.calls import explained, refuse_unknown
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
@@ -244,7 +243,6 @@ def read_labels(
     )
 
 
-@explained
 def from_parquet(
     path: str | Path | Sequence[str | Path] | Mapping[str, Any],
     *,
@@ -286,7 +284,6 @@ def from_parquet(
         ValueError: files, shards or columns are missing, or it is unclear which are
             meant; the message names those that are there.
     """
-    refuse_unknown(from_parquet, options, from_pandas, ParquetImages)
     files = _given_files(path, _needed_splits(test, test_share))
     first = files[TRAIN][0]
     schema = _schema(first)

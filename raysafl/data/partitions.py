@@ -355,10 +355,9 @@ class ByColumn(Partition):
         if self.column not in samples.columns:
             if not samples.columns:
                 raise ValueError(
-                    f"the dataset has no client column, so no '{self.column}'; name it where "
-                    f"you make the dataset, by client='{self.column}' in fl.from_pandas, "
-                    f"fl.from_csv or fl.from_parquet, by clients={{'{self.column}': ...}} in "
-                    "fl.from_arrays or fl.from_torch; or take another partition"
+                    f"the dataset has no client column, so no '{self.column}'; make it with "
+                    f"client='{self.column}' (of arrays, clients={{'{self.column}': ...}}), or "
+                    "take another partition"
                 )
             raise ValueError(
                 f"the dataset has no client column '{self.column}': "

@@ -100,10 +100,10 @@ class LoadedModel(nn.Module):
         shape = self.about.input_shape
         kind = np.dtype(self.about.input_type)
         if array.dtype.kind not in "fiub" or not array.ndim or array.shape[1:] != shape:
-            is_array = array.dtype.kind in "fiub"
-            given = f"{array.dtype} {list(array.shape)}" if is_array else in_brief(data)
+            given = f"{array.dtype} {list(array.shape)}"
+            given = given if array.dtype.kind in "fiub" else in_brief(data)
             names = in_brief(list(self.features.names))
-            table = f"; give a DataFrame with {names}, such as pd.DataFrame([row])"
+            table = f"; give a DataFrame of {names}, such as pd.DataFrame([row])"
             raise ValueError(
                 f"the model takes numbers [B, {', '.join(map(str, shape))}] for B samples, "
                 f"not {given}{table if self.features.names else ''}"

@@ -43,5 +43,4 @@ __all__ = [
     "Logistic",
     "Model",
 ]
-
 tell_missing_names(__name__)

@@ -23,5 +23,4 @@ __all__ = [
     "is_plain",
     "mean_of",
 ]
-
 tell_missing_names(__name__)

@@ -40,5 +40,4 @@ __all__ = [
     "Uniform",
     "Weibull",
 ]
-
 tell_missing_names(__name__)

@@ -68,12 +68,8 @@ class SweepResults:
 
     @property
     def best(self) -> "Winner":
-        """The best run of those that have ended, as `Outcome.best` chooses it.
-
-        Raises:
-            ValueError: of no run have all replicates finished.
-        """
-        # Imported here, because pandas takes some tenths of a second to import.
+        """The best run of those that have ended, as `Outcome.best` says it."""
+        # Imported here, because it imports pandas.
         from raysafl.report.analysis.winner import best_of
 
         return best_of(self.runs, self.store.manifest())

@@ -53,9 +53,8 @@ class Options:
     def __post_init__(self) -> None:
         if not isinstance(self.sweep, Sweep):
             raise ValueError(
-                f"a Runner carries out a Sweep and was given a {type(self.sweep).__name__}; "
-                "give it fl.grid(run, {'rounds': [50, 100]}), or for one run "
-                "fl.Sweep('name', runs=[run])"
+                f"a Runner takes a Sweep, not a {type(self.sweep).__name__}: one of "
+                "fl.grid(run, {'rounds': [50, 100]}), or fl.Sweep('name', runs=[run])"
             )
 
     @property

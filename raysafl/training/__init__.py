@@ -19,5 +19,4 @@ __all__ = [
     "StepRate",
     "WarmUpRate",
 ]
-
 tell_missing_names(__name__)

@@ -44,11 +44,7 @@ class Winner:
 
 
 def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
-    """Return the best run of a sweep, see `winner_of`.
-
-    Raises:
-        ValueError: of no run have all replicates finished.
-    """
+    """Return the best run of a sweep, and raise a ValueError if `winner_of` finds none."""
     found = winner_of(runs, manifest)
     if found is None:
         raise ValueError(
