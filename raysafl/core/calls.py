@@ -13,7 +13,7 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 COMMON = "Federation LocalTraining Run Runner Sweep from_pandas grid".split()
 
 
-def explained(make: Made) -> Made:
+def checked_call(make: Made) -> Made:
     """Let a function, or a class when it makes one, tell a wrong call by a ValueError."""
     inner: Any = make.__init__ if isclass(make) else make
 
@@ -40,10 +40,10 @@ def refuse_unnamed(make: Callable[..., Any], values: Collection[Any]) -> None:
     if len(values) > most:
         free = [*signature(make).parameters][most:]
         pairs = zip(free, [*values][most:], strict=False)
-        given = ", ".join(f"{name}={in_brief(value)}" for name, value in pairs)
+        named = ", ".join(f"{name}={in_brief(value)}" for name, value in pairs)
         raise ValueError(
             f"{make.__name__} takes {most} values without a name, and {len(values)} are "
-            f"given; give others by name, such as {given or 'none'}"
+            f"given{f'; give others by name, such as {named}' if named else ''}"
         )
 
 

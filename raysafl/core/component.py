@@ -240,10 +240,10 @@ def _making(kind: type[Component], is_alone: bool = False) -> str:
 
 def _no_instance(family: type[Component], value: Any) -> str:
     """Say that a value is none of a family, and which there are."""
-    kinds = family.kinds().values()
-    calls = sorted(_making(kind, len(kinds) == 1) for kind in kinds)
-    close = closest(value, calls) if isinstance(value, str) else ""
-    hint = f"did you mean {close}?" if close else f"give {', or '.join(calls)}"
+    kinds = family.kinds()
+    calls = {n: _making(kind, len(kinds) == 1) for n, kind in sorted(kinds.items())}
+    close = calls.get(closest(value, kinds)) if isinstance(value, str) else None
+    hint = f"did you mean {close}?" if close else f"give {', or '.join(calls.values())}"
     return f"{in_brief(value)} is no {family.__name__}{family._made_by}; {hint}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.calls import explained, refuse_unknown
+from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.client_indices import Ints
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
@@ -38,7 +38,7 @@ class Roles(NamedTuple):
     split: str | None
 
 
-@explained
+@checked_call
 def from_pandas(
     df: "pd.DataFrame",
     *,
@@ -135,7 +135,7 @@ def from_pandas(
     )
 
 
-@explained
+@checked_call
 def from_csv(
     file: str | Path,
     *,

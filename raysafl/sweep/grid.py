@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raysafl.core.calls import explained, refuse_unknown
+from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.component import Component
 from raysafl.core.text import closest
 from raysafl.simulation.run import Run
@@ -13,7 +13,7 @@ from raysafl.sweep.check import check_run
 from raysafl.sweep.definition import Sweep
 
 
-@explained
+@checked_call
 def grid(
     base: Run,
     values: Mapping[str, Iterable[Any]],
