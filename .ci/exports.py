@@ -78,7 +78,7 @@ TOP = {
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Table"],
-    "report.load": ["load"],
+    "report.results": ["load"],
     "sweep.definition": ["Sweep"],
     "sweep.grid": ["grid"],
     "sweep.on_ray.trainable": ["trainable"],
@@ -125,7 +125,9 @@ def files() -> dict[Path, str]:
         init = ROOT / "raysafl" / namespace / "__init__.py"
         docstring = ast.get_docstring(ast.parse(init.read_text()), clean=False)
         names = listing(exported(namespace), "raysafl.")
-        out[init] = f'"""{docstring}"""\n\n{names}'
+        tells = "from raysafl.core.component import tell_missing_names"
+        end = "tell_missing_names(__name__)"
+        out[init] = f'"""{docstring}"""\n\n{tells}\n{names}{end}\n'
     out[ROOT / "raysafl" / "__init__.pyi"] = listing({"": list(MORE), **TOP}, ".")
     return {path: formatted(text, path) for path, text in out.items()}
 

@@ -28,4 +28,4 @@ def __getattr__(name: str) -> object:
             raise
         from raysafl.core.component import nearest_name
 
-        raise AttributeError(nearest_name(name, __all__)) from None
+        raise AttributeError(nearest_name(name)) from None

@@ -23,7 +23,7 @@ from .data import (
 from .kept.load import load_model
 from .models import CNN, MLP, Logistic
 from .participation import Absent, Snapshot, Uniform
-from .report.load import load
+from .report.results import load
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run

@@ -25,6 +25,7 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 
@@ -66,3 +67,4 @@ __all__ = [
     "TrainMean",
     "Update",
 ]
+tell_missing_names(__name__)

@@ -345,7 +345,7 @@ def export_command(
 ) -> None:
     """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
     from raysafl.report.analysis.choice import labels_in
-    from raysafl.report.load import load
+    from raysafl.report.results import load
 
     figures = load(path).figures
     # Labels may have commas.

@@ -5,7 +5,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-import raysafl
 from raysafl.algorithms import Compression
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component, public_names
@@ -94,7 +93,7 @@ def _describe(component: type[Component]) -> dict[str, Any]:
 
 def catalogue_table() -> Table:
     """Return the catalogue as a table for a terminal, with the names that Python has."""
-    known = public_names(raysafl.__all__)
+    known = public_names()
     out = Table("family", "name", "what it does")
     for family, components in catalogue().items():
         for name, entry in components.items():

@@ -11,8 +11,10 @@ A run's id is a hash of it.
 
 import hashlib
 import importlib
+import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +29,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
+from raysafl.core.calls import meant, refuse_unnamed
 from raysafl.core.fields import TELLS_FIELDS
 from raysafl.core.text import class_name, closest, in_brief, nearest
 
@@ -62,10 +65,32 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     abstract: ClassVar[bool] = False
     # Where a class of the user's keeps what it remembers, for a message; empty: nowhere.
     _memory: ClassVar[str] = ""
+    # What else makes a component of a family, for a message.
+    _made_by: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        typed = inspect.get_annotations(cls).keys() | vars(cls)["__class_vars__"]
+        for name, value in vars(cls).items():
+            is_own = name not in typed and name[0] != "_" and name != "model_config"
+            if is_own and isinstance(value, int | float | str | list | tuple | dict):
+                kind = type(value).__name__
+                raise ValueError(
+                    f"{class_name(cls)}: `{name} = {value!r}` has no type; write `{name}: "
+                    f"{kind} = {value!r}` for a setting, or `{name}: ClassVar[{kind}] = "
+                    f"{value!r}` for a constant"
+                )
+
+    def __new__(cls, /, *values: Any, **fields: Any) -> Self:
+        """Refuse to make one of a class that lacks a method."""
+        for method in sorted(cls.__abstractmethods__):
+            slip = closest(method, [name for name in vars(cls) if name[0] != "_"])
+            hint = f"rename its '{slip}'" if slip else "define it"
+            raise ValueError(f"{class_name(cls)} has no method '{method}': {hint}")
+        return super().__new__(cls)
 
     def __init__(self, /, *values: Any, **fields: Any) -> None:
-        if values:
-            raise ValueError(_fields_by_name(type(self), values))
+        refuse_unnamed(type(self), values)
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -108,13 +133,13 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     @classmethod
     def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(value, type) and issubclass(value, Component):
-            needed = any(f.is_required() for f in value.model_fields.values())
             raise ValueError(
-                f"{value.__name__} is a class; give one of its kind: "
-                f"{value.__name__}({'...' if needed else ''})"
+                f"{value.__name__} is a class; give one of its kind: {_making(value)}"
             )
-        if not isinstance(value, Mapping):
+        if isinstance(value, cls):
             return build(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(_no_instance(cls, value))
         fields = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
         }
@@ -126,7 +151,7 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
             return known[str(kind)].model_validate({"kind": kind, **fields})
         for name in fields.keys() - cls.model_fields.keys():
             raise ValueError(
-                f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"
+                f"unknown field '{name}': {meant(str(name), cls.model_fields)}"
             )
         return build(fields)
 
@@ -205,15 +230,21 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
         return flatten(self.model_dump(mode="json"))
 
 
-def _fields_by_name(kind: type[Component], values: Sequence[Any]) -> str:
-    """Say that fields are given by name, and how these ones would be."""
-    names = list(kind.model_fields)
-    given = [f"{n}={v!r}" for n, v in zip(names, values, strict=False)]
-    return (
-        f"{kind.__name__} takes its fields by name, and {len(values)} values were given "
-        f"without one; give {kind.__name__}({', '.join(given)}) (its fields are "
-        f"{', '.join(names) or 'none'})"
-    )
+def _making(kind: type[Component], is_alone: bool = False) -> str:
+    """Write how one of a class is made: `Absent(s=..., m=...)`."""
+    fields = kind.model_fields.items()
+    needed = [f"{name}=..." for name, field in fields if field.is_required()]
+    named = needed or [f"{name}=..." for name, _ in fields if is_alone]
+    return f"{kind.__name__}({', '.join(named)})"
+
+
+def _no_instance(family: type[Component], value: Any) -> str:
+    """Say that a value is none of a family, and which there are."""
+    kinds = family.kinds()
+    calls = {n: _making(kind, len(kinds) == 1) for n, kind in sorted(kinds.items())}
+    close = calls.get(closest(value, kinds)) if isinstance(value, str) else None
+    hint = f"did you mean {close}?" if close else f"give {', or '.join(calls.values())}"
+    return f"{in_brief(value)} is no {family.__name__}{family._made_by}; {hint}"
 
 
 def _why_no_json(whole: Component, error: Exception) -> str:
@@ -232,31 +263,32 @@ def _why_no_json(whole: Component, error: Exception) -> str:
     return why
 
 
-def public_names(top: Iterable[str]) -> dict[str, str]:
-    """Map each name of `import raysafl` to itself, as `SCAFFOLD` to `algorithms.SCAFFOLD`.
-
-    Args:
-        top: the names that stand in no namespace.
-    """
+def public_names() -> dict[str, str]:
+    """Map each name of `import raysafl` to itself, as `SCAFFOLD` to `algorithms.SCAFFOLD`."""
     spaced = {
         name: f"{space}.{name}".removeprefix("raysafl.")
         for space in BUILT_IN
         for name in importlib.import_module(space).__all__
     }
-    return spaced | {name: name for name in top}
+    return spaced | {n: n for n in importlib.import_module("raysafl").__all__}
 
 
-def nearest_name(name: str, top: Iterable[str]) -> str:
-    """Say what `import raysafl` has that an unknown name is nearest to.
-
-    Args:
-        name: the unknown name.
-        top: the names that stand in no namespace.
-    """
-    known = public_names(top)
+def nearest_name(name: str, space: str = "raysafl") -> str:
+    """Say what an unknown name of a namespace is nearest to, in `import raysafl as fl`."""
+    known = public_names()
     close = known.get(closest(name, known))
-    hint = f"did you mean '{close}'?" if close else "dir(raysafl) lists its names"
-    return f"raysafl has no '{name}': {hint}"
+    hint = f"did you mean 'fl.{close}'?" if close else f"dir({space}) lists its names"
+    return f"{space} has no '{name}': {hint}"
+
+
+def tell_missing_names(space: str) -> None:
+    """Let a namespace tell the nearest name to one that it does not have."""
+
+    def missing(name: str) -> Any:
+        # Python itself asks for names with underscores.
+        raise AttributeError(name if name[0] == "_" else nearest_name(name, space))
+
+    vars(sys.modules[space])["__getattr__"] = missing
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -286,6 +318,8 @@ def explain(error: ValidationError) -> str:
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         given = item.get("input")
-        plain = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
+        is_told = not message.startswith(repr(given))
+        is_told &= isinstance(given, str | int | float)
+        plain = f" (given: {given!r})" if is_told else ""
         lines.append(f"{where + ': ' if where else ''}{message}{plain}")
     return "\n".join(lines)

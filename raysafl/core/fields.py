@@ -50,6 +50,11 @@ class TellsFields(METACLASS):  # type: ignore[misc]
         """Set the text alone: so a class arrives that was sent to another process."""
         vars(type)["__doc__"].__set__(cls, text)
 
+    def __dir__(cls) -> list[str]:
+        """Leave out what pydantic brings, for `help` and completion."""
+        names = (name for name in super().__dir__() if not name.startswith("__"))
+        return [name for name in names if name not in vars(BaseModel)]
+
     @property
     def __signature__(cls) -> inspect.Signature:
         empty = inspect.Parameter.empty

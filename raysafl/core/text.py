@@ -19,6 +19,7 @@ SYNONYMS = {
     **dict.fromkeys(("iterations", "communication_rounds"), "rounds"),
     **dict.fromkeys(("seeds", "num_seeds", "repeats"), "replicates"),
     **dict.fromkeys(("policy", "client_sampling"), "participation"),
+    "replicates": "seeds",
     "minibatch": "batch_size",
     "passes": "epochs",
     "l2": "weight_decay",
@@ -53,12 +54,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"{hint}(known: {', '.join(names)})"
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
     """Return the known name that is most similar or means the same; empty if none is."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=least)
     return by_lower_case[close[0]] if close else ""
 
 

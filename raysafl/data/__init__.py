@@ -1,5 +1,6 @@
 """Datasets, partitions over clients, and the server's own data."""
 
+from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Column, Dataset, Samples
 from raysafl.data.augmented import Augmented
 from raysafl.data.dirichlet import Dirichlet, FedLabDirichlet
@@ -87,3 +88,4 @@ __all__ = [
     "from_parquet",
     "from_torch",
 ]
+tell_missing_names(__name__)

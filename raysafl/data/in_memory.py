@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from raysafl.core.problem import Dataset, Samples
-from raysafl.data.sources import Source
+from raysafl.data.sources import MAKERS, Source
 
 _here: WeakValueDictionary[str, Dataset] = WeakValueDictionary()
-MAKERS = "fl.from_arrays, fl.from_pandas, fl.from_csv, fl.from_parquet or fl.from_torch"
 
 
 class InMemory(Source):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.client_indices import Ints
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
@@ -37,6 +38,7 @@ class Roles(NamedTuple):
     split: str | None
 
 
+@checked_call
 def from_pandas(
     df: "pd.DataFrame",
     *,
@@ -133,8 +135,13 @@ def from_pandas(
     )
 
 
+@checked_call
 def from_csv(
-    file: str | Path, *, test: str | Path | None = None, **options: Any
+    file: str | Path,
+    *,
+    label: str | Sequence[str],
+    test: str | Path | None = None,
+    **options: Any,
 ) -> InMemory:
     """Make a dataset of a CSV file, which pandas reads.
 
@@ -144,8 +151,9 @@ def from_csv(
     Args:
         file: the file; a relative path is looked up in the current folder, and then in
             the folder RAYSAFL_DATA.
+        label: see `from_pandas`.
         test: in place of `split` and `test_share`, a file with the test samples.
-        options: `label` and all other arguments of `from_pandas`; and arguments of
+        options: all other arguments of `from_pandas`; and arguments of
             `pandas.read_csv`, such as `sep=";"`.
 
     Raises:
@@ -155,12 +163,13 @@ def from_csv(
     columns = {name: options.pop(name) for name in list(options) if name in known}
     df = _read_csv(file, options)
     other = None if test is None else _read_csv(test, options)
-    return from_pandas(df, test=other, **columns)
+    return from_pandas(df, label=label, test=other, **columns)
 
 
 def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     import pandas as pd
 
+    refuse_unknown(from_csv, options, from_pandas, pd.read_csv)
     path = find_path(file)
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
@@ -363,6 +372,6 @@ def _no_number(column: "pd.Series[Any]", role: str) -> str:
         return f"the label column '{name}' holds {kind} ({column.dtype}) and no numbers"
     return (
         f"the feature column '{name}' holds {kind} values ({column.dtype}), and a model "
-        f"needs numbers: {advice}; or leave it out by features=[...], or, if it says "
-        f"whose sample it is, give client='{name}'"
+        f"needs numbers: if it says whose sample it is, give client='{name}'; otherwise "
+        f"{advice}, or leave it out by features=[...]"
     )

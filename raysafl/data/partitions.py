@@ -355,9 +355,9 @@ class ByColumn(Partition):
         if self.column not in samples.columns:
             if not samples.columns:
                 raise ValueError(
-                    f"the dataset has no columns, so no '{self.column}'; name it by "
-                    f"client='{self.column}' where you make the dataset (fl.from_pandas "
-                    "and its like), or use another partition"
+                    f"the dataset has no client column, so no '{self.column}'; make it with "
+                    f"client='{self.column}' (of arrays, clients={{'{self.column}': ...}}), or "
+                    "take another partition"
                 )
             raise ValueError(
                 f"the dataset has no client column '{self.column}': "
@@ -403,7 +403,7 @@ def _one_client_per_user(users: Ints, clients: int, what: str) -> ClientIndices:
     if clients > len(known):
         raise ValueError(
             f"{clients} clients, but the dataset has {len(known)} {what} with training "
-            f"samples; set clients={len(known)} or fewer"
+            f"samples; set clients={len(known)} in Federation(...)"
         )
     # A stable sort takes the user with the lower number if two have equally many.
     largest = np.argsort(-counts, kind="stable")[:clients]

@@ -22,6 +22,7 @@ from raysafl.core.problem import Dataset, Samples
 from raysafl.core.randomness import Key
 
 DIGITS = Path(__file__).with_name("digits.npz")
+MAKERS = "fl.from_arrays, fl.from_pandas, fl.from_csv, fl.from_parquet or fl.from_torch"
 # How many images `_mean_and_std` converts to float64 at a time.
 BLOCK = 1000
 
@@ -47,6 +48,7 @@ class Source(Component):
     """
 
     abstract: ClassVar[bool] = True
+    _made_by: ClassVar[str] = f", which {MAKERS} makes of your own data"
 
     @abstractmethod
     def load(self) -> Dataset:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from raysafl.core.problem import Features
+from raysafl.core.text import in_brief
 from raysafl.data.own_columns import as_float32, refuse_not_finite
 from raysafl.data.own_tables import check_columns, columns_as_float32
 from raysafl.kept.content import KeptModels
@@ -52,7 +53,7 @@ class LoadedModel(nn.Module):
         import pandas as pd
 
         is_table = isinstance(data, pd.DataFrame)
-        x = self._columns(data) if is_table else self._array(np.asarray(data))
+        x = self._columns(data) if is_table else self._array(data)
         if self.about.input_type == "int64":
             return torch.from_numpy(x)
         x_B = torch.from_numpy(self.features.standardised(x)).float()
@@ -93,14 +94,19 @@ class LoadedModel(nn.Module):
         check_columns(table, names, "")
         return columns_as_float32(table, names, "", "feature")
 
-    def _array(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _array(self, data: Any) -> NDArray[Any]:
         """Return an array in the type of the dataset, if it can be a part of that."""
+        array = np.asarray(data)
         shape = self.about.input_shape
         kind = np.dtype(self.about.input_type)
         if array.dtype.kind not in "fiub" or not array.ndim or array.shape[1:] != shape:
+            given = f"{array.dtype} {list(array.shape)}"
+            given = given if array.dtype.kind in "fiub" else in_brief(data)
+            names = in_brief(list(self.features.names))
+            table = f"; give a DataFrame of {names}, such as pd.DataFrame([row])"
             raise ValueError(
                 f"the model takes numbers [B, {', '.join(map(str, shape))}] for B samples, "
-                f"not {array.dtype} {list(array.shape)}"
+                f"not {given}{table if self.features.names else ''}"
             )
         if kind.kind == "f":
             numbers = as_float32(array)

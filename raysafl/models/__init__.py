@@ -17,6 +17,7 @@ Example:
     '{"kind":"TwoLayers","precision":"float32","units":8}'
 """
 
+from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Model
 from raysafl.models.basic import CNN, MLP, Logistic
 from raysafl.models.dropout import Dropout
@@ -42,3 +43,4 @@ __all__ = [
     "Logistic",
     "Model",
 ]
+tell_missing_names(__name__)

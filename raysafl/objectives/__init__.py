@@ -1,5 +1,6 @@
 """What a model can be trained for: classes, numbers, or the next token of a text."""
 
+from raysafl.core.component import tell_missing_names
 from raysafl.core.objective import ClientStatistic, Metric, Objective, mean_of
 from raysafl.objectives.classification import (
     PLAIN,
@@ -22,3 +23,4 @@ __all__ = [
     "is_plain",
     "mean_of",
 ]
+tell_missing_names(__name__)

@@ -5,6 +5,7 @@ also depends on a training accuracy.) So with the same seed, every algorithm see
 same cohorts.
 """
 
+from raysafl.core.component import tell_missing_names
 from raysafl.core.participation import Cohort, Participation, Sampling
 from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates
 from raysafl.participation.distributions import (
@@ -39,3 +40,4 @@ __all__ = [
     "Uniform",
     "Weibull",
 ]
+tell_missing_names(__name__)

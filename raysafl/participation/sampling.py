@@ -32,7 +32,10 @@ def check_m(m: int | None, num_clients: int) -> None:
         ValueError: m is larger than the number of clients.
     """
     if m is not None and m > num_clients:
-        raise ValueError(f"m = {m} clients a round, but there are N = {num_clients}")
+        raise ValueError(
+            f"m = {m} clients a round, but there are N = {num_clients}; lower m, or give "
+            "Federation(clients=...) more"
+        )
 
 
 def ascending(ids: Ints) -> list[int]:

@@ -64,7 +64,8 @@ class Absent(Participation):
     Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which
     clients stay away. By default it is those with the last s ids; this loses no
     generality where the partition gives classes to ids at random, which all built-in
-    ones but `ByUser` do.
+    ones but `ByUser` and `ByColumn` do. Under `ByColumn` they are the clients whose names
+    are last in alphabetical order; `clients` names others.
     """
 
     s: int = Field(ge=0, description="Number of clients that never come.")
@@ -84,7 +85,7 @@ class Absent(Participation):
         if self.m > num_clients - self.s:
             raise ValueError(
                 f"m = {self.m} clients a round cannot come from N - s = {num_clients} - {self.s} "
-                f"= {num_clients - self.s}; lower m or s"
+                f"= {num_clients - self.s}; lower m or s, or give Federation(clients=...) more"
             )
         if self.clients is not None:
             unknown = [i for i in self.clients if not 0 <= i < num_clients]

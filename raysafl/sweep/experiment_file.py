@@ -7,7 +7,6 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-import raysafl
 from raysafl.core.component import nearest_name
 from raysafl.core.text import nearest
 from raysafl.sweep.definition import Sweep
@@ -105,9 +104,9 @@ def _say(error: BaseException) -> str:
             "defines SWEEP; remove the exit, or put it below "
             "`if __name__ == '__main__':`"
         )
-    missing = re.match(r"cannot import name '(\w+)' from 'raysafl'", str(error))
+    missing = re.match(r"cannot import name '(\w+)' from '(raysafl[.\w]*)'", str(error))
     if missing:
-        return nearest_name(missing[1], raysafl.__all__)
+        return nearest_name(missing[1], missing[2])
     return (
         f"{type(error).__name__}: {error}"
         if not isinstance(error, ValueError)

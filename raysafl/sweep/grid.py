@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.component import Component
 from raysafl.core.text import closest
 from raysafl.simulation.run import Run
@@ -12,6 +13,7 @@ from raysafl.sweep.check import check_run
 from raysafl.sweep.definition import Sweep
 
 
+@checked_call
 def grid(
     base: Run,
     values: Mapping[str, Iterable[Any]],
@@ -47,6 +49,7 @@ def grid(
         ValueError: a field is not there or in several components, or has no list of
             different values; or a value is out of range.
     """
+    refuse_unknown(grid, others, Sweep)
     check_run(base, "base")
     if seeds is not None:
         base = base.replace(replicates=seeds)

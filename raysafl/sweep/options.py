@@ -50,6 +50,13 @@ class Options:
     callbacks: "Sequence[tune.Callback]" = ()
     stop: Any = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.sweep, Sweep):
+            raise ValueError(
+                f"a Runner takes a Sweep, not a {type(self.sweep).__name__}: one of "
+                "fl.grid(run, {'rounds': [50, 100]}), or fl.Sweep('name', runs=[run])"
+            )
+
     @property
     def store(self) -> Store:
         """The folder of the results."""

@@ -72,15 +72,9 @@ class Outcome:
             ValueError: of no run have all replicates finished.
         """
         # Imported here, because pandas takes some tenths of a second to import.
-        from raysafl.report.analysis.winner import winner_of
+        from raysafl.report.analysis.winner import best_of
 
-        found = winner_of(self.runs, self.manifest)
-        if found is None:
-            raise ValueError(
-                f"no run of sweep '{self.manifest.name}' has finished with all its replicates, "
-                "so that there is no best one; its attribute `bad` says why runs ended"
-            )
-        return found
+        return best_of(self.runs, self.manifest)
 
     def __repr__(self) -> str:
         statuses = self.runs.drop_duplicates("run_id")["status"].value_counts()

@@ -1,5 +1,6 @@
 """Runs a sweep: checks what is asked for, and carries it out."""
 
+from raysafl.core.calls import checked_call
 from raysafl.core.needs import need
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
@@ -10,6 +11,7 @@ from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
 
 
+@checked_call
 class Runner(Options):
     """Carries out a sweep and writes the results to a folder.
 

@@ -1,6 +1,7 @@
 """Local training of many clients at once, its engines, and evaluation."""
 
 from raysafl.core.algorithm import ContinuedTraining, LocalTraining
+from raysafl.core.component import tell_missing_names
 from raysafl.core.rates import (
     CosineRate,
     ListedRate,
@@ -18,3 +19,4 @@ __all__ = [
     "StepRate",
     "WarmUpRate",
 ]
+tell_missing_names(__name__)

@@ -128,6 +128,15 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
         (["run", "mine.py", "--gpus", "2"], "give --actors 2 --gpus 1"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
+        (
+            ["run", "inside.py"],
+            "inside.py:2 does not import: raysafl.algorithms has no 'Scaffold': did you mean "
+            "'fl.algorithms.SCAFFOLD'",
+        ),
+        (
+            ["run", "bare.py"],
+            "bare.py:2 does not import: Mine (bare.py:2): `lr = 1.0` has no type; write `lr: float",
+        ),
         (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
         (
             ["run", "q.py"],
@@ -143,6 +152,9 @@ def test_a_mistake_gives_exit_code_2_and_one_message_without_a_traceback(
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
     Path("broken.py").write_text("\nfrom raysafl import Safary\n")
+    Path("inside.py").write_text("\nfrom raysafl.algorithms import Scaffold\n")
+    bare = "import raysafl as fl\nclass Mine(fl.Algorithm):\n    lr = 1.0\n"
+    Path("bare.py").write_text(bare)
     Path("empty.py").write_text("x = 1\n")
     Path("q.py").write_text(EXPERIMENT.replace("client_prob=0.5", "client_prob=1.5"))
     code, said = call(monkeypatch, *arguments)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import raysafl as fl
+import raysafl.algorithms
 from raysafl import SAFARI, Absent, FedAvg, Federation, LocalTraining, Run, Uniform
 from raysafl.core.fields import describe_fields, type_name
 from raysafl.training import StepRate
@@ -21,14 +22,20 @@ def told(make: Any, *args: Any, **fields: Any) -> str:
 
 def test_values_without_names_are_told_with_the_names_that_they_would_have() -> None:
     text = told(Absent, 4, 5)
-    assert "2 values were given without one; give Absent(s=4, m=5) (its" in text
-    assert "give Uniform(m=1) (its fields are m)" in told(Uniform, 1, 2, 3)
+    assert text == (
+        "Absent takes 0 values without a name, and 2 are given; give others by name, such "
+        "as s=4, m=5"
+    )
+    assert told(fl.participation.Full, 1).endswith("and 1 are given")
+    assert told(Uniform, 1, 2, 3).endswith(
+        "and 3 are given; give others by name, such as m=1"
+    )
 
 
 def test_a_misspelt_name_of_the_module_leads_to_the_nearest() -> None:
-    with pytest.raises(AttributeError, match="did you mean 'FedAvg'"):
+    with pytest.raises(AttributeError, match=r"did you mean 'fl\.FedAvg'"):
         getattr(fl, "FedAvgg")  # noqa: B009
-    with pytest.raises(AttributeError, match=r"did you mean 'algorithms\.SCAFFOLD'"):
+    with pytest.raises(AttributeError, match=r"mean 'fl\.algorithms\.SCAFFOLD'"):
         getattr(fl, "Scafold")  # noqa: B009
     with pytest.raises(AttributeError, match=r"dir\(raysafl\) lists its names"):
         getattr(fl, "zzzzzzzz")  # noqa: B009
@@ -36,8 +43,30 @@ def test_a_misspelt_name_of_the_module_leads_to_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("space", "name", "said"),
+    [
+        ("algorithms", "Scaffold", "did you mean 'fl.algorithms.SCAFFOLD'?"),
+        ("algorithms", "Absent", "did you mean 'fl.Absent'?"),
+        ("data", "MNIST", "did you mean 'fl.data.Mnist'?"),
+        ("models", "cnn", "did you mean 'fl.CNN'?"),
+        ("objectives", "Regresion", "did you mean 'fl.objectives.Regression'?"),
+        ("participation", "Markoff", "did you mean 'fl.participation.Markov'?"),
+        ("training", "CosinRate", "did you mean 'fl.training.CosineRate'?"),
+        ("training", "zzzzzzzz", "dir(raysafl.training) lists its names"),
+    ],
+)
+def test_a_misspelt_name_of_a_namespace_leads_to_the_nearest_of_all(
+    space: str, name: str, said: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(getattr(fl, space), name)
+    assert str(caught.value) == f"raysafl.{space} has no '{name}': {said}"
+    assert not hasattr(getattr(fl, space), "__wrapped__")
+
+
+@pytest.mark.parametrize(
     ("kind", "said"),
-    [(FedAvg, "FedAvg()"), (SAFARI, "SAFARI()"), (Absent, "Absent(...)")],
+    [(FedAvg, "FedAvg()"), (SAFARI, "SAFARI()"), (Absent, "Absent(s=..., m=...)")],
 )
 def test_a_class_in_place_of_an_instance_is_told_how_to_make_one(
     kind: type, said: str, tiny: Run
@@ -67,6 +96,94 @@ def test_a_common_name_of_a_field_leads_to_ours(
     assert (f"did you mean '{meant}'?" in text) == bool(meant)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "home"),
+    [
+        (Run, "lr", "LocalTraining"),
+        (Run, "batch_size", "LocalTraining"),
+        (Run, "epochs", "LocalTraining"),
+        (Run, "s", "Absent"),
+        (Run, "m", "Absent(m=...) or Uniform"),
+        (Run, "client_prob", "SAFARI"),
+        (Run, "n0", "IidServer"),
+        (Run, "validation", "Federation"),
+        (Run, "clients", "Federation"),
+        (Run, "partition", "Federation"),
+        (Run, "executor", "Runner"),
+        (LocalTraining, "rounds", "Run"),
+        (FedAvg, "client_prob", "SAFARI"),
+        (fl.grid, "keep", "Run"),
+        (fl.grid, "executor", "Runner"),
+        (fl.Runner, "seeds", "grid"),
+        (fl.Runner, "gpus", "Hardware"),
+        (fl.Sweep, "executor", "Runner"),
+    ],
+)
+def test_an_argument_that_belongs_elsewhere_is_led_there(
+    kind: Any, name: str, home: str, tiny: Run
+) -> None:
+    given = (tiny, {"rounds": [1]}) if kind is fl.grid else ()
+    text = told(kind, *given, **{name: 1})
+    place = f"it belongs in {home}({name}=...)"
+    assert text.startswith(f"{kind.__name__}") and text.endswith(f"'{name}': {place}")
+
+
+def test_arguments_that_are_misspelt_missing_or_without_a_name_are_told(
+    tiny: Run,
+) -> None:
+    axes = {"rounds": [1]}
+    assert told(fl.grid, tiny, axes, replicates=5) == (
+        "grid takes no 'replicates': did you mean 'seeds'?"
+    )
+    assert told(fl.grid, tiny, {}, 5) == (
+        "grid takes 2 values without a name, and 3 are given; give others by name, such "
+        "as seeds=5"
+    )
+    assert told(fl.grid, tiny) == "grid: missing a required argument: 'values'"
+    assert told(fl.Runner) == "Runner: missing a required argument: 'sweep'"
+    assert told(fl.Sweep, "x", titel=1).startswith(
+        "Sweep takes no 'titel': did you mean 'title'?"
+    )
+    assert fl.grid(tiny, axes, title="Mine").title == "Mine"
+
+
+def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: Run) -> None:
+    text = told(fl.Runner, tiny)
+    assert text == (
+        "a Runner takes a Sweep, not a Run: one of fl.grid(run, {'rounds': [50, 100]}), or "
+        "fl.Sweep('name', runs=[run])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("data.server", 100, "server: 100 is no ServerData; give FromClients(c=..., "),
+        ("data.server", 100, ", or IidServer(n0=...), or "),
+        ("data.server", fl.Iid(), "server: Iid() is no ServerData; give FromClients("),
+        ("data.validation", 0.1, "0.1 is no Validation; give Validation(server=..., "),
+        ("algorithm", "FedAvg", "'FedAvg' is no Algorithm; did you mean FedAvg()?"),
+        ("algorithm", "scaffold", "no Algorithm; did you mean SCAFFOLD()?"),
+        ("model", "cnn", "model: 'cnn' is no Model; did you mean CNN()?"),
+        ("local", None, "None is no LocalTraining; give ContinuedTraining(lr=..., "),
+        ("participation", "absent", "did you mean Absent(s=..., m=...)?"),
+        ("patience", 3, "patience: 3 is no Patience; give Patience(metric=..., "),
+        ("data.dataset", "x.csv", "'x.csv' is no Source, which fl.from_arrays, "),
+        (
+            "data.dataset",
+            "x.csv",
+            "fl.from_csv, fl.from_parquet or fl.from_torch makes ",
+        ),
+        ("data.dataset", "x.csv", "of your own data; give Augmented(dataset=...), or "),
+    ],
+)
+def test_what_is_no_component_is_told_with_those_that_there_are(
+    field: str, value: Any, said: str, tiny: Run
+) -> None:
+    text = told(tiny.replace, {field: value})
+    assert said in text and "\n" not in text and "given:" not in text
+
+
 def test_a_space_is_led_to_the_field_as_well(tiny: Run) -> None:
     space = {"local.learning_rate": {"grid_search": [0.1]}}
     assert "did you mean 'lr'?" in told(fl.Sweep, "x", space=space, base=tiny)
@@ -93,6 +210,34 @@ class Counts(fl.Participation):
 
     def pick(self, state: Any, num_clients: int, key: Any, accuracy: Any) -> Any:
         self.v = 1
+
+
+def test_an_attribute_without_a_type_is_told_how_it_would_have_one() -> None:
+    def define() -> None:
+        class Mine(fl.Algorithm):
+            remembers_clients = True
+            lr = 1.0
+
+    line = inspect.getsourcelines(define)[1] + 1
+    assert told(define) == (
+        f"Mine (test_told.py:{line}): `lr = 1.0` has no type; write `lr: float = 1.0` for a "
+        "setting, or `lr: ClassVar[float] = 1.0` for a constant"
+    )
+
+
+def test_a_class_without_its_method_is_told_which_to_rename() -> None:
+    class Mine(fl.Algorithm):
+        def rounds(self, state: Any, ids: Any, key: Any) -> Any:
+            return state
+
+    class Never(fl.Participation):
+        """Has nothing."""
+
+    line = inspect.getsourcelines(Mine)[1]
+    assert told(Mine) == (
+        f"Mine (test_told.py:{line}) has no method 'round': rename its 'rounds'"
+    )
+    assert told(Never).endswith("has no method 'pick': define it")
 
 
 def test_a_function_as_a_field_names_the_class_its_line_and_the_field(
@@ -138,6 +283,14 @@ def test_help_shows_each_field_with_its_type_default_and_description(
         assert (
             field["default"] == "(required)" or f"default {field['default']}" in plain
         )
+
+
+def test_help_and_completion_leave_out_what_pydantic_brings() -> None:
+    shown = pydoc.plain(pydoc.render_doc(Absent))
+    assert "model_" not in shown and "pydantic_" not in shown
+    assert len(shown.splitlines()) < 150
+    for name in ("pick", "check", "sampling", "replace", "to_json", "from_json"):
+        assert f" {name}(" in shown and name in dir(Absent)
 
 
 def test_a_class_without_a_docstring_shows_its_parents_and_its_own_fields() -> None:

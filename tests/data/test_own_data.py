@@ -321,6 +321,25 @@ def test_too_few_or_too_many_clients_are_told_the_right_number() -> None:
         assert f"{clients}" in text and "set clients=2" in text and "'town'" in text
 
 
+def test_a_partition_by_a_column_that_nobody_named_leads_to_where_it_is_named() -> None:
+    bare = fl.from_arrays([[1.0], [2.0]], [0, 1], test=([[1.0]], [0]))
+    data = fl.Federation(dataset=bare, clients=2, partition=fl.ByColumn(column="town"))
+    assert refused(data.split, data.load(), 0) == (
+        "the dataset has no client column, so no 'town'; make it with client='town' (of "
+        "arrays, clients={'town': ...}), or take another partition"
+    )
+    # A table whose column of clients was taken for a feature.
+    text = refused(fl.from_pandas, TABLE, label="ill", test_share=0.5)
+    assert (
+        "if it says whose sample it is, give client='town'; otherwise encode it" in text
+    )
+    # The number of clients is 10 where it is left out.
+    fields = RUN | {"data": federation(10), "participation": fl.Uniform(m=12)}
+    assert "there are N = 10; lower m, or give Federation(clients=...) more" in refused(
+        fl.Run, **fields
+    )
+
+
 def test_the_largest_values_become_clients_on_request() -> None:
     data = federation(1, largest=True)
     dataset = data.load()
@@ -499,8 +518,16 @@ def test_a_missing_csv_file_gets_the_nearest_name(tmp_path: Path) -> None:
 
 def test_an_option_of_a_csv_file_that_nobody_knows_is_named(tmp_path: Path) -> None:
     TABLE.to_csv(tmp_path / "patients.csv")
-    text = refused(fl.from_csv, tmp_path / "patients.csv", label="ill", clint="town")
-    assert "patients.csv cannot be read as CSV" in text and "'clint'" in text
+    file = tmp_path / "patients.csv"
+    for slip, meant in (("clint", "client"), ("standardize", "standardise")):
+        text = refused(fl.from_csv, file, label="ill", **{slip: 1})
+        assert text == f"from_csv takes no '{slip}': did you mean '{meant}'?"
+    # One of `pandas.read_csv`.
+    assert "'delimiter'" in refused(fl.from_csv, file, label="ill", delimeter=",")
+    text = refused(fl.from_csv, file, target="ill")
+    assert text == "from_csv: missing a required argument: 'label'"
+    assert refused(fl.from_csv, file, "ill").endswith("such as label='ill'")
+    assert "'standardise'" in refused(fl.from_arrays, [[1.0]], [0], standardize=True)
 
 
 # --- they train

@@ -180,7 +180,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         (
             "from raysafl import FedAvgg",
             12,
-            "raysafl has no 'FedAvgg': did you mean 'FedAvg'?",
+            "raysafl has no 'FedAvgg': did you mean 'fl.FedAvg'?",
         ),
         (
             "import no_such_module_h4",

@@ -43,6 +43,18 @@ class Winner:
         return not self.metric.startswith(("test_", "clients_"))
 
 
+def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
+    """Return the best run of a sweep, and raise a ValueError if `winner_of` finds none."""
+    found = winner_of(runs, manifest)
+    if found is None:
+        raise ValueError(
+            f"no run of sweep '{manifest.name}' has finished with all its replicates, "
+            "so that there is no best one; the columns `status` and `reason` of `runs` say "
+            "why runs ended"
+        )
+    return found
+
+
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     """Return the best run of a sweep; None if no run has finished.
 

@@ -15,6 +15,7 @@ from raysafl.storage.store import Store, sweeps_in
 if TYPE_CHECKING:
     import pandas as pd
 
+    from raysafl.report.analysis.winner import Winner
     from raysafl.report.export import Figures
 
 
@@ -65,6 +66,14 @@ class SweepResults:
         known = self.store.manifest().labels()
         rows = of_runs(checked.rows, known)
         return replace(checked, rows=rows, clients=of_runs(checked.clients, known))
+
+    @property
+    def best(self) -> "Winner":
+        """The best run of those that have ended, as `Outcome.best` says it."""
+        # Imported here, because it imports pandas.
+        from raysafl.report.analysis.winner import best_of
+
+        return best_of(self.runs, self.store.manifest())
 
     @cached_property
     def runs(self) -> "pd.DataFrame":

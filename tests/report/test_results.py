@@ -10,6 +10,7 @@ from raysafl import PerClient, Run, Snapshot, Sweep, Uniform, load
 from raysafl.participation import Bernoulli
 from raysafl.quickstart import BASE
 from raysafl.storage.store import Store
+from raysafl.sweep.outcome import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,14 @@ def test_the_tables_are_those_of_the_folder(store: Store) -> None:
     assert len(found.runs) == 3
     assert found.rounds.equals(store.rounds())
     assert len(found.clients) and found.clients.equals(store.clients())
+
+
+def test_the_best_run_is_that_of_the_outcome(store: Store) -> None:
+    ended = Outcome(store, store.manifest(), store.runs(), 0, 0, None, 0.0)
+    best = load(store.path).best
+    assert best == ended.best and best.candidates == 2
+    runs = store.runs().groupby("run_id")["final"].mean()
+    assert best.run_id == runs.idxmax()
 
 
 def test_participation_has_each_client_that_came_in_each_round(
