@@ -150,34 +150,26 @@ def documented(path: str, heading: str, value: Any) -> str:
 
 def reference() -> None:
     """Write a page for each namespace of the package, and one for the names of a first sweep."""
-    elsewhere = set()
+    elsewhere = {}
     for namespace in NAMESPACES:
         module = getattr(fl, namespace)
-        elsewhere |= set(module.__all__)
         about = inspect.getdoc(module) or ""
-        parts = [
-            documented(
-                f"raysafl.{namespace}.{name}",
-                f"fl.{namespace}.{name}",
-                getattr(module, name),
-            )
-            for name in sorted(module.__all__)
-        ]
-        text = "\n".join([f"# fl.{namespace}\n\n{about}\n", *parts])
-        write_page(f"reference/{namespace}.md", text)
-    names = set(fl.__all__) - elsewhere - set(NAMESPACES) - {"__version__"}
-    parts = [
-        documented(
-            f"{getattr(fl, name).__module__}.{name}", f"fl.{name}", getattr(fl, name)
-        )
-        for name in sorted(names)
-    ]
-    shared = ", ".join(f"`{name}`" for name in sorted(set(fl.__all__) & elsewhere))
-    first = (
+        text = [f"# fl.{namespace}\n\n{about}\n"]
+        for name in sorted(module.__all__):
+            path = f"raysafl.{namespace}.{name}"
+            elsewhere[name] = f"[`{name}`][{path}]"
+            value = getattr(module, name)
+            text.append(documented(path, f"fl.{namespace}.{name}", value))
+        write_page(f"reference/{namespace}.md", "\n".join(text))
+    shared = ", ".join(elsewhere[name] for name in fl.__all__ if name in elsewhere)
+    text = [
         "# fl: runs and sweeps\n\n`import raysafl as fl` gives these names. Also in `fl`, and "
         f"documented on the pages of their families, are {shared}.\n"
-    )
-    write_page("reference/fl.md", "\n".join([first, *parts]))
+    ]
+    for name in sorted({*fl.__all__} - {*elsewhere, *NAMESPACES, "__version__"}):
+        value = getattr(fl, name)
+        text.append(documented(f"{value.__module__}.{name}", f"fl.{name}", value))
+    write_page("reference/fl.md", "\n".join(text))
 
 
 def command_line() -> None:
