@@ -40,6 +40,8 @@ NAMESPACES = [
     "objectives",
     "training",
 ]
+# Files that pages show, or offer as they are.
+FILES = (".png", ".ipynb")
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 # A page that is opened from disk may not start a worker from a file, but from a blob.
@@ -70,7 +72,7 @@ def place(path: Path) -> Path:
         return path.relative_to(DOCS)
     place = Path("repository") / path.relative_to(ROOT)
     # Text that is no Markdown is shown on a page of its own.
-    return place if path.suffix in (".md", ".png") else Path(f"{place}.md")
+    return place if path.suffix in (".md", *FILES) else Path(f"{place}.md")
 
 
 def relinked(path: Path, found: set[Path]) -> str:
@@ -101,19 +103,19 @@ def write_page(name: str | Path, text: str) -> None:
 def collect() -> None:
     """Put the pages of docs/ together with all that they link to, and so on."""
     done: set[Path] = set()
-    found = {path for path in DOCS.rglob("*") if path.suffix in (".md", ".png")}
+    found = {path for path in DOCS.rglob("*") if path.suffix in (".md", *FILES)}
     # The navigation names further ones.
     found |= {
         ROOT / name.removeprefix("repository/")
         for _, name in entries()
-        if "repo" in name
+        if name.startswith("repository/")
     }
     while new := found - done:
         for path in sorted(new):
             done.add(path)
             if path.suffix == ".md":
                 write_page(place(path), relinked(path, found))
-            elif path.suffix == ".png":
+            elif path.suffix in FILES:
                 (PAGES / place(path)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, PAGES / place(path))
             else:
