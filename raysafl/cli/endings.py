@@ -9,7 +9,7 @@ from raysafl.cli import signals
 from raysafl.core.users_code import is_users_file
 from raysafl.storage.paths import StorageError, SweepBusyError
 
-# The exit codes of every command; README.md has the table.
+# The exit codes of every command; docs/errors_and_limits.md has the table.
 DONE = 0
 NOT_ALL_WELL = 1
 MISTAKE = 2

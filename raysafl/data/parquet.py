@@ -269,13 +269,13 @@ def from_parquet(
         image: the column of the images; by default the only one that holds images.
         label: the column of the target; by default the one with the name "label", or
             else the only one that the metadata call a class.
-        features, client: see `from_pandas`; images have no features.
         test: the split that is the test set; "validation" if you mean that one.
         test_share: in place of a test split, the fraction of the training samples that
             is kept for testing.
         standardise: see `ImageSource`; of a table, True standardises each feature.
-        options: `target`, `seed` and `name`, see `from_pandas`; of images also `low`
-            and `high`, what the pixel values 0 and 255 become.
+        options: `client`, `target`, `seed` and `name`, and of a table `features`, see
+            `from_pandas`; of images also `low` and `high`, what the pixel values 0 and
+            255 become.
 
     Returns:
         A source for `Federation(dataset=...)`.

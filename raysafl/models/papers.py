@@ -1,7 +1,7 @@
 """The networks of the FSL and FAST papers, layer by layer where they are printed."""
 
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ class _FslNet(Model):
     biases zero); `start="torch"` is torch's.
     """
 
-    abstract = True
+    abstract: ClassVar[bool] = True
     start: Literal["keras", "torch"] = Field(
         default="keras",
         description="How parameters start: weights uniform by Glorot and biases "

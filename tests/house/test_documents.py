@@ -1,9 +1,16 @@
-"""Documents name files, tests and papers that exist."""
+"""Documents name files, tests and papers that exist, and a test runs what they show."""
 
 import re
+import shlex
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from typer import Context
+from typer.main import get_command
+
+import raysafl as fl
+from raysafl.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -17,6 +24,42 @@ DOCUMENTS = sorted(
     )
     for path in ROOT.glob(pattern)
 )
+# A block of code, after the comment that says why no test runs it, if there is one.
+BLOCK = re.compile(
+    r"(<!-- not run: [^>]+ -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
+# Who runs the blocks of a page: a test that reads the page, or CI. Python on other pages is
+# run here, block by block in the order of the page; commands are given to the parser of the
+# command line.
+RUN_BY = {
+    ("CONTRIBUTING.md", "bash"): ".ci/run",
+    ("README.md", "bash"): "tests/house/test_readme.py",
+    ("docs/fair_baselines.md", "python"): "tests/house/test_fair_baselines.py",
+    ("docs/howto-tools.md", "python"): "tests/house/test_howto.py",
+    ("docs/howto-tools.md", "yaml"): "tests/house/test_howto.py",
+    ("docs/kept_models.md", "python"): "tests/kept/test_predict.py",
+    ("docs/objectives.md", "python"): "tests/helpers/own_objective.py",
+    ("docs/one_page.md", "python"): "tests/house/test_one_page.py",
+    ("docs/own_data.md", "python"): "tests/data/test_own_data.py",
+    ("docs/results.md", "python"): "tests/report/test_query.py",
+    ("docs/results.md", "sql"): "tests/report/test_query.py",
+    ("docs/tutorials.md", "python"): "tests/house/test_tutorials.py",
+    ("docs/who_is_served.md", "python"): "tests/simulation/test_per_client.py",
+}
+SHOWN = {
+    name: blocks
+    for path in DOCUMENTS
+    if (name := path.relative_to(ROOT).as_posix()) != "benchmarks/README.md"
+    and (blocks := BLOCK.findall(path.read_text()))
+}
+HERE = [
+    name
+    for name, blocks in SHOWN.items()
+    if any(not why and kind == "python" for why, kind, _ in blocks)
+    and (name, "python") not in RUN_BY
+]
+# They name commands and files of their time.
+HISTORY = {"docs/log.md", "CHANGELOG.md"}
 CODE = sorted(
     path for room in ("raysafl", "experiments") for path in ROOT.glob(f"{room}/**/*.py")
 )
@@ -52,3 +95,101 @@ def test_every_file_of_ours_that_a_document_names_is_there(path: Path) -> None:
         path.read_text(),
     )
     assert not [name for name in names if not (ROOT / name).exists()]
+
+
+def refused(line: str) -> str | None:
+    """Say what the parser of the command line has against a command, without running it."""
+    command, words = get_command(app), shlex.split(line, comments=True)[1:]
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    if words in (["--help"], ["--version"]):
+        return None
+    if hasattr(command, "commands"):
+        return f"{line}: no such command" if words else None
+    try:
+        command.make_parser(Context(command)).parse_args(words)
+    except Exception as error:
+        return f"{line}: {error}"
+    return None
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_block_of_code_is_run_or_says_why_not(name: str) -> None:
+    for why_not, kind, code in SHOWN[name]:
+        runner = RUN_BY.get((name, kind))
+        if runner is not None:
+            words = {Path(name).name, "DOCUMENT", "README"}
+            said = (ROOT / runner).read_text()
+            assert runner == ".ci/run" or any(word in said for word in words), runner
+        elif not why_not and kind in ("bash", "sh"):
+            foreign = [
+                line
+                for line in code.replace("\\\n", " ").splitlines()
+                if line and not line.startswith(("#", "raysafl "))
+            ]
+            assert not foreign, "give the reason in a comment <!-- not run: ... -->"
+        elif not why_not:
+            assert kind in ("python", "text"), f"no test runs {kind} on this page"
+
+
+def test_the_command_line_accepts_every_command_that_a_document_shows() -> None:
+    lines = set()
+    for path in DOCUMENTS:
+        text = path.read_text()
+        if path.relative_to(ROOT).as_posix() in HISTORY:
+            continue
+        for _, kind, code in BLOCK.findall(text):
+            if kind in ("bash", "sh"):
+                lines |= set(code.replace("\\\n", " ").splitlines())
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        lines |= set(map(" ".join, map(str.split, re.findall(r"`([^`]+)`", prose))))
+    shown = {line for line in lines if re.match(r"raysafl [a-z-]", line)}
+    assert len(shown) > 40
+    assert not list(filter(None, map(refused, sorted(shown))))
+    assert refused("raysafl run mine.py --scales smoke") and refused("raysafl bench")
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_python_of_a_page_runs_as_printed(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # A class of the user's is known by the file in which it stands, as in a file of theirs.
+    names: dict[str, object] = {"__name__": "__main__", "__file__": "page.py"}
+    for why_not, kind, code in SHOWN[name]:
+        if kind == "python" and not why_not:
+            exec(compile(code, name, "exec"), names)
+            said = capsys.readouterr().out
+        # What stands behind a block is what it prints.
+        elif kind == "text":
+            assert said == code
+    assert len(names) > 2
+
+
+def test_the_page_of_environment_variables_names_all_that_the_package_knows() -> None:
+    pattern = r'\b((?:RAYSAFL|MKL|CUDA|CUBLAS|MLFLOW|RAY|TUNE)_[A-Z0-9_]+)(?=[="])'
+    known = {
+        name
+        for path in (ROOT / "raysafl").rglob("*.py")
+        for name in re.findall(pattern, path.read_text())
+    }
+    told = set(
+        re.findall(r"`([A-Z]+_[A-Z_]+)`", (ROOT / "docs/environment.md").read_text())
+    )
+    assert {"RAYSAFL_DATA", "TUNE_MAX_PENDING_TRIALS_PG"} <= known and known <= told
+
+
+def test_every_name_of_raysafl_that_a_document_gives_exists() -> None:
+    unknown = []
+    for path in DOCUMENTS:
+        prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for code in re.findall(r"`([^`]+)`", prose):
+            for name in re.findall(r"(?<![\w./])fl((?:\.[A-Za-z_]\w*)+)", code):
+                try:
+                    attrgetter(name[1:])(fl)
+                except AttributeError as error:
+                    unknown.append(f"{path.name}: fl{name}: {error}")
+    assert not unknown

@@ -14,7 +14,7 @@ SECTIONS = {
     for title, _, body in (part.partition("\n") for part in TEXT.split("\n## ")[1:])
 }
 # Packages that are no dependencies; without them the section is not run.
-NEEDED = {"Weights & Biases, offline": "wandb", "Hydra and OmegaConf": "hydra"}
+NEEDED = {"Weights and Biases, offline": "wandb", "Hydra and OmegaConf": "hydra"}
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 CODE = {
     title: found[1]
@@ -42,7 +42,7 @@ def test_the_code_of_a_section_runs(title: str, tmp_path: Path) -> None:
         assert "Results, table and curves: results/" in done.stdout
     if title == "TensorBoard":
         assert list(results.glob("in_tensorboard/logs/s=0_*/events.out.tfevents.*"))
-    if title == "Weights & Biases, offline":
+    if title == "Weights and Biases, offline":
         assert list(results.glob("in_wandb/logs/s=0_*/wandb/offline-run-*/*.wandb"))
 
 

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Build the documentation site in build/site; a warning of the builder is an error.
+
+    pip install -e '.[docs]' -c constraints.txt
+    python docs/build_site.py
+
+The pages of docs/ keep their names. What they link to elsewhere in the repository becomes
+a page under `repository/`, so that every link of a page works on the site as it does in
+the repository. The API reference is made from docstrings and fields, the reference of the
+command line from its own help, and the example report from a measured sweep. The site loads
+nothing from a network, and its search works from disk too: open build/site/index.html.
+"""
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import raysafl as fl
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = ROOT / "build" / "docs"
+SITE = ROOT / "build" / "site"
+# The measured sweep whose report is shown.
+EXAMPLE = ROOT / "results" / "measured" / "safari_table8_mnist"
+NAMESPACES = [
+    "algorithms",
+    "participation",
+    "data",
+    "models",
+    "objectives",
+    "training",
+]
+# Files that pages show, or offer as they are.
+FILES = (".png", ".ipynb")
+LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
+CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
+# A page that is opened from disk may not start a worker from a file, but from a blob.
+SHIM = '<script src="https://unpkg.com/iframe-worker/shim" type="text/javascript"></script>'
+WORKER = """\
+(() => {
+  const source = %s;
+  const Ordinary = window.Worker;
+  const fromDisk = () => URL.createObjectURL(new Blob([source]));
+  window.Worker = class extends Ordinary {
+    constructor(url) { super(location.protocol === "file:" ? fromDisk() : url); }
+  };
+})();
+"""
+# Whatever makes a browser load something, if its address is on a network.
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio)[^>]*\ssrc=["']?(?:https?:)?//[^>]*"""
+    r"""|<link[^>]*rel=["']?(?:stylesheet|preconnect|icon)[^>]*(?:https?:)?//[^>]*"""
+    r"""|@import[^;]*(?:https?:)?//[^;]*|url\(["']?(?:https?:)?//[^)]*"""
+)
+
+
+def place(path: Path) -> Path:
+    """Return where a file of the repository stands in the pages, relative to PAGES."""
+    if path == EXAMPLE:
+        return Path("example_report.html")
+    if path.is_relative_to(DOCS):
+        return path.relative_to(DOCS)
+    place = Path("repository") / path.relative_to(ROOT)
+    # Text that is no Markdown is shown on a page of its own.
+    return place if path.suffix in (".md", *FILES) else Path(f"{place}.md")
+
+
+def relinked(path: Path, found: set[Path]) -> str:
+    """Return a page's Markdown with links that fit the site; note the files it links to."""
+
+    def new(link: re.Match[str]) -> str:
+        target = (path.parent / link[2]).resolve()
+        if target.is_dir() and target != EXAMPLE:
+            target /= "README.md"
+        if target != EXAMPLE:
+            found.add(target)
+        there = os.path.relpath(place(target), place(path).parent)
+        return f"{link[1]}{there}{link[3]}"
+
+    # Code is left alone.
+    parts = CODE.split(path.read_text())
+    parts[::2] = [LINK.sub(new, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def write_page(name: str | Path, text: str) -> None:
+    """Write a file among the pages."""
+    file = PAGES / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def collect() -> None:
+    """Put the pages of docs/ together with all that they link to, and so on."""
+    done: set[Path] = set()
+    found = {path for path in DOCS.rglob("*") if path.suffix in (".md", *FILES)}
+    # The navigation names further ones.
+    found |= {
+        ROOT / name.removeprefix("repository/")
+        for _, name in entries()
+        if name.startswith("repository/")
+    }
+    while new := found - done:
+        for path in sorted(new):
+            done.add(path)
+            if path.suffix == ".md":
+                write_page(place(path), relinked(path, found))
+            elif path.suffix in FILES:
+                (PAGES / place(path)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, PAGES / place(path))
+            else:
+                name = path.relative_to(ROOT)
+                kind = {".py": "python"}.get(path.suffix, "text")
+                code = f"# {name}\n\n``````{kind}\n{path.read_text()}``````\n"
+                write_page(place(path), code)
+
+
+def entries(nav: Any = None) -> Iterator[tuple[str, str]]:
+    """Yield title and file of each page in the navigation of mkdocs.yml, in order."""
+    if nav is None:
+        nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    for entry in nav:
+        for title, below in entry.items():
+            if isinstance(below, str):
+                yield title, below
+            else:
+                yield from entries(below)
+
+
+def documented(path: str, heading: str, value: Any) -> str:
+    """Return the lines by which mkdocstrings documents an object, inherited fields included."""
+    inherited = []
+    if inspect.isclass(value) and hasattr(value, "model_fields"):
+        inherited = sorted(
+            set(value.model_fields) - set(inspect.get_annotations(value))
+        )
+    return (
+        f"::: {path}\n    options:\n      heading: {heading}\n"
+        f"      inherited_members: {inherited or False}\n"
+    )
+
+
+def reference() -> None:
+    """Write a page for each namespace of the package, and one for the names of a first sweep."""
+    elsewhere = {}
+    for namespace in NAMESPACES:
+        module = getattr(fl, namespace)
+        about = inspect.getdoc(module) or ""
+        text = [f"# fl.{namespace}\n\n{about}\n"]
+        for name in sorted(module.__all__):
+            path = f"raysafl.{namespace}.{name}"
+            elsewhere[name] = f"[`{name}`][{path}]"
+            value = getattr(module, name)
+            text.append(documented(path, f"fl.{namespace}.{name}", value))
+        write_page(f"reference/{namespace}.md", "\n".join(text))
+    shared = ", ".join(elsewhere[name] for name in fl.__all__ if name in elsewhere)
+    text = [
+        "# fl: runs and sweeps\n\n`import raysafl as fl` gives these names. Also in `fl`, and "
+        f"documented on the pages of their families, are {shared}.\n"
+    ]
+    for name in sorted({*fl.__all__} - {*elsewhere, *NAMESPACES, "__version__"}):
+        value = getattr(fl, name)
+        text.append(documented(f"{value.__module__}.{name}", f"fl.{name}", value))
+    write_page("reference/fl.md", "\n".join(text))
+
+
+def command_line() -> None:
+    """Write the page of the command line, as Typer describes it."""
+    typer = [sys.executable, "-m", "typer", "raysafl.cli.app", "utils", "docs"]
+    done = subprocess.run(
+        [*typer, "--name", "raysafl", "--title", "The command line"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    write_page("reference/command_line.md", done.stdout)
+
+
+def example_report() -> None:
+    """Make the report of a measured sweep anew, and put its page among the pages."""
+    sweep = PAGES.parent / "example"
+    shutil.rmtree(sweep, ignore_errors=True)
+    shutil.copytree(EXAMPLE, sweep)
+    command = "from raysafl.cli.start import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", command, "report", str(sweep)],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    shutil.copyfile(sweep / "report.html", PAGES / "example_report.html")
+    shutil.rmtree(sweep)
+
+
+def render() -> None:
+    """Let zensical make the pages; what it or griffe complains about is an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"NO_COLOR": "1"},
+    )
+    print(done.stdout)
+    # The builder's strict mode lets griffe's complaints about docstrings pass.
+    if done.returncode or "griffe: " in done.stdout:
+        sys.exit("The site was not built, for the reasons above.")
+
+
+def index_for_models() -> None:
+    """Write llms.txt: what each page is about, for a language model that looks for one."""
+    lines = [
+        "# raysafl",
+        "",
+        "> Sweeps of federated learning in which some clients do not come.",
+        "",
+    ]
+    for title, name in entries():
+        text = re.sub(r"<!--.*?-->", "", (PAGES / name).read_text(), flags=re.DOTALL)
+        about = next(
+            (p for p in text.split("\n\n") if re.match(r"\s*[A-Za-z`*]", p)), ""
+        )
+        about = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(about.split()))
+        about = re.split(r"(?<=[.?!]) ", about)[0]
+        lines.append(f"- [{title}]({address(name)}): {about}")
+    (SITE / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def address(name: str) -> str:
+    """Return the address of a page on the site."""
+    return re.sub(r"\.md$", ".html", re.sub(r"README\.md$", "index.md", name))
+
+
+def finish() -> None:
+    """Make the search work from disk, and the papers that docstrings name links."""
+    (worker,) = (SITE / "assets" / "javascripts" / "workers").glob("search.*.js")
+    source = json.dumps(worker.read_text())
+    (SITE / "assets" / "worker.js").write_text(WORKER % source)
+    for page in SITE.rglob("*.html"):
+        up = os.path.relpath(SITE, page.parent)
+        text = page.read_text()
+        text = text.replace(SHIM, f'<script src="{up}/assets/worker.js"></script>')
+        if page.parent.name == "reference":
+            text = re.sub(
+                r"docs/([\w-]+)\.md(#[\w-]+)?",
+                lambda link: (
+                    f'<a href="../{link[1]}.html{link[2] or ""}">{link[1]}</a>'
+                ),
+                text,
+            )
+        page.write_text(text)
+
+
+def faults() -> Iterator[str]:
+    """Say what the built pages would load from a network, and which links lead nowhere."""
+    for path in sorted(SITE.rglob("*")):
+        if path.suffix not in (".html", ".css"):
+            continue
+        text = path.read_text()
+        for what in LOADED.findall(text):
+            yield f"{path.relative_to(SITE)} would load from a network: {what[:120]}"
+        # The error page may stand anywhere, and its links begin with a slash.
+        for link in set(re.findall(r'(?:href|src)="(?!data:)([^":#]+)[#"]', text)):
+            if link.startswith("/") or (path.parent / link).exists():
+                continue
+            yield f"{path.relative_to(SITE)} has a link that leads nowhere: {link}"
+
+
+def main() -> None:
+    """Build the site, or end with what is wrong."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.rmtree(SITE, ignore_errors=True)
+    collect()
+    reference()
+    command_line()
+    example_report()
+    render()
+    index_for_models()
+    finish()
+    if found := list(faults()):
+        sys.exit("\n".join(found))
+    print(f"The site is built: {SITE / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
