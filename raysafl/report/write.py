@@ -1,5 +1,6 @@
 """Write a sweep's report: `table.md`, `report.html` and the figures."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pandas as pd
@@ -10,14 +11,19 @@ from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.figures.over_settings import (
+    critical_difference,
+    performance_profiles,
+)
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.figures.served import served
+from raysafl.report.figures.style import to_png
 from raysafl.report.pages.document import Picture
 from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import mlflow_text
-from raysafl.report.pages.results import results_document
+from raysafl.report.pages.results import OVER_SETTINGS, results_document
 from raysafl.report.wording import quality_text
 from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Manifest
@@ -66,6 +72,17 @@ ABOUT = {
         "How good the global model is on each client's own kind of test samples, against how "
         "often the client has trained. Clients at 0 % never came.",
     ),
+    "ranks": (
+        OVER_SETTINGS,
+        "A scale of ranks with the mean rank of each method. ",
+        "Mean ranks. A bar joins methods of which no two are told apart.",
+    ),
+    "profiles": (
+        OVER_SETTINGS,
+        "Lines of the fraction of better scores over {value}, one for each method. ",
+        "Performance profiles: which fraction of the settings and seeds of a method has a better "
+        "score. A line above another, everywhere, is a better method.",
+    ),
 }
 # Figures of single entries, of which a part is drawn if there are very many.
 OF_PART = ("curves", "heatmap", "enforce_prob")
@@ -75,10 +92,10 @@ def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
-    panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png` and
-    `served.png`. Runs may be missing. Of a sweep of very many entries a part is shown one
-    by one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an
-    earlier report that are not made again are deleted. The page ends with a digest of
+    panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png`,
+    `served.png`, `ranks.png` and `profiles.png`. Runs may be missing. Of a sweep of very
+    many entries a part is shown one by one, and a sentence says which
+    (`raysafl.report.analysis.part`). Figures of an earlier report that are not made again are deleted. The page ends with a digest of
     what the report was made from, which `is_current` compares.
 
     Args:
@@ -138,12 +155,14 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
         "participation": [rasters(came, runs, manifest, layout)],
         "served": [served(clients, runs, manifest, layout)],
     }
-    return {
-        ABOUT[kind][0]: _named_pictures(
-            kind, pages, part.note if kind in OF_PART else "", manifest
-        )
-        for kind, pages in drawn.items()
-    }
+    if numbers.methods.is_told:
+        drawn["ranks"] = [to_png(critical_difference(numbers.methods))]
+        drawn["profiles"] = [to_png(performance_profiles(numbers.methods))]
+    pictures = defaultdict[str, list[Picture]](list)
+    for kind, pages in drawn.items():
+        note = part.note if kind in OF_PART else ""
+        pictures[ABOUT[kind][0]] += _named_pictures(kind, pages, note, manifest)
+    return pictures
 
 
 def _rounds_to_draw(

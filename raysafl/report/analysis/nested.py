@@ -29,6 +29,20 @@ def partitions_of(runs: pd.DataFrame) -> "pd.Series[int]":
     return runs["partition_seed"].fillna(-1).astype("int64")
 
 
+def units_of(runs: pd.DataFrame) -> "pd.Series[int]":
+    """Return what counts as one result of each replicate: its seed, or its partition.
+
+    Seeds of one partition depend on each other, so it is the partition where all runs have
+    several. The series has the name of what it is, `seed` or `partition`.
+
+    Args:
+        runs: rows of `runs.parquet`.
+    """
+    partitions = partitions_of(runs)
+    several = partitions.groupby(runs["run_id"]).nunique().min() > 1
+    return partitions.rename("partition") if several else runs["seed"]
+
+
 def nested(
     values: "pd.Series[float]", run_id: "pd.Series[str]", partition: "pd.Series[int]"
 ) -> pd.DataFrame:

@@ -1,0 +1,68 @@
+"""The methods over all settings: critical differences of ranks, and performance profiles."""
+
+from matplotlib.figure import Figure
+
+from raysafl.report.analysis.layout import label_text
+from raysafl.report.analysis.method_statistics import MethodStatistics
+from raysafl.report.figures.style import (
+    GREY,
+    LETTERS,
+    colours,
+    literal,
+    new_figure,
+    style_axes,
+)
+
+
+def critical_difference(methods: MethodStatistics) -> Figure:
+    """Draw the mean rank of each method; bars join those that are not told apart.
+
+    Each name has a line of its own, so that they do not overlap: the better half of them to
+    the left of the scale, the others to its right. Source: docs/papers.md#demsar.
+    """
+    ranks = methods.ranks.mean()
+    better = -(-len(ranks) // 2)
+    bars = 0.5 * len(methods.groups) + 0.7
+    figure = new_figure(8.0, 0.9 + 0.2 * (better + bars))
+    axes = figure.subplots()
+    axes.set(xlim=(1, len(ranks)), ylim=(better + bars, 0), yticks=[])
+    axes.spines[["left", "right", "bottom"]].set_visible(False)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(labelsize=LETTERS - 1)
+    axes.set_xlabel(f"mean rank over {len(methods.ranks)} settings", fontsize=LETTERS)
+    for i, (method, rank) in enumerate(ranks.items()):
+        edge = 1 if i < better else len(ranks)
+        height = bars + min(i, len(ranks) - 1 - i)
+        axes.plot([rank, rank, edge], [0, height, height], color=GREY, linewidth=1)
+        axes.annotate(
+            literal(f"{method} ({rank:.2f})"),
+            (edge, height),
+            (-4 if i < better else 4, 0),
+            textcoords="offset points",
+            ha="right" if i < better else "left",
+            va="center",
+            fontsize=LETTERS,
+        )
+    for i, group in enumerate(methods.groups):
+        ends = [ranks[group[0]] - 0.05, ranks[group[-1]] + 0.05]
+        axes.plot(ends, [0.5 * (i + 1)] * 2, color="black", linewidth=3)
+    return figure
+
+
+def performance_profiles(methods: MethodStatistics) -> Figure:
+    """Draw which fraction of a method's scores is better than a value (docs/papers.md#rliable)."""
+    table = methods.manifest.table
+    names = [label_text(label) for label in methods.layout.methods]
+    figure = new_figure(8.0, 3.6)
+    axes = figure.subplots()
+    style_axes(axes)
+    own = methods.profiles.pivot(index="tau", columns="method", values="fraction")
+    for name, colour in zip(names, colours(len(names)), strict=True):
+        if name in own:
+            axes.plot(own.index, own[name], color=colour, label=literal(name))
+    axes.set_xlabel(literal(f"{table.statistic} {table.unit}"), fontsize=LETTERS)
+    axes.set_ylabel("fraction of better scores", fontsize=LETTERS)
+    where = "outside right upper"
+    figure.legend(loc=where, ncols=-(-len(names) // 24), fontsize=LETTERS - 1)
+    return figure

@@ -1,0 +1,68 @@
+"""The section of a report on how its methods compare over all settings."""
+
+import math
+
+from raysafl.core.text import count
+from raysafl.report.analysis.evidence import CLEAR, LEVEL
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.pages.document import Block, Grid, Lines
+from raysafl.report.wording import number_or_dash, spread
+
+
+def over_settings(numbers: Numbers) -> list[Block]:
+    """Write how the methods compare over all settings, and what the learning rate matters."""
+    methods = numbers.methods
+    if not methods.is_told:
+        return []
+    unit = numbers.manifest.table.unit
+    better = methods.improvement.set_index(["over", "method"])
+    over = list(better.index.unique("over"))
+    rows = []
+    for _, own in methods.interquartile_means.iterrows():
+        of_pair = {o: better.loc[o, own["method"]] for o in over if o != own["method"]}
+        row = [own["method"], f"{own['rank']:.1f}"]
+        row.append(_interval(*own[["iqm", "low", "high"]], unit))
+        names = ["normalised", "normalised_low", "normalised_high"]
+        row.append(_interval(*own[names], ""))
+        for other in over:
+            pair = of_pair.get(other)
+            ends = ["probability", "low", "high"]
+            row.append("" if pair is None else _interval(*pair[ends], ""))
+        first = of_pair.get(over[0])
+        row.append("" if first is None else number_or_dash(first["least"], unit))
+        rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
+    head = [numbers.layout.method or "", "mean rank", "IQM", "normalised IQM"]
+    head += [f"better than {other}" for other in over]
+    head += [f"least difference to {over[0]}", "diverged"]
+    blocks = len(methods.ranks)
+    text = (
+        f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
+        f"interquartile mean of `{numbers.manifest.table.statistic}` over settings and seeds, "
+        f"[with its {LEVEL:.0%} interval], from a bootstrap of the seeds of each setting; "
+        "*normalised*, the worst score of a setting is 0 and its best is 1. *Better than* is "
+        "the share of settings and seeds in which a method is better than another. *Least "
+        "difference* is the smallest that the seeds of one setting show in 80 % of studies "
+        "(paired t test, 5 %). A diverged replicate is not left out: it is worse than all others."
+    )
+    p = methods.friedman["p"]
+    friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
+    told = int((methods.pairs["holm"] < CLEAR).sum())
+    few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
+    pairs = (
+        f"{friedman}Wilcoxon's signed-rank test over settings, by Holm's adjusted p, tells "
+        f"{told} of {count(len(methods.pairs), 'pair')} of methods apart{few}."
+    )
+    lines = [
+        f"{r['method']}, {r['axis']}: {r['best']:g} is the best of {r['rates']} rates, with "
+        f"{spread(r['score'], r['error'], unit)} (standard error); within it are those from "
+        f"{r['low']:g} to {r['high']:g}"
+        for _, r in methods.rates.iterrows()
+    ]
+    return [text, Grid("Methods", head, rows), pairs, Lines(lines) if lines else ""]
+
+
+def _interval(value: float, low: float, high: float, unit: str) -> str:
+    """Write a number with the ends of its interval, as `0.91 [0.88, 0.94]`."""
+    decimals = None if unit else 2
+    ends = [number_or_dash(end, unit, decimals) for end in (value, low, high)]
+    return ends[0] if math.isnan(low) else f"{ends[0]} [{ends[1]}, {ends[2]}]"
