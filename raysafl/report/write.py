@@ -9,12 +9,9 @@ import pyarrow as pa
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
+from raysafl.report.figures import over_settings
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.over_settings import (
-    critical_difference,
-    performance_profiles,
-)
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.figures.served import served
@@ -74,14 +71,13 @@ ABOUT = {
     ),
     "ranks": (
         OVER_SETTINGS,
-        "A scale of ranks with the mean rank of each method. ",
+        "A scale with the mean rank of each method. ",
         "Mean ranks. A bar joins methods of which no two are told apart.",
     ),
     "profiles": (
         OVER_SETTINGS,
         "Lines of the fraction of better scores over {value}, one for each method. ",
-        "Performance profiles: which fraction of the settings and seeds of a method has a better "
-        "score. A line above another, everywhere, is a better method.",
+        "Performance profiles: the fraction of settings and seeds with a better {value}.",
     ),
 }
 # Figures of single entries, of which a part is drawn if there are very many.
@@ -91,12 +87,11 @@ OF_PART = ("curves", "heatmap", "enforce_prob")
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
-    The figures are `curves.png` (with `curves-2.png` and so on if there are many
-    panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png`,
-    `served.png`, `ranks.png` and `profiles.png`. Runs may be missing. Of a sweep of very
-    many entries a part is shown one by one, and a sentence says which
-    (`raysafl.report.analysis.part`). Figures of an earlier report that are not made again are deleted. The page ends with a digest of
-    what the report was made from, which `is_current` compares.
+    The figures are those of `ABOUT` (with `curves-2.png` and so on if there are many
+    panels). Runs may be missing. Of a sweep of very many entries a part is shown one by
+    one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an earlier
+    report that are not made again are deleted. The page ends with a digest of what the
+    report was made from, which `is_current` compares.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.
@@ -155,9 +150,10 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
         "participation": [rasters(came, runs, manifest, layout)],
         "served": [served(clients, runs, manifest, layout)],
     }
-    if numbers.methods.is_told:
-        drawn["ranks"] = [to_png(critical_difference(numbers.methods))]
-        drawn["profiles"] = [to_png(performance_profiles(numbers.methods))]
+    methods = numbers.methods
+    if methods.is_told:
+        drawn["ranks"] = [to_png(over_settings.critical_difference(methods))]
+        drawn["profiles"] = [to_png(over_settings.performance_profiles(methods))]
     pictures = defaultdict[str, list[Picture]](list)
     for kind, pages in drawn.items():
         note = part.note if kind in OF_PART else ""

@@ -1,7 +1,4 @@
-"""How the methods of a sweep compare over all of its settings.
-
-docs/results.md says what each statistic is, when to use it, and what its columns are.
-"""
+"""How the methods of a sweep compare over all of its settings (docs/results.md)."""
 
 import itertools
 import math
@@ -29,11 +26,6 @@ BASELINE = "FedAvg"
 POWER = 0.8
 # Largest number of methods that a report compares.
 MOST_METHODS = 48
-# How often a bootstrap draws; less often if it would draw more than so many scores.
-RESAMPLES = 2_000
-DRAWN = 20_000_000
-# At how many scores a performance profile is evaluated.
-PROFILE = 101
 # An axis with such a name, and numbers as labels, is a learning rate.
 RATE_AXIS = re.compile(r"(.*[_. ])?(lr|eta|rate)(_\w)?")
 
@@ -55,21 +47,19 @@ def bootstrap(
 ) -> tuple[float, float, float]:
     """Return an estimate over settings and its stratified bootstrap's 95 % interval.
 
-    The n scores of each setting are drawn anew within it. Their variance is then too small
-    by the share 1 / n, so the interval is expanded (docs/papers.md#hesterberg): with g
-    groups of scores that are drawn independently and f the number of scores less g, it lies
-    between the quantiles a and 1 - a of the estimates that were drawn, where
+    The n scores of each setting are drawn anew within it. Their variance is too small by
+    the share 1 / n, so the interval is expanded (docs/papers.md#hesterberg): it lies between
+    the quantiles a and 1 - a of what was drawn, a = Phi(-sqrt((f + g) / f) t), where g
+    groups of scores are drawn independently, f is the number of scores less g, and t is the
+    97.5 % quantile of Student's t with f degrees of freedom.
 
-        a = Phi(-sqrt((f + g) / f) t),  t the 97.5 % quantile of Student's t of f degrees.
+    The ends of the interval are NaN if a setting has one score.
 
     Args:
         samples: the scores of each setting.
         estimate: the estimate, of the samples and `axis`.
-        together: whether the k-th scores of all settings are one draw, because they depend
-            on each other; then g is 1, and f is that of a single setting.
-
-    Returns:
-        The estimate and the ends of its interval, which are NaN if a setting has one score.
+        together: whether the k-th scores of all settings depend on each other and are one
+            draw; then g is 1 and f that of a single setting.
     """
     from scipy import special, stats
 
@@ -86,7 +76,7 @@ def bootstrap(
         estimate,
         paired=together,
         method="percentile",
-        n_resamples=max(200, min(RESAMPLES, DRAWN // size)),
+        n_resamples=max(200, min(2_000, 20_000_000 // size)),
         batch=max(1, 4_000_000 // size),
         random_state=np.random.default_rng(0),  # The same rows have the same interval.
     ).bootstrap_distribution
@@ -177,10 +167,9 @@ class MethodStatistics:
         return list(self.ranks)
 
     @property
-    def baseline(self) -> str:
-        """The method that others are compared with: FedAvg, or the sweep's first one."""
-        first = label_text(self.layout.methods[0])
-        return BASELINE if BASELINE in self.methods else first
+    def is_of_partitions(self) -> bool:
+        """Whether the units are partitions, and not seeds."""
+        return units_of(self.rows).name == "partition"
 
     @property
     def is_told(self) -> bool:
@@ -195,42 +184,25 @@ class MethodStatistics:
         return means.unstack("method").reindex(columns=self.methods)
 
     @cached_property
-    def normalised(self) -> pd.DataFrame:
-        """The scores from 0, the worst of the setting, to 1, its best; 0 of what diverged."""
-        finite = self.scores.where(np.isfinite(self.scores))
-        by_setting = finite.stack().groupby(level="setting")
-        low = finite.index.get_level_values("setting").map(by_setting.min())
-        high = finite.index.get_level_values("setting").map(by_setting.max())
-        # Where all are equal, they are 1.
-        scaled = finite.sub(low, axis=0).div(high - low, axis=0).fillna(finite * 0 + 1)
-        return scaled.mask(np.isneginf(self.scores), 0.0)
-
-    @cached_property
     def interquartile_means(self) -> pd.DataFrame:
-        """The interquartile mean of each method's scores, and of the normalised ones."""
+        """The interquartile mean of each method's scores; infinite if over a quarter diverged."""
         lost = np.isneginf(self.rows["score"]).groupby(self.rows["method"])
         rows = []
         for method, rank in self.ranks.mean().items():
-            iqm, *ends = self._over_settings(self.scores[method])
-            scaled = self._over_settings(self.normalised[method])
+            iqm, *ends = self._over_settings(self.scores[method], interquartile_mean)
             low, high = sorted(self.sign * end for end in ends)
-            rows.append((method, rank, self.sign * iqm, low, high, *scaled))
-        names = ["method", "rank", "iqm", "low", "high", "normalised"]
-        names += ["normalised_low", "normalised_high"]
-        counts = lost.agg(replicates="size", diverged="sum")
-        return pd.DataFrame(rows, columns=names).join(counts, on="method")
+            rows.append((method, rank, self.sign * iqm, low, high))
+        found = pd.DataFrame(rows, columns=["method", "rank", "iqm", "low", "high"])
+        return found.join(lost.agg(replicates="size", diverged="sum"), on="method")
 
     def _over_settings(
-        self,
-        values: "pd.Series[float]",
-        estimate: Callable[..., Any] = interquartile_mean,
+        self, values: "pd.Series[float]", estimate: Callable[..., Any]
     ) -> tuple[float, float, float]:
         """Return an estimate with its interval, of values by `setting` and `unit`."""
-        there = values.dropna()
-        together = units_of(self.rows).name == "partition"
-        if together:
-            # A partition is drawn with all of its settings, so it has to be in all of them.
-            there = values.unstack("unit").dropna(axis=1).stack()
+        # A partition is drawn with all of its settings, so it has to be in all of them.
+        whole = values.unstack("unit").dropna(axis=1)
+        together = self.is_of_partitions and whole.shape[1] > 1
+        there = whole.stack() if together else values.dropna()
         samples = [own.to_numpy() for _, own in there.groupby(level="setting")]
         return bootstrap(samples, estimate, together)
 
@@ -239,7 +211,7 @@ class MethodStatistics:
         """Which fraction of the scores of a method is better than `tau`."""
         own = self.scores
         finite = own.to_numpy()[np.isfinite(own)]
-        taus = np.linspace(finite.min(), finite.max(), PROFILE) if finite.size else []
+        taus = np.linspace(finite.min(), finite.max(), 101) if finite.size else []
         better = {self.sign * t: (own > t).sum() / own.notna().sum() for t in taus}
         found = pd.DataFrame(better, index=own.columns).rename_axis(columns="tau")
         return found.stack().rename("fraction").reset_index()
@@ -252,12 +224,15 @@ class MethodStatistics:
         is the `least_difference` in one setting, from differences within settings.
         """
         rows = []
-        for over in dict.fromkeys([self.baseline, *self.methods[1:2]]):
-            for method in [m for m in self.methods if m != over]:
+        first = label_text(self.layout.methods[0])
+        baseline = BASELINE if BASELINE in self.methods else first
+        for over in dict.fromkeys([baseline, *self.methods[1:2]]):
+            for method in self.methods:
                 both = self.scores[[method, over]].dropna()
-                # The difference of two that diverged is NaN, and they are equal.
-                gaps = (both[method] - both[over]).replace(math.inf, math.nan)
-                own = gaps.replace(-math.inf, math.nan).groupby(level="setting")
+                if method == over or both.empty:
+                    continue
+                gaps = both[method] - both[over]
+                own = gaps.where(np.isfinite(gaps)).groupby(level="setting")
                 wins = both[method].gt(both[over]) + 0.5 * both[method].eq(both[over])
                 found = self._over_settings(wins, mean_of_settings)
                 seeds = int(own.size().min())
@@ -303,17 +278,17 @@ class MethodStatistics:
         """The largest groups of neighbours by rank of which no pair is told apart."""
         clear = self.pairs[self.pairs["holm"] < CLEAR]
         apart = set(zip(clear["method"], clear["other"], strict=True))
-        found: list[list[str]] = []
-        for first in range(len(self.methods)):
-            rest = self.methods[first:]
-            alike = [
-                rest[:n]
-                for n in range(2, len(rest) + 1)
-                if apart.isdisjoint(itertools.combinations(rest[:n], 2))
-            ]
-            if alike and not (found and alike[-1][-1] in found[-1]):
-                found.append(alike[-1])
-        return found
+        own = self.methods
+        ends = [
+            max(
+                j
+                for j in range(i, len(own) + 1)
+                if apart.isdisjoint(itertools.combinations(own[i:j], 2))
+            )
+            for i in range(len(own))
+        ]
+        longest = [j > max([i + 1, *ends[:i]]) for i, j in enumerate(ends)]
+        return [own[i:j] for i, j in enumerate(ends) if longest[i]]
 
     @cached_property
     def rates(self) -> pd.DataFrame:
@@ -328,7 +303,7 @@ class MethodStatistics:
         entries["score"] = mean.mask(entries["diverged"] > 0, -math.inf)
         rows = []
         for axis in filter(RATE_AXIS.fullmatch, sorted(layout.varying)):
-            if any(isinstance(label, str) for label in layout.values[axis]):
+            if not all(isinstance(v, int | float) for v in layout.values[axis]):
                 continue
             by = "all" if layout.method == axis else f"label.{layout.method}"
             index = dict.fromkeys([by, *(f"label.{a}" for a in layout.axes)])
@@ -356,9 +331,8 @@ class MethodStatistics:
         """
         known = self.manifest.statistic(self.manifest.table.statistic)
         scale = self.manifest.table.scale
-        best = self.rows["score"].max()
-        if known is not None and known.is_fraction:
-            best = scale if self.sign > 0 else 0.0
+        is_fraction = known is not None and known.is_fraction
+        best = scale * (self.sign > 0) if is_fraction else self.rows["score"].max()
         error = best - self.rows["score"]
         error = error.mask(np.isinf(error), error[np.isfinite(error)].max())
         sizes = self.rows.groupby("run_id")["seed"].transform("size")

@@ -29,8 +29,7 @@ class Numbers:
         shown_layout: the layout of its axes.
         entries: the entries of the table with their verdicts.
         part: the entries of the table that are shown one by one.
-        close: the runs of the table that are the best of their setting, or not told apart
-            from it.
+        close: the runs that are the best of their setting, or not told apart from it.
         methods: how the sweep's methods compare over all settings.
         winner: the best run, if the sweep chooses one and a run has finished.
     """

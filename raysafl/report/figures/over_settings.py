@@ -7,6 +7,7 @@ from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.figures.style import (
     GREY,
     LETTERS,
+    MARKS,
     colours,
     literal,
     new_figure,
@@ -34,7 +35,7 @@ def critical_difference(methods: MethodStatistics) -> Figure:
     for i, (method, rank) in enumerate(ranks.items()):
         edge = 1 if i < better else len(ranks)
         height = bars + min(i, len(ranks) - 1 - i)
-        axes.plot([rank, rank, edge], [0, height, height], color=GREY, linewidth=1)
+        axes.plot([rank, rank, edge], [0, height, height], color=GREY, clip_on=False)
         axes.annotate(
             literal(f"{method} ({rank:.2f})"),
             (edge, height),
@@ -58,9 +59,13 @@ def performance_profiles(methods: MethodStatistics) -> Figure:
     axes = figure.subplots()
     style_axes(axes)
     own = methods.profiles.pivot(index="tau", columns="method", values="fraction")
-    for name, colour in zip(names, colours(len(names)), strict=True):
+    for i, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        mark = MARKS[i % len(MARKS)]
         if name in own:
-            axes.plot(own.index, own[name], color=colour, label=literal(name))
+            line = axes.plot(
+                own.index, own[name], mark, color=colour, markevery=(i, 16)
+            )
+            line[0].set(linestyle="-", markersize=4, label=literal(name))
     axes.set_xlabel(literal(f"{table.statistic} {table.unit}"), fontsize=LETTERS)
     axes.set_ylabel("fraction of better scores", fontsize=LETTERS)
     where = "outside right upper"

@@ -2,11 +2,13 @@
 
 import math
 
+import pandas as pd
+
 from raysafl.core.text import count
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid, Lines
-from raysafl.report.wording import number_or_dash, spread
+from raysafl.report.wording import NOTHING, number_or_dash, spread
 
 
 def over_settings(numbers: Numbers) -> list[Block]:
@@ -19,28 +21,23 @@ def over_settings(numbers: Numbers) -> list[Block]:
     over = list(better.index.unique("over"))
     rows = []
     for _, own in methods.interquartile_means.iterrows():
-        of_pair = {o: better.loc[o, own["method"]] for o in over if o != own["method"]}
         row = [own["method"], f"{own['rank']:.1f}"]
-        row.append(_interval(*own[["iqm", "low", "high"]], unit))
-        names = ["normalised", "normalised_low", "normalised_high"]
-        row.append(_interval(*own[names], ""))
-        for other in over:
-            pair = of_pair.get(other)
-            ends = ["probability", "low", "high"]
-            row.append("" if pair is None else _interval(*pair[ends], ""))
-        first = of_pair.get(over[0])
-        row.append("" if first is None else number_or_dash(first["least"], unit))
+        row.append(_interval(own[["iqm", "low", "high"]], unit))
+        pairs = better.reindex([(other, own["method"]) for other in over])
+        percent = 100 * pairs[["probability", "low", "high"]]
+        row += [_interval(pair, "%") for _, pair in percent.iterrows()]
+        row.append(number_or_dash(pairs["least"].iloc[0], unit))
         rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
-    head = [numbers.layout.method or "", "mean rank", "IQM", "normalised IQM"]
+    head = [numbers.layout.method or "", "mean rank", "IQM"]
     head += [f"better than {other}" for other in over]
     head += [f"least difference to {over[0]}", "diverged"]
     blocks = len(methods.ranks)
+    drawn = "partitions" if methods.is_of_partitions else "seeds of each setting"
     text = (
         f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
         f"interquartile mean of `{numbers.manifest.table.statistic}` over settings and seeds, "
-        f"[with its {LEVEL:.0%} interval], from a bootstrap of the seeds of each setting; "
-        "*normalised*, the worst score of a setting is 0 and its best is 1. *Better than* is "
-        "the share of settings and seeds in which a method is better than another. *Least "
+        f"[with its {LEVEL:.0%} interval], from a bootstrap of the {drawn}. *Better than* is the "
+        "share of settings and seeds, in %, in which a method is better than another. *Least "
         "difference* is the smallest that the seeds of one setting show in 80 % of studies "
         "(paired t test, 5 %). A diverged replicate is not left out: it is worse than all others."
     )
@@ -48,7 +45,7 @@ def over_settings(numbers: Numbers) -> list[Block]:
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
     told = int((methods.pairs["holm"] < CLEAR).sum())
     few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
-    pairs = (
+    tests = (
         f"{friedman}Wilcoxon's signed-rank test over settings, by Holm's adjusted p, tells "
         f"{told} of {count(len(methods.pairs), 'pair')} of methods apart{few}."
     )
@@ -58,11 +55,10 @@ def over_settings(numbers: Numbers) -> list[Block]:
         f"{r['low']:g} to {r['high']:g}"
         for _, r in methods.rates.iterrows()
     ]
-    return [text, Grid("Methods", head, rows), pairs, Lines(lines) if lines else ""]
+    return [text, Grid("Methods", head, rows), tests, Lines(lines) if lines else ""]
 
 
-def _interval(value: float, low: float, high: float, unit: str) -> str:
-    """Write a number with the ends of its interval, as `0.91 [0.88, 0.94]`."""
-    decimals = None if unit else 2
-    ends = [number_or_dash(end, unit, decimals) for end in (value, low, high)]
-    return ends[0] if math.isnan(low) else f"{ends[0]} [{ends[1]}, {ends[2]}]"
+def _interval(own: "pd.Series[float]", unit: str) -> str:
+    """Write a number with the ends of its interval, as `91.2 [90.8, 91.4]`."""
+    value, low, high = (number_or_dash(end, unit) for end in own)
+    return value if low == high == NOTHING else f"{value} [{low}, {high}]"

@@ -42,10 +42,7 @@ def results_document(
             "Other printed numbers": paper.more_printed(numbers),
             "Methods, seed by seed": sections.methods(numbers),
             **pictures,
-            OVER_SETTINGS: [
-                *over_settings(numbers),
-                *pictures.get(OVER_SETTINGS, []),
-            ],
+            OVER_SETTINGS: [*over_settings(numbers), *pictures.get(OVER_SETTINGS, [])],
             "Missing, diverged, failed": sections.losses(numbers),
             "Cost": sections.cost(numbers),
             "Notes": [manifest.notes.strip()],

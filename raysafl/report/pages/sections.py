@@ -80,6 +80,8 @@ def standings(numbers: Numbers) -> list[Block]:
         ]
         for method, rank in ranks.mean().items()
     ]
+    head = [numbers.layout.method or "", "mean", "mean rank"]
+    head.append("best, or not told apart from it")
     statistic = f"`{numbers.shown.table.statistic}`"
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
@@ -90,16 +92,7 @@ def standings(numbers: Numbers) -> list[Block]:
     return [
         f"**{rows[0][0]}** has the best mean rank over {count(len(ranks), 'setting')} "
         f"by {statistic}. The best entry of each setting is {bold}",
-        Grid(
-            "How methods stand",
-            [
-                numbers.shown_layout.method or "",
-                "mean",
-                "mean rank",
-                "best, or not told apart from it",
-            ],
-            rows,
-        ),
+        Grid("How methods stand", head, rows),
     ]
 
 
