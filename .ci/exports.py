@@ -74,6 +74,7 @@ TOP = {
     "kept.load": ["load_model"],
     "models": ["CNN", "MLP", "Logistic"],
     "participation": ["Absent", "Snapshot", "Uniform"],
+    "report.analysis.method_statistics": ["method_statistics"],
     "simulation.patience": ["Patience"],
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],

@@ -23,6 +23,7 @@ from .data import (
 from .kept.load import load_model
 from .models import CNN, MLP, Logistic
 from .participation import Absent, Snapshot, Uniform
+from .report.analysis.method_statistics import method_statistics
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run
@@ -80,6 +81,7 @@ __all__ = [
     "grid",
     "load",
     "load_model",
+    "method_statistics",
     "models",
     "objectives",
     "participation",

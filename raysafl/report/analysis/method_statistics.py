@@ -71,16 +71,17 @@ def bootstrap(
     freedom = (len(samples[0]) if together else size) - groups
     quantile = special.stdtrit(freedom, (1 + LEVEL) / 2)
     tail = special.ndtr(-math.sqrt((freedom + groups) / freedom) * quantile)
-    drawn = stats.bootstrap(
-        samples,
-        estimate,
-        paired=together,
-        method="percentile",
-        n_resamples=max(200, min(2_000, 20_000_000 // size)),
-        batch=max(1, 4_000_000 // size),
-        random_state=np.random.default_rng(0),  # The same rows have the same interval.
-    ).bootstrap_distribution
-    # Minus infinity, the score of what diverged, is not interpolated.
+    # What diverged has the score minus infinity, of which there is no standard deviation.
+    with np.errstate(invalid="ignore"):
+        drawn = stats.bootstrap(
+            samples,
+            estimate,
+            paired=together,
+            method="percentile",
+            n_resamples=max(200, min(2_000, 4_000_000 // size)),
+            batch=max(1, 4_000_000 // size),
+            random_state=np.random.default_rng(0),  # Equal rows have equal intervals.
+        ).bootstrap_distribution
     low = np.quantile(drawn, tail, method="lower")
     return value, float(low), float(np.quantile(drawn, 1 - tail, method="higher"))
 
@@ -155,10 +156,15 @@ class MethodStatistics:
         return rows.sort_values(["setting", "method", "replicate"], ignore_index=True)
 
     @cached_property
+    def means(self) -> pd.DataFrame:
+        """The mean score of each setting (rows) and method, where equal ones are equal."""
+        means = self.rows.groupby(["setting", "method"])["score"].mean()
+        return means.round(9).unstack("method")
+
+    @cached_property
     def ranks(self) -> pd.DataFrame:
         """The rank of each method in each setting: 1 is best, and equal ones share theirs."""
-        means = self.rows.groupby(["setting", "method"])["score"].mean()
-        ranks = means.unstack("method").rank(axis=1, ascending=False)
+        ranks = self.means.rank(axis=1, ascending=False)
         return ranks[ranks.mean().sort_values(kind="stable").index]
 
     @property
@@ -181,7 +187,7 @@ class MethodStatistics:
     def scores(self) -> pd.DataFrame:
         """The score of each setting and unit (rows) and method; NaN where it has none."""
         means = self.rows.groupby(["setting", "unit", "method"])["score"].mean()
-        return means.unstack("method").reindex(columns=self.methods)
+        return means.round(9).unstack("method").reindex(columns=self.methods)
 
     @cached_property
     def interquartile_means(self) -> pd.DataFrame:
@@ -261,10 +267,9 @@ class MethodStatistics:
         """
         from scipy import stats
 
-        means = self.rows.groupby(["setting", "method"])["score"].mean()
-        finite = means[np.isfinite(means)]
-        far = finite.min() - 2 * np.ptp(finite) - 1 if len(finite) else 0.0
-        means = means.replace(-math.inf, far).unstack("method")
+        finite = self.means.to_numpy()[np.isfinite(self.means)]
+        far = finite.min() - 2 * np.ptp(finite) - 1 if finite.size else 0.0
+        means = self.means.replace(-math.inf, far)
         rows = []
         for method, other in itertools.combinations(self.methods, 2):
             gaps = (means[method] - means[other]).to_numpy()
