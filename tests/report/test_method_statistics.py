@@ -174,7 +174,7 @@ def test_scores_of_several_partitions_are_their_means_and_are_drawn_together() -
     found = several.interquartile_means.set_index("method").loc["FSL"]
     expected = bootstrap(list(means), interquartile_mean, together=True)
     assert [found["iqm"], found["low"], found["high"]] == pytest.approx(expected)
-    assert not one.is_of_partitions and several.is_of_partitions
+    assert len(one.scores) == 24 and len(several.scores) == 12
 
 
 def test_with_one_seed_there_is_no_interval() -> None:

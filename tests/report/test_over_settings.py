@@ -79,9 +79,21 @@ def test_learning_rates_have_lines() -> None:
     values = {(lr, m): np.array([lr, lr + 0.1]) for lr in (0.1, 0.2) for m in "ab"}
     *_, lines = over_settings(Numbers.of(*made(values, ("lr", "algorithm"))))
     assert isinstance(lines, Lines)
-    assert lines.lines[0].startswith(
-        "a, lr: 0.2 is the best of 2 rates, with 25.00 ± 5.00"
+    assert lines.lines[0] == (
+        "a, lr: 0.2 is the best of 2 rates (25.00 ± 5.00); those from 0.2 to 0.2 are within "
+        "its standard error"
     )
+
+
+def test_methods_without_a_common_seed_have_no_pairs() -> None:
+    runs, manifest = made(
+        {(s, m): np.array([0.1, 0.2]) for s in (1, 2) for m in ("FedAvg", "FSL")}
+    )
+    runs.loc[runs["label.algorithm"] == "FSL", "seed"] += 10
+    _, grid, *_ = over_settings(Numbers.of(runs, manifest))
+    assert isinstance(grid, Grid)
+    assert list(grid.head) == ["algorithm", "mean rank", "IQM", "diverged"]
+    assert [len(row) for row in grid.rows] == [4, 4]
 
 
 @pytest.mark.parametrize("methods", [2, 5, 16])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,8 @@ from raysafl.report.analysis.evidence import CLEAR, LEVEL, Floats, holm
 from raysafl.report.analysis.layout import Layout, label_text, labels_text
 from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Manifest
-
-if TYPE_CHECKING:
-    from raysafl.storage.results import SweepResults
+from raysafl.storage.manifest import Label, Manifest
+from raysafl.storage.results import SweepResults
 
 # The method that others are compared with, if a sweep has it; otherwise its first one.
 BASELINE = "FedAvg"
@@ -95,10 +93,9 @@ def least_difference(std: float, seeds: int) -> float:
     """
     from scipy import special
 
-    if seeds < 2:
-        return math.nan
     limit = special.stdtrit(seeds - 1, (1 + LEVEL) / 2)
-    return float(special.nctdtrinc(seeds - 1, 1 - POWER, limit)) * std / seeds**0.5
+    shift = float(special.nctdtrinc(seeds - 1, 1 - POWER, limit))
+    return shift * std / math.sqrt(seeds)
 
 
 @dataclass(frozen=True)
@@ -147,8 +144,9 @@ class MethodStatistics:
         worst |= score.isna() & name.startswith("rounds_to_")
         rows = rows.assign(score=score.mask(worst, -math.inf)).dropna(subset="score")
         rows = rows[rows["run_id"].isin(list(labels))]
-        rows["method"] = [label_text(labels[i].get(method)) for i in rows["run_id"]]
-        rows["setting"] = [labels_text(labels[i], others) for i in rows["run_id"]]
+        own = [labels[run_id] for run_id in rows["run_id"]]
+        rows["method"] = [label_text(label.get(method)) for label in own]
+        rows["setting"] = [labels_text(label, others) for label in own]
         counts = rows.groupby("setting")["method"].transform("nunique")
         rows = rows[counts == rows["method"].nunique()]
         rows = rows.assign(unit=units_of(rows))
@@ -170,12 +168,7 @@ class MethodStatistics:
     @property
     def methods(self) -> list[str]:
         """The methods, that with the best mean rank first."""
-        return list(self.ranks)
-
-    @property
-    def is_of_partitions(self) -> bool:
-        """Whether the units are partitions, and not seeds."""
-        return units_of(self.rows).name == "partition"
+        return list(self.ranks.columns)
 
     @property
     def is_told(self) -> bool:
@@ -192,7 +185,7 @@ class MethodStatistics:
     @cached_property
     def interquartile_means(self) -> pd.DataFrame:
         """The interquartile mean of each method's scores; infinite if over a quarter diverged."""
-        lost = np.isneginf(self.rows["score"]).groupby(self.rows["method"])
+        lost = (self.rows["score"] == -math.inf).groupby(self.rows["method"])
         rows = []
         for method, rank in self.ranks.mean().items():
             iqm, *ends = self._over_settings(self.scores[method], interquartile_mean)
@@ -207,9 +200,9 @@ class MethodStatistics:
         """Return an estimate with its interval, of values by `setting` and `unit`."""
         # A partition is drawn with all of its settings, so it has to be in all of them.
         whole = values.unstack("unit").dropna(axis=1)
-        together = self.is_of_partitions and whole.shape[1] > 1
+        together = units_of(self.rows).name == "partition" and whole.shape[1] > 1
         there = whole.stack() if together else values.dropna()
-        samples = [own.to_numpy() for _, own in there.groupby(level="setting")]
+        samples = [np.asarray(own, float) for _, own in there.groupby(level="setting")]
         return bootstrap(samples, estimate, together)
 
     @cached_property
@@ -217,10 +210,11 @@ class MethodStatistics:
         """Which fraction of the scores of a method is better than `tau`."""
         own = self.scores
         finite = own.to_numpy()[np.isfinite(own)]
-        taus = np.linspace(finite.min(), finite.max(), 101) if finite.size else []
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+        taus = np.linspace(low, high, 101)
         better = {self.sign * t: (own > t).sum() / own.notna().sum() for t in taus}
         found = pd.DataFrame(better, index=own.columns).rename_axis(columns="tau")
-        return found.stack().rename("fraction").reset_index()
+        return pd.DataFrame(found.stack(), columns=["fraction"]).reset_index()
 
     @cached_property
     def improvement(self) -> pd.DataFrame:
@@ -284,16 +278,12 @@ class MethodStatistics:
         clear = self.pairs[self.pairs["holm"] < CLEAR]
         apart = set(zip(clear["method"], clear["other"], strict=True))
         own = self.methods
-        ends = [
-            max(
-                j
-                for j in range(i, len(own) + 1)
-                if apart.isdisjoint(itertools.combinations(own[i:j], 2))
-            )
-            for i in range(len(own))
-        ]
-        longest = [j > max([i + 1, *ends[:i]]) for i, j in enumerate(ends)]
-        return [own[i:j] for i, j in enumerate(ends) if longest[i]]
+        last = {
+            i: j
+            for i, j in itertools.combinations(range(len(own) + 1), 2)
+            if apart.isdisjoint(itertools.combinations(own[i:j], 2))
+        }
+        return [own[i:j] for i, j in last.items() if j > max(i + 1, last.get(i - 1, 0))]
 
     @cached_property
     def rates(self) -> pd.DataFrame:
@@ -302,28 +292,31 @@ class MethodStatistics:
         Means over the other labels are compared, where they have all rates. Rates at which
         a replicate diverged are never near the best. There are no rows if no axis is a rate.
         """
-        layout = self.layout
         entries = aggregate(self.runs, self.manifest).assign(all="all")
         mean = self.sign * entries[f"mean.{self.manifest.table.statistic}"]
         entries["score"] = mean.mask(entries["diverged"] > 0, -math.inf)
         rows = []
-        for axis in filter(RATE_AXIS.fullmatch, sorted(layout.varying)):
-            if not all(isinstance(v, int | float) for v in layout.values[axis]):
+        for axis in filter(RATE_AXIS.fullmatch, sorted(self.layout.varying)):
+            if not all(isinstance(v, int | float) for v in self.layout.values[axis]):
                 continue
-            by = "all" if layout.method == axis else f"label.{layout.method}"
-            index = dict.fromkeys([by, *(f"label.{a}" for a in layout.axes)])
+            method = self.layout.method
+            by = "all" if method == axis else f"label.{method}"
+            index = dict.fromkeys([by, *(f"label.{a}" for a in self.layout.axes)])
             wide = entries.set_index([*index])[["score", "error"]]
-            wide = wide.unstack(f"label.{axis}")
-            for method, own in wide.groupby(level=by, sort=False):
-                whole = own[own["score"].notna().all(axis=1)]
-                score = whole["score"].mean()
+            scores = pd.DataFrame(wide["score"].unstack(f"label.{axis}")).dropna()
+            errors = pd.DataFrame(wide["error"].unstack(f"label.{axis}"))
+            for label, own in scores.groupby(level=by, sort=False):
+                score = own.mean()
                 if np.isfinite(score.max()):
-                    best = score.idxmax()
-                    error = math.sqrt((whole["error"][best] ** 2).sum()) / len(whole)
-                    far = score < score[best] - error
+                    best: Any = score.idxmax()
+                    squares = errors.loc[own.index, best] ** 2
+                    error = math.sqrt(squares.sum(skipna=False)) / len(own)
+                    far = score < score[best] - np.nan_to_num(error)
                     span = score.index[~far & (far.cumsum() == far.cumsum()[best])]
                     found = (best, self.sign * score[best], error, span[0], span[-1])
-                    rows.append((axis, label_text(method), len(score), *found))
+                    rows.append(
+                        (axis, label_text(cast(Label, label)), len(score), *found)
+                    )
         names = ["axis", "method", "rates", "best", "score", "error", "low", "high"]
         return pd.DataFrame(rows, columns=names)
 
@@ -347,7 +340,7 @@ class MethodStatistics:
         return found.rename(columns={"setting": "task"})
 
 
-def method_statistics(results: "SweepResults") -> MethodStatistics:
+def method_statistics(results: SweepResults) -> MethodStatistics:
     """Compare the methods of a sweep over all of its settings.
 
     Args:

@@ -30,13 +30,9 @@ def partitions_of(runs: pd.DataFrame) -> "pd.Series[int]":
 
 
 def units_of(runs: pd.DataFrame) -> "pd.Series[int]":
-    """Return what counts as one result of each replicate: its seed, or its partition.
+    """Return the `seed` of each replicate, or its `partition` where all runs have several.
 
-    Seeds of one partition depend on each other, so it is the partition where all runs have
-    several. The series has the name of what it is, `seed` or `partition`.
-
-    Args:
-        runs: rows of `runs.parquet`.
+    The series has this name. Seeds of one partition depend on each other.
     """
     partitions = partitions_of(runs)
     several = partitions.groupby(runs["run_id"]).nunique().min() > 1

@@ -1,11 +1,9 @@
 """Which entries are the best ones, or cannot be told apart from them."""
 
-from collections import defaultdict
-
 import pandas as pd
 
 from raysafl.report.analysis.evidence import paired_differences
-from raysafl.report.analysis.layout import Key, Layout
+from raysafl.report.analysis.layout import Layout
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
@@ -28,20 +26,15 @@ def close_to_best(
     name = manifest.table.statistic
     known = manifest.statistic(name)
     sign = -1 if known is not None and not known.higher_is_better else 1
-    means = entries.set_index("run_id")[f"mean.{name}"].astype(float).dropna()
     others = [axis for axis in manifest.axes if axis != layout.method]
-    settings = defaultdict[Key, list[str]](list)
-    for entry in manifest.entries:
-        if entry.run_id in means.index:
-            key = tuple(entry.labels.get(axis) for axis in others)
-            settings[key].append(entry.run_id)
-    best: dict[str, str] = {}
-    for members in settings.values():
-        first = max(members, key=lambda i: sign * means[i])
-        best |= dict.fromkeys(members, first)
+    keys = [repr([e.labels.get(axis) for axis in others]) for e in manifest.entries]
+    means = sign * entries[f"mean.{name}"].astype(float).dropna()
+    best = means.groupby(pd.Series(keys)).transform("idxmax")
+    ids = entries["run_id"]
+    pairs = list(zip(ids[means.index], ids[best], strict=True))
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
-    found = paired_differences(list(best.items()), done, manifest)
+    found = paired_differences(pairs, done, manifest)
     # The interval has no width where all differences are equal.
     apart = found["diff"].abs() > found["half"].fillna(0.0)
     told_apart = set(found.index[apart])
-    return frozenset(i for k, i in enumerate(best) if k not in told_apart)
+    return frozenset(own for k, (own, _) in enumerate(pairs) if k not in told_apart)

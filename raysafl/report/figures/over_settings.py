@@ -30,7 +30,6 @@ def critical_difference(methods: MethodStatistics) -> Figure:
     axes.spines[["left", "right", "bottom"]].set_visible(False)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.tick_params(labelsize=LETTERS - 1)
     axes.set_xlabel(f"mean rank over {len(methods.ranks)} settings", fontsize=LETTERS)
     for i, (method, rank) in enumerate(ranks.items()):
         edge = 1 if i < better else len(ranks)
@@ -60,14 +59,10 @@ def performance_profiles(methods: MethodStatistics) -> Figure:
     style_axes(axes)
     own = methods.profiles.pivot(index="tau", columns="method", values="fraction")
     for i, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
-        mark = MARKS[i % len(MARKS)]
         if name in own:
-            line = axes.plot(
-                own.index, own[name], mark, color=colour, markevery=(i, 16)
-            )
-            line[0].set(linestyle="-", markersize=4, label=literal(name))
+            (line,) = axes.plot(own.index, own[name], color=colour, label=literal(name))
+            line.set(marker=MARKS[i % len(MARKS)], markevery=(i, 16), markersize=4)
     axes.set_xlabel(literal(f"{table.statistic} {table.unit}"), fontsize=LETTERS)
     axes.set_ylabel("fraction of better scores", fontsize=LETTERS)
-    where = "outside right upper"
-    figure.legend(loc=where, ncols=-(-len(names) // 24), fontsize=LETTERS - 1)
+    figure.legend(loc="outside right upper", ncols=-(-len(names) // 24))
     return figure

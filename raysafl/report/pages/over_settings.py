@@ -26,20 +26,20 @@ def over_settings(numbers: Numbers) -> list[Block]:
         pairs = better.reindex([(other, own["method"]) for other in over])
         percent = 100 * pairs[["probability", "low", "high"]]
         row += [_interval(pair, "%") for _, pair in percent.iterrows()]
-        row.append(number_or_dash(pairs["least"].iloc[0], unit))
+        row += [number_or_dash(least, unit) for least in pairs["least"].iloc[:1]]
         rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
     head = [numbers.layout.method or "", "mean rank", "IQM"]
     head += [f"better than {other}" for other in over]
-    head += [f"least difference to {over[0]}", "diverged"]
+    head += [*(f"least difference to {base}" for base in over[:1]), "diverged"]
     blocks = len(methods.ranks)
-    drawn = "partitions" if methods.is_of_partitions else "seeds of each setting"
     text = (
         f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
-        f"interquartile mean of `{numbers.manifest.table.statistic}` over settings and seeds, "
-        f"[with its {LEVEL:.0%} interval], from a bootstrap of the {drawn}. *Better than* is the "
-        "share of settings and seeds, in %, in which a method is better than another. *Least "
-        "difference* is the smallest that the seeds of one setting show in 80 % of studies "
-        "(paired t test, 5 %). A diverged replicate is not left out: it is worse than all others."
+        f"interquartile mean of `{numbers.manifest.table.statistic}` over settings and seeds, with "
+        f"its {LEVEL:.0%} interval from a bootstrap of the seeds of each setting, or of the "
+        "partitions if all runs have several. *Better than* is the share of settings and seeds, "
+        "in %, in which a method is better than another. *Least difference* is the smallest that "
+        "the seeds of one setting show in 80 % of studies (paired t test, 5 %). A diverged "
+        "replicate is not left out: it is worse than all others."
     )
     p = methods.friedman["p"]
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
@@ -50,9 +50,9 @@ def over_settings(numbers: Numbers) -> list[Block]:
         f"{told} of {count(len(methods.pairs), 'pair')} of methods apart{few}."
     )
     lines = [
-        f"{r['method']}, {r['axis']}: {r['best']:g} is the best of {r['rates']} rates, with "
-        f"{spread(r['score'], r['error'], unit)} (standard error); within it are those from "
-        f"{r['low']:g} to {r['high']:g}"
+        f"{r['method']}, {r['axis']}: {r['best']:g} is the best of {r['rates']} rates "
+        f"({spread(r['score'], r['error'], unit)}); those from {r['low']:g} to {r['high']:g} are "
+        "within its standard error"
         for _, r in methods.rates.iterrows()
     ]
     return [text, Grid("Methods", head, rows), tests, Lines(lines) if lines else ""]

@@ -75,10 +75,10 @@ def standings(numbers: Numbers) -> list[Block]:
         [
             method,
             number_or_dash(means[runs[method]].mean(), unit),
-            f"{rank:.1f}",
+            f"{ranks[method].mean():.1f}",
             f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for method, rank in ranks.mean().items()
+        for method in numbers.methods.methods
     ]
     head = [numbers.layout.method or "", "mean", "mean rank"]
     head.append("best, or not told apart from it")
