@@ -49,9 +49,8 @@ def bootstrap(
     the share 1 / n, so the interval is expanded (docs/papers.md#hesterberg): it lies between
     the quantiles a and 1 - a of what was drawn, a = Phi(-sqrt((f + g) / f) t), where g
     groups of scores are drawn independently, f is the number of scores less g, and t is the
-    97.5 % quantile of Student's t with f degrees of freedom.
-
-    The ends of the interval are NaN if a setting has one score.
+    97.5 % quantile of Student's t with f degrees of freedom. Its ends are NaN if a setting
+    has one score.
 
     Args:
         samples: the scores of each setting.
