@@ -3,11 +3,11 @@
 import pandas as pd
 
 from experiments.tools.measured import compared, sweeps
-from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.standing import Standing
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import pipe_table
-from raysafl.report.wording import NOTHING, number, spread
+from raysafl.report.pages.sections import standings
+from raysafl.report.wording import NOTHING, spread
 
 
 def with_intervals(name: str, rows: list[str], column: str) -> str:
@@ -47,25 +47,8 @@ def with_intervals(name: str, rows: list[str], column: str) -> str:
 
 
 def standing(name: str) -> str:
-    """Return how the methods of a sweep stand over all settings."""
+    """Return how the methods of a sweep stand over all settings, the best one first."""
     sweep = sweeps()[name]
-    manifest = sweep.manifest
-    layout = Layout.of(manifest)
-    found = Standing.of(sweep.runs, manifest, layout, aggregate(sweep.runs, manifest))
-    return _standing_table(found, manifest.table.unit)
-
-
-def _standing_table(found: Standing, unit: str) -> str:
-    """Return the methods, the best one first."""
-    methods: pd.DataFrame = found.methods
-    rows = [
-        [
-            *(str(row[f"label.{axis}"]) for axis in found.axes),
-            number(row["mean"], unit),
-            f"{row['rank']:.1f}",
-            f"{row['first']} of {found.settings}",
-        ]
-        for _, row in methods.iterrows()
-    ]
-    head = [*found.axes, "mean", "mean rank", "best, or not told apart from it"]
-    return pipe_table(head, rows, len(found.axes))
+    blocks = standings(Numbers.of(sweep.runs, sweep.manifest))
+    (grid,) = (block for block in blocks if isinstance(block, Grid))
+    return pipe_table(grid.head, grid.rows, grid.heads)

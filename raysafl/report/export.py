@@ -157,7 +157,7 @@ class Figures:
             entries[list(columns)]
             .assign(
                 statistic=name,
-                best=entries["run_id"].isin(numbers.standing.best),
+                best=entries["run_id"].isin(list(numbers.close)),
                 not_told_apart=entries["run_id"].isin(strong),
             )
             .rename(columns=columns)

@@ -15,6 +15,7 @@ from raysafl.storage.store import Store, sweeps_in
 if TYPE_CHECKING:
     import pandas as pd
 
+    from raysafl.report.analysis.method_statistics import MethodStatistics
     from raysafl.report.analysis.winner import Winner
     from raysafl.report.export import Figures
 
@@ -105,6 +106,23 @@ class SweepResults:
         came = each.explode("cohorts").dropna(subset="cohorts").reset_index(drop=True)
         came = came.rename(columns={"cohorts": "client"})
         return came.astype({"client": "int32", "enforced": "bool", "trained": "bool"})
+
+    @cached_property
+    def methods(self) -> "MethodStatistics":
+        """How the methods compare over all settings, as tables of pandas.
+
+        Raises:
+            ValueError: there is no setting in which two methods or more have ended.
+        """
+        from raysafl.report.analysis.method_statistics import MethodStatistics
+
+        found = MethodStatistics(self.runs, self.store.manifest())
+        if len(found.methods) < 2:
+            raise ValueError(
+                f"{self.store.path} has no setting in which two methods or more have ended: "
+                "methods are the labels of the axis 'algorithm' or 'method'"
+            )
+        return found
 
     @cached_property
     def figures(self) -> "Figures":

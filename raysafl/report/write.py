@@ -1,5 +1,7 @@
 """Write a sweep's report: `table.md`, `report.html` and the figures."""
 
+from collections import defaultdict
+
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.current import PAGE, page_end
 from raysafl.report.figures.listed import FIGURES, page_names
@@ -20,12 +22,11 @@ ELSEWHERE = "The numbers are in the table."
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
-    The figures are `curves.png` (with `curves-2.png` and so on if there are many
-    panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png` and
-    `served.png`. Runs may be missing. Of a sweep of very many entries a part is shown one
-    by one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an
-    earlier report that are not made again are deleted. The page ends with a digest of
-    what the report was made from, which `is_current` compares.
+    The figures are those of `FIGURES` (with `curves-2.png` and so on if there are many
+    panels). Runs may be missing. Of a sweep of very many entries a part is shown one by
+    one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an earlier
+    report that are not made again are deleted. The page ends with a digest of what the
+    report was made from, which `is_current` compares.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.
@@ -70,13 +71,13 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     study = Study.of(numbers, checked.rows, checked.clients)
     manifest = numbers.manifest
     note = numbers.part.note.replace("`", "")
-    made: dict[str, list[Picture]] = {}
+    made = defaultdict[str, list[Picture]](list)
     for kind, listed in FIGURES.items():
         pages = listed.draw(study, ON_SCREEN)
         alt = listed.about(listed.alt, manifest) + ELSEWHERE
         caption = listed.about(listed.caption, manifest)
         text = f"{caption} {note if listed.is_part else ''}".strip()
-        made[listed.section] = [
+        made[listed.section] += [
             Picture(f"{name}.png", to_png(page), alt, text)
             for name, page in zip(page_names(kind, len(pages)), pages, strict=True)
         ]

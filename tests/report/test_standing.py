@@ -1,51 +1,18 @@
 """Which entries are best, and how methods stand over all settings."""
 
-import itertools
-from collections.abc import Mapping
-
 import numpy as np
-import pandas as pd
 import pytest
+from helpers.scored import made
 from scipy import stats
 
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.analysis.standing import Standing
+from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.results import results_document
-from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.report.pages.sections import standings
 
 METHODS = ("FedAvg", "SAFARI", "FSL")
 SEEDS = 5
-STATISTICS = ("final", "last10", "best", "after_server", "final_loss")
-
-
-def made(
-    values: Mapping[tuple[str, ...], np.ndarray],
-    axes: tuple[str, ...] = ("setting", "algorithm"),
-    statistic: str = "final",
-) -> tuple[pd.DataFrame, Manifest]:
-    """The table of runs and the manifest of a sweep with these values of each replicate."""
-    entries = [
-        Entry(run_id=f"{k:012x}", labels=dict(zip(axes, key, strict=True)))
-        for k, key in enumerate(values)
-    ]
-    rows = [
-        {
-            "run_id": entry.run_id,
-            "status": "finished",
-            "reason": "",
-            "replicate": seed,
-            "seed": seed,
-            **dict.fromkeys(STATISTICS, np.nan),
-            statistic: value,
-            **{f"label.{axis}": label for axis, label in entry.labels.items()},
-        }
-        for entry, own in zip(entries, values.values(), strict=True)
-        for seed, value in enumerate(own)
-    ]
-    table = Table(rows=list(axes), statistic=statistic)
-    manifest = Manifest(name="made", axes=list(axes), entries=entries, table=table)
-    return pd.DataFrame(rows), manifest
 
 
 @pytest.fixture
@@ -65,43 +32,46 @@ def test_an_entry_is_told_apart_from_the_best_as_scipys_paired_test_does(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:
     runs, manifest = made(values)
-    standing = Numbers.of(runs, manifest).standing
+    close = Numbers.of(runs, manifest).close
     ids = dict(zip(values, (e.run_id for e in manifest.entries), strict=True))
-    assert 4 < len(standing.close) < 12
+    assert 4 < len(close) < 12
     for setting in "abcd":
         first = max(METHODS, key=lambda m: values[(setting, m)].mean())
-        assert ids[(setting, first)] in standing.best
         for method in METHODS:
             best, own = values[(setting, first)], values[(setting, method)]
             p = 1.0 if method == first else stats.ttest_rel(own, best).pvalue
-            assert (ids[(setting, method)] in standing.close) == (p >= 0.05)
+            assert (ids[(setting, method)] in close) == (p >= 0.05)
+
+
+def answer(numbers: Numbers) -> Grid:
+    """The table below the answer."""
+    _, grid = standings(numbers)
+    assert isinstance(grid, Grid)
+    return grid
 
 
 def test_means_and_ranks_are_over_all_settings(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:
-    runs, manifest = made(values)
-    standing = Numbers.of(runs, manifest).standing
-    assert standing.settings == 4
-    frame = standing.methods.set_index("label.algorithm")
-    means = {m: [100 * values[(s, m)].mean() for s in "abcd"] for m in METHODS}
+    grid = answer(Numbers.of(*made(values)))
+    means = {m: np.mean([100 * values[(s, m)].mean() for s in "abcd"]) for m in METHODS}
     places = {
         s: stats.rankdata([-values[(s, m)].mean() for m in METHODS]) for s in "abcd"
     }
-    for k, method in enumerate(METHODS):
-        assert frame.loc[method, "mean"] == pytest.approx(np.mean(means[method]))
-        rank = np.mean([places[s][k] for s in "abcd"])
-        assert frame.loc[method, "rank"] == pytest.approx(rank)
-    assert frame["rank"].is_monotonic_increasing
+    ranks = {m: np.mean([places[s][k] for s in "abcd"]) for k, m in enumerate(METHODS)}
+    first = sorted(METHODS, key=lambda m: ranks[m])
+    told = [[m, f"{means[m]:.2f}", f"{ranks[m]:.1f}"] for m in first]
+    assert [list(row[:3]) for row in grid.rows] == told
 
 
 def test_where_lower_is_better_the_lowest_is_best(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:
     losses = {key: 1 - own for key, own in values.items()}
-    ours = Numbers.of(*made(values)).standing
-    theirs = Numbers.of(*made(losses, statistic="final_loss")).standing
-    assert theirs.best == ours.best and theirs.close == ours.close
+    ours = Numbers.of(*made(values))
+    theirs = Numbers.of(*made(losses, statistic="final_loss"))
+    assert theirs.close == ours.close
+    assert theirs.methods.ranks.equals(ours.methods.ranks)
 
 
 def test_a_setting_that_a_method_has_not_finished_counts_for_none(
@@ -110,23 +80,22 @@ def test_a_setting_that_a_method_has_not_finished_counts_for_none(
     runs, manifest = made(values)
     lost = manifest.entries[-1].run_id
     runs = runs[runs["run_id"] != lost]
-    standing = Numbers.of(runs, manifest).standing
-    assert standing.settings == 3
-    assert len(standing.best) == 4
+    numbers = Numbers.of(runs, manifest)
+    assert list(numbers.methods.ranks.index) == [f"setting = {s}" for s in "abc"]
+    assert answer(numbers).rows[0][3].endswith(" of 3")
 
 
 def test_without_an_axis_of_methods_the_entries_themselves_stand_in_line() -> None:
     rates = {("0.1",): np.array([0.8, 0.81]), ("0.2",): np.array([0.9, 0.92])}
-    standing = Numbers.of(*made(rates, axes=("lr",))).standing
-    assert list(standing.methods["label.lr"]) == ["0.2", "0.1"]
+    grid = answer(Numbers.of(*made(rates, axes=("lr",))))
+    assert [row[0] for row in grid.rows] == ["0.2", "0.1"]
 
 
 def test_with_one_seed_nothing_is_told_apart(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:
     runs, manifest = made({key: own[:1] for key, own in values.items()})
-    standing = Numbers.of(runs, manifest).standing
-    assert len(standing.best) == 4 and len(standing.close) == 12
+    assert len(Numbers.of(runs, manifest).close) == 12
 
 
 def test_the_answer_comes_first_and_the_best_entries_are_bold(
@@ -135,16 +104,13 @@ def test_the_answer_comes_first_and_the_best_entries_are_bold(
     numbers = Numbers.of(*made(values))
     text = markdown(results_document(numbers))
     assert text.index("## Answer") < text.index("## Table")
-    first = numbers.standing.methods["label.algorithm"].iloc[0]
+    first = numbers.methods.methods[0]
     assert f"**{first}** has the best mean rank over 4 settings by `final`" in text
     table = text.partition("## Table")[2].partition("## ")[0]
-    assert table.count("**") == 2 * len(numbers.standing.close)
+    assert table.count("**") == 2 * len(numbers.close)
 
 
 def test_a_sweep_of_one_run_has_no_answer() -> None:
     numbers = Numbers.of(*made({("a", "FedAvg"): np.array([0.5, 0.6])}))
     assert "## Answer" not in markdown(results_document(numbers))
-    assert isinstance(numbers.standing, Standing)
-    assert list(itertools.chain(numbers.standing.close)) == [
-        numbers.manifest.entries[0].run_id
-    ]
+    assert numbers.close == {numbers.manifest.entries[0].run_id}

@@ -17,11 +17,13 @@ from raysafl.report.analysis.entries import (
     matches,
 )
 from raysafl.report.analysis.layout import Layout, label_text
-from raysafl.report.analysis.nested import nested, partitions_of
+from raysafl.report.analysis.nested import nested, partitions_of, units_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 
 LEVEL = 0.95
+# An adjusted p-value below this tells two methods apart.
+CLEAR = 0.05
 VERDICTS = {
     "inside": "Δ ± holds 0: our runs give such a number",
     "outside": "it does not: runs like ours give such a number in 5 % of cases or fewer",
@@ -280,11 +282,7 @@ def paired_differences(
     parts = [pd.DataFrame({n: pd.Series(dtype=kind) for n, kind in columns.items()})]
     if pairs:
         name = manifest.table.statistic
-        partitions = partitions_of(done)
-        # Seeds of one partition depend on each other, so partitions are compared if all
-        # runs have several.
-        several = partitions.groupby(done["run_id"]).nunique().min() > 1
-        unit = partitions if several else done["seed"]
+        unit = units_of(done)
         values = done[name].astype(float) * factor(manifest, name)
         means = values.groupby([done["run_id"], unit.rename("seed")]).mean()
         numbers = means.rename("value").reset_index()

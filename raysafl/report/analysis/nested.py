@@ -29,6 +29,16 @@ def partitions_of(runs: pd.DataFrame) -> "pd.Series[int]":
     return runs["partition_seed"].fillna(-1).astype("int64")
 
 
+def units_of(runs: pd.DataFrame) -> "pd.Series[int]":
+    """Return the `seed` of each replicate, or its `partition` where all runs have several.
+
+    The series has this name. Seeds of one partition depend on each other.
+    """
+    partitions = partitions_of(runs)
+    several = partitions.groupby(runs["run_id"]).nunique().min() > 1
+    return partitions.rename("partition") if several else runs["seed"]
+
+
 def nested(
     values: "pd.Series[float]", run_id: "pd.Series[str]", partition: "pd.Series[int]"
 ) -> pd.DataFrame:

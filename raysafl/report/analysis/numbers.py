@@ -8,8 +8,9 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.evidence import judged
 from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.standing import Standing
+from raysafl.report.analysis.standing import close_to_best
 from raysafl.report.analysis.winner import Winner, winner_of
 from raysafl.storage.manifest import Manifest
 
@@ -28,7 +29,8 @@ class Numbers:
         shown_layout: the layout of its axes.
         entries: the entries of the table with their verdicts.
         part: the entries of the table that are shown one by one.
-        standing: which of them are best, and how methods stand over all settings.
+        close: the runs that are the best of their setting, or not told apart from it.
+        methods: how the sweep's methods compare over all settings.
         winner: the best run, if the sweep chooses one and a run has finished.
     """
 
@@ -41,7 +43,8 @@ class Numbers:
     shown_layout: Layout
     entries: pd.DataFrame
     part: Part
-    standing: Standing
+    close: frozenset[str]
+    methods: MethodStatistics
     winner: Winner | None
 
     @classmethod
@@ -61,7 +64,7 @@ class Numbers:
         entries = judged(versus, shown)
         own = entries if versus is runs else aggregate(runs, manifest)
         part = Part.of(entries, shown, shown_layout)
-        standing = Standing.of(versus, shown, shown_layout, entries)
+        close = close_to_best(versus, shown, shown_layout, entries)
         return cls(
             runs,
             manifest,
@@ -72,6 +75,7 @@ class Numbers:
             shown_layout,
             entries,
             part,
-            standing,
+            close,
+            MethodStatistics(runs, manifest),
             winner_of(runs, manifest) if manifest.goal else None,
         )

@@ -6,6 +6,7 @@ from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages import paper, sections
 from raysafl.report.pages.document import Document, Facts, Picture
 from raysafl.report.pages.origin import origin_facts
+from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
 from raysafl.report.wording import LOST, scale_note, search_note
 
 
@@ -23,6 +24,7 @@ def results_document(
     """
     manifest = numbers.manifest
     command = manifest.command
+    pictures = pictures or {}
     return Document(
         title=manifest.title or manifest.name,
         warning=scale_note(manifest),
@@ -37,7 +39,8 @@ def results_document(
             "Readings": paper.nearest_readings(numbers),
             "Other printed numbers": paper.more_printed(numbers),
             "Methods, seed by seed": sections.methods(numbers),
-            **(pictures or {}),
+            **pictures,
+            OVER_SETTINGS: [*over_settings(numbers), *pictures.get(OVER_SETTINGS, [])],
             "Missing, diverged, failed": sections.losses(numbers),
             "Cost": sections.cost(numbers),
             "Notes": [manifest.notes.strip()],

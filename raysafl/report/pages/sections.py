@@ -9,7 +9,7 @@ import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
-from raysafl.report.analysis.evidence import LEVEL, paired
+from raysafl.report.analysis.evidence import CLEAR, LEVEL, paired
 from raysafl.report.analysis.layout import (
     entries_by_labels,
     head_text,
@@ -36,8 +36,6 @@ from raysafl.report.wording import (
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label
 
-# An adjusted p-value below this makes a method higher or lower.
-CLEAR = 0.05
 # Largest number of missing runs that are named.
 NAMED = 6
 # Largest number of lines on runs that ended badly.
@@ -63,24 +61,27 @@ def table(numbers: Numbers) -> list[Block]:
 
 def standings(numbers: Numbers) -> list[Block]:
     """Say which method or entry is best, and how other methods stand."""
-    standing = numbers.standing
     if numbers.winner is not None:
         return [
             f"{winner_text(numbers.winner, numbers.manifest)} It is bold in the table."
         ]
-    if numbers.manifest.goal or not _is_told(numbers) or standing.methods.empty:
+    if numbers.manifest.goal or not _is_told(numbers):
         return []
-    axes = standing.axes
     unit = numbers.shown.table.unit
+    ranks = numbers.methods.ranks
+    means = numbers.entries.set_index("run_id")[f"mean.{numbers.shown.table.statistic}"]
+    runs = numbers.methods.rows.groupby("method")["run_id"].unique()
     rows = [
         [
-            *(label_text(row[f"label.{axis}"]) for axis in axes),
-            number_or_dash(row["mean"], unit),
-            f"{row['rank']:.1f}",
-            f"{row['first']} of {standing.settings}",
+            method,
+            number_or_dash(means[runs[method]].mean(), unit),
+            f"{ranks[method].mean():.1f}",
+            f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for _, row in standing.methods.iterrows()
+        for method in numbers.methods.methods
     ]
+    head = [numbers.layout.method or "", "mean", "mean rank"]
+    head.append("best, or not told apart from it")
     statistic = f"`{numbers.shown.table.statistic}`"
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
@@ -88,19 +89,10 @@ def standings(numbers: Numbers) -> list[Block]:
         "Nothing is adjusted for the number of comparisons, and the best was chosen by the "
         "same numbers."
     )
-    if numbers.shown_layout.method is None:
-        labels = dict(zip(axes, rows[0], strict=False))
-        best = ", ".join(f"{axis} = {label}" for axis, label in labels.items())
-        return [f"**{best}** has the best {statistic}. It is {bold}"]
     return [
-        f"**{rows[0][0]}** has the best mean rank over {count(standing.settings, 'setting')} "
+        f"**{rows[0][0]}** has the best mean rank over {count(len(ranks), 'setting')} "
         f"by {statistic}. The best entry of each setting is {bold}",
-        Grid(
-            "How methods stand",
-            [*axes, "mean", "mean rank", "best, or not told apart from it"],
-            rows,
-            len(axes),
-        ),
+        Grid("How methods stand", head, rows),
     ]
 
 
@@ -108,13 +100,13 @@ def standing_out(numbers: Numbers) -> Collection[str]:
     """Return the runs whose numbers stand out: the winner, or what may be the best."""
     if numbers.winner is not None:
         return (numbers.winner.run_id,)
-    return numbers.standing.close if _is_told(numbers) else ()
+    return numbers.close if _is_told(numbers) else ()
 
 
 def _is_told(numbers: Numbers) -> bool:
     """Whether methods are compared with each other, and not with a paper or a baseline."""
     sweep = numbers.manifest
-    return len(numbers.standing.methods) > 1 and not (sweep.paper or sweep.table.minus)
+    return len(numbers.methods.methods) > 1 and not (sweep.paper or sweep.table.minus)
 
 
 def pivot(part: Part, strong: Collection[str] = ()) -> Grid:

@@ -1,0 +1,67 @@
+"""The section of a report on how its methods compare over all settings."""
+
+import math
+
+import pandas as pd
+
+from raysafl.core.text import count
+from raysafl.report.analysis.evidence import CLEAR, LEVEL
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.pages.document import Block, Grid, Lines
+from raysafl.report.wording import NOTHING, number_or_dash, spread
+
+# The title of the section.
+OVER_SETTINGS = "Methods over all settings"
+
+
+def over_settings(numbers: Numbers) -> list[Block]:
+    """Write how the methods compare over all settings, and what the learning rate matters."""
+    methods = numbers.methods
+    if not methods.is_told:
+        return []
+    unit = numbers.manifest.table.unit
+    better = methods.improvement.set_index(["over", "method"])
+    over = list(better.index.unique("over"))
+    rows = []
+    for _, own in methods.interquartile_means.iterrows():
+        row = [own["method"], f"{own['rank']:.1f}"]
+        row.append(_interval(own[["iqm", "low", "high"]], unit))
+        pairs = better.reindex([(other, own["method"]) for other in over])
+        percent = 100 * pairs[["probability", "low", "high"]]
+        row += [_interval(pair, "%") for _, pair in percent.iterrows()]
+        row += [number_or_dash(least, unit) for least in pairs["least"].iloc[:1]]
+        rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
+    head = [numbers.layout.method or "", "mean rank", "IQM"]
+    head += [f"better than {other}" for other in over]
+    head += [*(f"least difference to {base}" for base in over[:1]), "diverged"]
+    blocks = len(methods.ranks)
+    text = (
+        f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
+        f"interquartile mean of `{numbers.manifest.table.statistic}` over settings and seeds, with "
+        f"its {LEVEL:.0%} interval from a bootstrap of the seeds of each setting, or of the "
+        "partitions if all runs have several. *Better than* is the share of settings and seeds, "
+        "in %, in which a method is better than another. *Least difference* is the smallest that "
+        "the seeds of one setting show in 80 % of studies (paired t test, 5 %). A diverged "
+        "replicate is not left out: it is worse than all others."
+    )
+    p = methods.friedman["p"]
+    friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
+    told = int((methods.pairs["holm"] < CLEAR).sum())
+    few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
+    tests = (
+        f"{friedman}Wilcoxon's signed-rank test over settings, by Holm's adjusted p, tells "
+        f"{told} of {count(len(methods.pairs), 'pair')} of methods apart{few}."
+    )
+    lines = [
+        f"{r['method']}, {r['axis']}: {r['best']:g} is the best of {r['rates']} rates "
+        f"({spread(r['score'], r['error'], unit)}); those from {r['low']:g} to {r['high']:g} are "
+        "within its standard error"
+        for _, r in methods.rates.iterrows()
+    ]
+    return [text, Grid("Methods", head, rows), tests, Lines(lines) if lines else ""]
+
+
+def _interval(own: "pd.Series[float]", unit: str) -> str:
+    """Write a number with the ends of its interval, as `91.2 [90.8, 91.4]`."""
+    value, low, high = (number_or_dash(end, unit) for end in own)
+    return value if low == high == NOTHING else f"{value} [{low}, {high}]"

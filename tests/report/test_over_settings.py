@@ -1,0 +1,154 @@
+"""The section on methods over all settings, and its figures."""
+
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.drawn import study_of
+from helpers.scored import made
+from matplotlib.figure import Figure
+
+from raysafl.report.analysis.method_statistics import MethodStatistics
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.figures.over_settings import (
+    critical_difference,
+    performance_profiles,
+)
+from raysafl.report.figures.study import Study
+from raysafl.report.pages.document import Grid, Lines
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
+from raysafl.report.pages.results import results_document
+from raysafl.storage.manifest import Manifest
+
+HEADING = f"## {OVER_SETTINGS}"
+
+
+def drawn(
+    draw: Callable[[Study], list[Figure]], methods: int, settings: int
+) -> tuple[MethodStatistics, Figure]:
+    """The statistics of a sweep of methods, and one of their figures."""
+    runs, manifest = planted(methods, settings, seeds=3)
+    study = study_of(manifest, runs=runs)
+    (figure,) = draw(study)
+    return study.numbers.methods, figure
+
+
+def planted(methods: int, settings: int, seeds: int) -> tuple[pd.DataFrame, Manifest]:
+    """The runs of a sweep of methods with long names in some settings."""
+    rng = np.random.default_rng(6)
+    values = {
+        (f"setting {s}", f"A method with a long name {m}"): 0.5
+        + 0.02 * (m // 2)
+        + 0.01 * rng.normal(size=seeds)
+        for s in range(settings)
+        for m in range(methods)
+    }
+    return made(values)
+
+
+def numbers_of(methods: int, settings: int, seeds: int = 3) -> Numbers:
+    """The numbers of such a sweep."""
+    return Numbers.of(*planted(methods, settings, seeds))
+
+
+def test_the_section_has_the_numbers_of_the_frames() -> None:
+    numbers = numbers_of(4, 8)
+    text, grid, tests, *_ = over_settings(numbers)
+    assert isinstance(grid, Grid) and isinstance(tests, str)
+    assert "Over the 8 settings" in str(text)
+    means = numbers.methods.interquartile_means
+    better = numbers.methods.improvement
+    # The baseline is the sweep's first method, and the runner-up is another one.
+    over = list(dict.fromkeys(better["over"]))
+    assert over[0].endswith("name 0") and len(over) == 2
+    for row, (_, own) in zip(grid.rows, means.iterrows(), strict=True):
+        assert row[0] == own["method"]
+        assert row[2] == f"{own['iqm']:.2f} [{own['low']:.2f}, {own['high']:.2f}]"
+        for cell, other in zip(row[3:5], over, strict=True):
+            pair = better[(better["method"] == row[0]) & (better["over"] == other)]
+            share = f"{100 * pair['probability'].item():.2f}" if len(pair) else "–"  # noqa: RUF001
+            assert str(cell).split(" ")[0] == share
+    told = (numbers.methods.pairs["holm"] < 0.05).sum()
+    assert f"tells {told} of 6 pairs" in tests
+
+
+@pytest.mark.parametrize(("methods", "settings"), [(1, 8), (4, 1), (49, 2)])
+def test_the_section_is_absent_where_there_is_nothing_to_compare(
+    methods: int, settings: int
+) -> None:
+    document = results_document(numbers_of(methods, settings, seeds=1))
+    assert HEADING not in markdown(document)
+
+
+def test_a_search_has_no_such_section() -> None:
+    numbers = numbers_of(4, 8)
+    assert HEADING in markdown(results_document(numbers))
+    searched = numbers.manifest.replace(goal=("test_accuracy", "max"))
+    assert not MethodStatistics(numbers.runs, searched).is_told
+
+
+def test_with_few_settings_it_is_said_that_wilcoxons_test_can_show_nothing() -> None:
+    few = "with fewer than six settings it can tell none apart"
+    assert few in markdown(results_document(numbers_of(3, 5)))
+    assert few not in markdown(results_document(numbers_of(3, 6)))
+
+
+def test_learning_rates_have_lines() -> None:
+    values = {(lr, m): np.array([lr, lr + 0.1]) for lr in (0.1, 0.2) for m in "ab"}
+    *_, lines = over_settings(Numbers.of(*made(values, ("lr", "algorithm"))))
+    assert isinstance(lines, Lines)
+    assert lines.lines[0] == (
+        "a, lr: 0.2 is the best of 2 rates (25.00 ± 5.00); those from 0.2 to 0.2 are within "
+        "its standard error"
+    )
+
+
+def test_methods_without_a_common_seed_have_no_pairs() -> None:
+    runs, manifest = made(
+        {(s, m): np.array([0.1, 0.2]) for s in (1, 2) for m in ("FedAvg", "FSL")}
+    )
+    runs.loc[runs["label.algorithm"] == "FSL", "seed"] += 10
+    _, grid, *_ = over_settings(Numbers.of(runs, manifest))
+    assert isinstance(grid, Grid)
+    assert list(grid.head) == ["algorithm", "mean rank", "IQM", "diverged"]
+    assert [len(row) for row in grid.rows] == [4, 4]
+
+
+@pytest.mark.parametrize("methods", [2, 5, 16])
+def test_no_two_names_of_the_ranks_overlap(methods: int) -> None:
+    _, figure = drawn(critical_difference, methods, 8)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    boxes = [text.get_window_extent(renderer) for text in axes.texts]
+    assert len(boxes) == methods
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    # All of them are inside the figure.
+    assert all(0 <= box.x0 and box.x1 <= figure.bbox.width for box in boxes)
+    assert all(0 <= box.y0 and box.y1 <= figure.bbox.height for box in boxes)
+
+
+def test_the_bars_of_the_ranks_are_the_groups_and_do_not_lie_on_each_other() -> None:
+    found, figure = drawn(critical_difference, 8, 14)
+    (axes,) = figure.axes
+    bars = [line.get_xydata() for line in axes.lines if line.get_color() == "black"]
+    ranks = found.ranks.mean()
+    ends = [(ranks[g[0]] - 0.05, ranks[g[-1]] + 0.05) for g in found.groups]
+    assert len(bars) == len(ends) > 1
+    assert [tuple(np.asarray(bar)[:, 0]) for bar in bars] == pytest.approx(ends)
+    heights = [float(np.asarray(bar)[0, 1]) for bar in bars]
+    assert len(set(heights)) == len(heights)
+
+
+def test_a_line_of_the_profiles_is_that_of_its_method() -> None:
+    found, figure = drawn(performance_profiles, 3, 4)
+    (axes,) = figure.axes
+    for line in axes.lines:
+        own = found.profiles[found.profiles["method"] == line.get_label()]
+        own = own.sort_values("tau")
+        np.testing.assert_allclose(np.asarray(line.get_xdata()), own["tau"])
+        np.testing.assert_allclose(np.asarray(line.get_ydata()), own["fraction"])
+    assert len(axes.lines) == 3
