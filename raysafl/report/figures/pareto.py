@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Layout, label_text
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
 from raysafl.report.figures.methods import Look, marks_of, name_marks
 from raysafl.report.figures.style import (
@@ -19,7 +19,7 @@ from raysafl.report.figures.style import (
     to_png,
     wrapped,
 )
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, label_text
 
 # Number of problems that are drawn for each cost.
 ACROSS = 3

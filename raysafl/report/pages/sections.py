@@ -13,7 +13,6 @@ from raysafl.report.analysis.evidence import LEVEL, paired
 from raysafl.report.analysis.layout import (
     entries_by_labels,
     head_text,
-    label_text,
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers
@@ -34,7 +33,7 @@ from raysafl.report.wording import (
     winner_text,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label
+from raysafl.storage.manifest import Label, label_text
 
 # An adjusted p-value below this makes a method higher or lower.
 CLEAR = 0.05
