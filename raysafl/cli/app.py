@@ -375,11 +375,20 @@ def results_command(
     ],
     paths: SomeFolders = None,
     sort: Annotated[
-        str, typer.Option(help="Column to sort by, the largest value first.")
+        str,
+        typer.Option(
+            help="Column to sort by: the best value of a statistic comes first, which is "
+            "the smallest of an error or a cost, and the largest of any other column."
+        ),
     ] = "",
     ascending: Annotated[
-        bool, typer.Option("--ascending", help="Sort the smallest value first.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--ascending/--descending",
+            help="Sort the smallest value first, or the largest, whichever is best.",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[
         int | None, typer.Option(help="Maximum number of rows.", min=1)
     ] = None,
@@ -389,7 +398,10 @@ def results_command(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Filter and sort stored runs; statistics are means over finished replicates."""
+    """Filter and sort stored runs; statistics are means over finished replicates.
+
+    Runs that have not ended are listed without statistics, as running or interrupted.
+    """
     from raysafl.report.query import as_table, results, why_nothing
 
     wanted = [name.strip() for name in columns.split(",") if name.strip()]

@@ -23,7 +23,7 @@ class TimeLeft:
         """Return the least and the most seconds that are left; None if that is not known.
 
         They follow from the rate since the beginning, and from that in the second half of
-        the time.
+        the time. If nothing is known of the first half, half and twice the time are told.
         """
         # Another thread may see more meanwhile.
         seen = self._seen
@@ -36,4 +36,6 @@ class TimeLeft:
         since, before = seen[at]
         rates = ((share - at_first) / (last - began), (share - before) / (last - since))
         seconds = [max((1 - share) / rate - (now - last), 0.0) for rate in rates]
+        if at == 0:
+            return seconds[0] / 2, seconds[0] * 2
         return min(seconds), max(seconds)

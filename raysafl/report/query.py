@@ -48,7 +48,7 @@ def results(
     paths: Iterable[Location],
     query: str = "",
     sort: str = "",
-    ascending: bool = False,
+    ascending: bool | None = None,
     top: int | None = None,
     columns: Sequence[str] = (),
 ) -> pd.DataFrame:
@@ -56,7 +56,8 @@ def results(
 
     Statistics are means over the finished replicates of a run, `<statistic>_std` are
     their standard deviations, and `replicates` is their number. `status` and `reason`
-    are those of the replicate that ended worst. `attrs["damaged"]` of the frame is the
+    are those of the replicate that ended worst. A run that has not ended is listed, as
+    `running` or `interrupted`, without statistics. `attrs["damaged"]` of the frame is the
     number of damaged runs in the folders, which have no statistics, and
     `attrs["fractions"]` names the statistics that are fractions.
 
@@ -67,8 +68,9 @@ def results(
             `runs`. A name is a column of `runs.parquet`, a label, a setting
             (`algorithm.client_prob`), or the end of a setting's name (`client_prob`),
             looked up in this order.
-        sort: the column to sort by, the largest value first.
-        ascending: whether to sort the smallest value first.
+        sort: the column to sort by. The best value of a statistic comes first, and the
+            largest of any other column.
+        ascending: whether the smallest value comes first instead, or the largest.
         top: the maximum number of rows.
         columns: the columns to show; by default those of a whole query, or the labels,
             what the condition and the order name, what the runs are judged by,
@@ -92,6 +94,8 @@ def results(
     if not columns and not _is_whole(query):
         shown = _default(frame, [*named, *by, *judged_by])
     if by:
+        if ascending is None:
+            ascending = by[0] in frame.attrs["lower_is_better"]
         found = found.sort_values(by, ascending=ascending, kind="stable")
     found = found[shown].iloc[:top].reset_index(drop=True)
     found.attrs["damaged"] = int((frame["status"] == Status.DAMAGED).sum())
@@ -218,6 +222,7 @@ def _read_folders(
     """
     parts = []
     fractions = set[str]()
+    lower_is_better = set[str]()
     shown: list[str] = []
     for path in paths:
         for store in sweeps_in(path):
@@ -226,6 +231,9 @@ def _read_folders(
             parts.append(_per_run(runs, manifest))
             known = manifest.known(runs)
             fractions |= {name for name, own in known.items() if own.is_fraction}
+            lower_is_better |= {
+                n for n, own in known.items() if not own.higher_is_better
+            }
             quality = manifest.quality
             shown += SHOWN if quality == ACCURACY else quality_statistics(quality)
     frame = pd.concat(
@@ -240,6 +248,7 @@ def _read_folders(
                 values = values.combine_first(frame[setting])
             frame[name] = _parsed(values)
     frame.attrs["fractions"] = sorted(fractions)
+    frame.attrs["lower_is_better"] = sorted(lower_is_better)
     return frame, shown
 
 
@@ -279,7 +288,8 @@ def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
     names = [str(name) for name in frame]
     labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
     several = ["sweep"] if frame["sweep"].nunique() > 1 else []
-    why = ["reason"] if (frame["status"] == Status.DAMAGED).any() else []
+    explained = [status for status in Status if status.unended] + [Status.DAMAGED]
+    why = ["reason"] if frame["status"].isin(explained).any() else []
     wanted = [*several, "run_id", *labels, *named, "replicates", "status", *why]
     return [name for name in dict.fromkeys(wanted) if name in names]
 

@@ -78,7 +78,11 @@ class SweepResults:
 
     @cached_property
     def runs(self) -> "pd.DataFrame":
-        """A row for each ended run and replicate: labels, status, statistics, settings."""
+        """A row for each run that has begun, and replicate: labels, status, statistics.
+
+        One that has not ended is `running` or `interrupted`, and has no statistics but
+        the counts so far.
+        """
         return make_runs_table(self.store, self._checked)
 
     @cached_property

@@ -106,12 +106,14 @@ class Checked:
             particular order.
         clients: the same of the table of clients.
         faults: what is wrong with each damaged run, by run id.
+        unended: what the file of each run says that has begun and not ended, by run id.
     """
 
     ledger: dict[str, LedgerEntry]
     rows: pa.Table
     clients: pa.Table
     faults: dict[str, str]
+    unended: dict[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -458,14 +460,16 @@ class Journal:
             faults |= found
         wrong = {i: why for i, why in faults.items() if why}
         ledger |= {i: ledger[i].damaged(why) for i, why in wrong.items()}
-        for run_id in unended.keys() - owners.keys():
-            tables["rounds"].append(unended[run_id].rows)
-            tables["clients"].append(unended[run_id].clients)
+        unended = {i: own for i, own in unended.items() if i not in owners}
+        for own in unended.values():
+            tables["rounds"].append(own.rows)
+            tables["clients"].append(own.clients)
         rows, clients = (joined(tables[folder], folder) for folder in TABLES)
         if wrong:
             rows = without_runs(rows, wrong)
             clients = without_runs(clients, wrong)
-        return Checked(ledger, rows, clients, wrong)
+        about = {i: own.about for i, own in unended.items()}
+        return Checked(ledger, rows, clients, wrong, about)
 
     def _tables_of(
         self,

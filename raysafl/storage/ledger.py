@@ -13,7 +13,7 @@ from raysafl.storage.redaction import redacted
 
 
 class Status(StrEnum):
-    """How a run ended, from the best way to the worst."""
+    """How a run ended, from the best way to the worst, or that it has not."""
 
     # All rounds were run, or the run stopped before, as its own configuration says.
     FINISHED = "finished"
@@ -26,11 +26,20 @@ class Status(StrEnum):
     # It ended, but not all that it wrote is there. This status stands in no file of the
     # ledger: it is found when rows, models and ledger are read together.
     DAMAGED = "damaged"
+    # It has begun and not ended. A process writes to the folder, or none does. These too
+    # stand in no file of the ledger.
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
 
     @property
     def decided(self) -> bool:
         """Whether another attempt would end in the same way, so that none is made."""
-        return self not in (Status.FAILED, Status.DAMAGED)
+        return self in (Status.FINISHED, Status.STOPPED, Status.DIVERGED)
+
+    @property
+    def unended(self) -> bool:
+        """Whether the run has not ended."""
+        return self in (Status.RUNNING, Status.INTERRUPTED)
 
     @property
     def bad(self) -> bool:
@@ -166,6 +175,24 @@ class LedgerEntry(BaseModel):
         reason = f"{why}; the run counts nowhere until `raysafl run` computes it anew"
         changes = {"status": Status.DAMAGED, "reason": reason, "replicates": []}
         return self.model_copy(update=changes)
+
+    @classmethod
+    def unended(cls, about: Mapping[str, Any], status: Status) -> Self:
+        """Return the entry as which a run is shown that has not ended.
+
+        Args:
+            about: what its file says of it.
+            status: `running` or `interrupted`.
+        """
+        config = about.get("config", {})
+        over = about.get("rounds_over", 0) / Seeds.model_validate(config).replicates
+        return cls(
+            status=status,
+            reason=f"after {over:.0f} of {config.get('rounds', 0)} rounds",
+            config=config,
+            started=about.get("started", ""),
+            seconds=about.get("spent"),
+        )
 
     def content(self) -> dict[str, Any]:
         """Return what is stored: the fields that were given, as JSON values."""

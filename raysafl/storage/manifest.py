@@ -30,9 +30,14 @@ def same_label(a: Label, b: Label) -> bool:
     return a == b
 
 
+def label_text(value: Label) -> str:
+    """Write a label as text, floats with six digits, so that 0.1 + 0.2 reads 0.3."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def run_name(labels: Mapping[str, Any], run_id: str) -> str:
     """Name a run by its labels, as `method=SAFARI, s=2`, or by its id if it has none."""
-    return ", ".join(f"{axis}={value}" for axis, value in labels.items()) or run_id
+    return ", ".join(f"{k}={label_text(v)}" for k, v in labels.items()) or run_id
 
 
 class Printed(Component):
@@ -329,5 +334,4 @@ class Manifest(Component):
 
 def _spellings(label: Label) -> set[str]:
     """Return how a label may be written: as Python does (`2.0`), and as tables do (`2`)."""
-    shown = f"{label:g}" if isinstance(label, float) else str(label)
-    return {str(label), shown}
+    return {str(label), label_text(label)}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from raysafl.core.component import flatten
 from raysafl.storage.chance import chance_of
 from raysafl.storage.journal import Checked
-from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.storage.rows import scalar_names
 from raysafl.storage.statistics import TOTALS, summarise_each
@@ -28,7 +29,7 @@ NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 
 def write_runs_table(store: Store) -> "pd.DataFrame":
     """Make the table of all ended runs, write it to `runs.parquet`, and return it."""
-    frame = make_runs_table(store)
+    frame = make_runs_table(store, store.read(unended=False))
     store.write_runs(frame)
     return frame
 
@@ -36,14 +37,16 @@ def write_runs_table(store: Store) -> "pd.DataFrame":
 def make_runs_table(
     store: Store, checked: Checked | None = None, named: Iterable[str] = ()
 ) -> "pd.DataFrame":
-    """Make the table of all runs in the manifest that have ended.
+    """Make the table of all runs in the manifest that have ended, or begun.
 
     Other runs in the folder are ignored: those of a grid that was changed since. A run
-    whose rows are not those that it wrote has the status `damaged` and no statistics.
+    whose rows are not those that it wrote has the status `damaged` and no statistics. One
+    that has not ended has the status `running` or `interrupted`; of its statistics it has
+    the counts so far (`rounds`, `total_steps`, ...) alone.
 
     Args:
         store: the folder of the sweep.
-        checked: its ledger and rows; None: they are read.
+        checked: its ledger and rows; None: they are read, with runs that have not ended.
         named: statistics that are asked for by name, such as `rounds_to_r2_0.7`, besides
             those that the manifest names.
     """
@@ -53,18 +56,23 @@ def make_runs_table(
     manifest = store.manifest()
     labels = manifest.labels()
     checked = checked or store.read()
-    ended = {i: entry for i, entry in checked.ledger.items() if i in labels}
-    if not ended:
+    every = checked.ledger
+    if checked.unended:
+        state = Status.RUNNING if is_held(store.path / ".lock") else Status.INTERRUPTED
+        unended = checked.unended.items()
+        every = every | {i: LedgerEntry.unended(own, state) for i, own in unended}
+    begun = {i: entry for i, entry in every.items() if i in labels}
+    if not begun:
         return pd.DataFrame(columns=["run_id", "status", "reason"])
 
-    replicates = np.array([entry.seeds.replicates for entry in ended.values()])
+    replicates = np.array([entry.seeds.replicates for entry in begun.values()])
     wanted = [*manifest.named_statistics, *named]
-    statistics = _statistics(checked.rows, list(ended), replicates, manifest, wanted)
+    statistics = _statistics(checked.rows, list(begun), replicates, manifest, wanted)
     names = [str(name) for name in statistics]
     name = store.path.name
     typed = {axis: _type_of(labels, axis) for axis in manifest.axes}
     rows = []
-    for run_id, entry in ended.items():
+    for run_id, entry in begun.items():
         own = {axis: typed[axis](label) for axis, label in labels[run_id].items()}
         rows.append(_run_row(name, run_id, entry, own, names))
     # What the replicates of a run share is repeated for each of them.
@@ -72,11 +80,15 @@ def make_runs_table(
     frame = frame.reset_index(drop=True)
     frame["replicate"] = np.concatenate([np.arange(n) for n in replicates])
     frame["seed"] += frame["replicate"]
-    ends = [end for entry in ended.values() for end in _ends(entry)]
+    ends = [end for entry in begun.values() for end in _ends(entry)]
     frame["status"], frame["reason"] = (list(part) for part in zip(*ends, strict=True))
-    partitions = [seed for entry in ended.values() for seed in _partition_seeds(entry)]
+    partitions = [seed for entry in begun.values() for seed in _partition_seeds(entry)]
     frame["partition_seed"] = pd.array(partitions, dtype="Int64")
     frame[names] = statistics
+    # A mean or a last value is none as long as rounds are to come.
+    goes_on = frame["status"].isin([status for status in Status if status.unended])
+    measured = [name for name in names if frame[name].dtype == float]
+    frame.loc[goes_on, measured] = np.nan
     # A copy is one block of memory again, where pandas would warn of many.
     return frame.copy()
 

@@ -22,8 +22,6 @@ from raysafl.storage.store import Store
 
 # How many failed runs are named.
 MOST_ERRORS = 3
-# With fewer ended runs than this, the time left is known to a factor of two only.
-LEAST_ENDED = 8
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,12 @@ class SweepStatus:
         if self.left is not None:
             least, most = (duration(own) for own in self.left)
             lines.append(f"time left: {least} to {most}")
-        elif self.is_running and self.rounds_left:
+        elif self.is_running and (self.rounds_left or self.runs.get("waiting")):
             lines.append("time left: known when runs have been saved")
+        elif self.is_running:
+            lines.append(
+                "all of these have ended: the report, or a search's next runs, come now"
+            )
         elif self.rounds_left:
             lines.append("`raysafl run` goes on with it")
         return [*lines, *self.errors]
@@ -161,7 +163,7 @@ def status_of(store: Store) -> SweepStatus:
         if entry.status.decided or _seconds(entry.ended) >= int(saved.get(run_id, 0)):
             saved.pop(run_id, None)
     ended = [_Progress.ended(ledger[i], began) for i in ledger.keys() - saved.keys()]
-    state = "running" if is_running else "interrupted"
+    state = Status.RUNNING if is_running else Status.INTERRUPTED
     every = [
         *ended,
         *(_Progress.open(store.about(i), state, at) for i, at in saved.items()),
@@ -216,8 +218,6 @@ def _left(
 ) -> tuple[float, float] | None:
     """Return the least and the most seconds that some rounds take; None if not known.
 
-    If few runs have ended, half and twice the time are told.
-
     Args:
         rounds: how many rounds are left.
         ends: when each run of this attempt ended, and its rounds, in order.
@@ -234,10 +234,7 @@ def _left(
         if ended > began:
             left.see(ended, over / total)
     left.see(last, fresh / total)
-    found = left.range(time.time())
-    if found is not None and len(ends) < LEAST_ENDED:
-        return found[0] / 2, found[1] * 2
-    return found
+    return left.range(time.time())
 
 
 def _rounds_of(config: Mapping[str, Any]) -> int:
@@ -252,5 +249,5 @@ def _seconds(moment: str) -> float:
 
 def _by_state(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts in the order in which runs go through their states."""
-    order = ["waiting", "running", "interrupted", *(status.value for status in Status)]
+    order = ["waiting", *sorted(Status, key=lambda status: not status.unended)]
     return {state: counts[state] for state in order if counts.get(state)}

@@ -94,7 +94,7 @@ class _Verification:
             self.labels = store.manifest().labels()
         except ValueError as error:
             self.manifest_fault = str(error)
-        self.checked: Checked = store.read()
+        self.checked: Checked = store.read(unended=False)
 
     def findings(self) -> Iterator[Finding]:
         """Yield everything that is wrong, each once."""

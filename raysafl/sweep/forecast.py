@@ -7,7 +7,7 @@ with the median work are run, and the others are taken to need as long for as mu
 import os
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -77,16 +77,17 @@ def foretell(
     """
     before = f", {finished} finished before" if finished else ""
     begun = set(options.store.open_runs()) if options.resume else set()
-    goes_on = len(runs.keys() & begun)
-    resumed = f", {goes_on} go on from a checkpoint" if goes_on else ""
+    goes_on = runs.keys() & begun
+    resumed = f", {len(goes_on)} go on from a checkpoint" if goes_on else ""
+    over = growth.rounds
+    over += sum(options.store.about(i).get("rounds_over", 0) for i in goes_on)
     lines = [f"{count(len(runs), 'run')} to do{before}{resumed}", str(growth)]
     seconds = 0.0
     disk = sum(_bytes_of(run) for run in runs.values())
     if runs:
         executor, packs, at_once = _packs(options, runs, datasets)
         side_by_side = min(at_once, len(packs))
-        # Of replicates that are reused, no round is left.
-        share = 1 - growth.whole / sum(run.replicates for run in runs.values())
+        share = 1 - over / sum(run.rounds * run.replicates for run in runs.values())
         seconds = share * _measured_seconds(runs, datasets, options.engine)
         seconds /= side_by_side
         sizes = sorted({len(pack.runs) for pack in packs})
@@ -162,18 +163,26 @@ def _seconds_of_run(
         simulation = simulation_of(tried, datasets[run.data.source_key], engine)
         # The first one compiles what is compiled.
         simulation.step()
-        first = simulation.round
-        # Other programs may run at the same time.
-        began = time.process_time()
-        spent = 0.0
-        while not simulation.done and spent < SECONDS_OF_TRIAL:
+        took: list[float] = []
+        while not simulation.done and _without_slowest(took) < SECONDS_OF_TRIAL:
             for _ in range(min(run.eval_every, run.rounds - simulation.round)):
+                # Other programs may run at the same time.
+                began = time.process_time()
                 simulation.step()
-                spent = time.process_time() - began
-                if spent > 3 * SECONDS_OF_TRIAL:
+                took.append(time.process_time() - began)
+                if _without_slowest(took) > 3 * SECONDS_OF_TRIAL:
                     break
-    rounds = max(1, simulation.round - first)
-    return spent / rounds * run.rounds * run.replicates / tried.replicates
+    rest = _without_slowest(took)
+    # The first round in which another kind of training takes place compiles, too.
+    if rest and max(took) > rest:
+        a_round = rest / (len(took) - 1)
+    else:
+        a_round = sum(took) / max(1, len(took))
+    return a_round * run.rounds * run.replicates / tried.replicates
+
+
+def _without_slowest(seconds: Sequence[float]) -> float:
+    return sum(seconds) - max(seconds, default=0.0)
 
 
 def _bytes_of(run: Run) -> float:

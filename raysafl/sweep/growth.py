@@ -61,12 +61,14 @@ class Growth:
         runs: the number of runs that have grown.
         whole: the number of replicates that were reused as they are.
         continued: the number of replicates that go on from a state.
+        rounds: the number of rounds that need not be run, of all replicates together.
         refused: why replicates could not be reused, and how many.
     """
 
     runs: int = 0
     whole: int = 0
     continued: int = 0
+    rounds: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
@@ -256,6 +258,7 @@ class _Growing:
         if not saved:
             return None
         growth.runs += 1
+        growth.rounds += over
         rounds, clients = (joined(tables, folder) for folder, tables in parts.items())
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         about = about_open(run, code, spent, now)

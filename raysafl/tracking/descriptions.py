@@ -48,7 +48,7 @@ def status_counts(ends: Iterable[Status]) -> dict[str, str]:
     As metrics, MLflow would draw a bar for each number.
     """
     counts = Counter(ends)
-    return {f"runs.{s}": str(counts[s]) for s in Status}
+    return {f"runs.{s}": str(counts[s]) for s in Status if not s.unended}
 
 
 def result_tag(

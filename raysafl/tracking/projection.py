@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysafl.core.component import flatten
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, label_text
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
@@ -386,7 +386,7 @@ class Projection:
     def _title(self, run_id: str) -> str:
         """Return a run's name: its labels, words as they are, numbers with their axis."""
         labels = self._run_labels.get(run_id, {}).items()
-        words = (v if isinstance(v, str) else f"{k}={v}" for k, v in labels)
+        words = (v if isinstance(v, str) else f"{k}={label_text(v)}" for k, v in labels)
         return ", ".join(words) or run_id
 
     def _labels(self, run_id: str) -> dict[str, Any]:

@@ -140,6 +140,20 @@ def test_results_show_what_runs_are_judged_by(
     assert "final_f1_std" in results([classifiers.path], columns=["final_f1_std"])
 
 
+def test_the_best_comes_first_which_of_an_error_is_the_smallest(
+    regressions: Store,
+) -> None:
+    def values(name: str, ascending: bool | None = None) -> list[float]:
+        found = results([regressions.path], sort=name, ascending=ascending)
+        return found[name].to_list()
+
+    errors = values("final_mae")
+    assert errors == sorted(errors) and len(set(errors)) > 1
+    assert values("final_mae", ascending=False) == errors[::-1]
+    # What is no statistic has no best value.
+    assert values("seconds") == values("seconds", ascending=True)[::-1]
+
+
 def test_runs_without_accuracy_have_no_columns_of_accuracies(
     regressions: Store, classifiers: Store
 ) -> None:

@@ -1,14 +1,20 @@
 """`raysafl.load`: the tables of a folder, and what is refused."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 import pytest
 from helpers.folders import finished
+from helpers.sweeps_here import go
 
-from raysafl import PerClient, Run, Snapshot, Sweep, Uniform, load
+from raysafl import FedAvg, Hardware, PerClient, Run, Snapshot, Sweep, Uniform, load
+from raysafl.algorithms import Key, Round, State
 from raysafl.participation import Bernoulli
 from raysafl.quickstart import BASE
+from raysafl.report.query import results
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
 
@@ -109,3 +115,44 @@ def test_a_path_without_one_sweep_is_refused(tmp_path: Path, runs: list[Run]) ->
         ValueError, match=r"holds 2 sweeps; give one of them: .*/a, .*/b"
     ):
         load(tmp_path)
+
+
+class Interrupted(FedAvg):
+    """FedAvg whose run with this seed lists the sweep's runs in a round, and is stopped."""
+
+    folder: ClassVar[Path]
+    listed: ClassVar[list[pd.DataFrame]] = []
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.seed == 10 and key.round == 2:
+            self.listed.append(results([self.folder]))
+            raise KeyboardInterrupt
+        return super().round(state, ids, key)
+
+
+def test_a_run_that_has_not_ended_is_listed_as_such_and_without_statistics(
+    tiny: Run, tmp_path: Path
+) -> None:
+    Interrupted.folder = tmp_path / "s"
+    runs = [tiny.replace(algorithm=Interrupted(), seed=10 * k) for k in range(3)]
+    sweep = Sweep("s", {(k,): run for k, run in enumerate(runs)}, axes=("number",))
+    alone = {"try_first": False, "flush_seconds": 0.0, "hardware": Hardware(pack=1)}
+    with pytest.raises(KeyboardInterrupt):
+        go(sweep, tmp_path / "s", **alone)
+    (running,) = Interrupted.listed
+    assert running["status"].tolist() == ["finished", "running"]
+    found = results([tmp_path / "s"], sort="final")
+    assert found["label.number"].tolist() == [0, 1]
+    assert found["status"].tolist() == ["finished", "interrupted"]
+    assert found["reason"].tolist() == ["", "after 2 of 4 rounds"]
+    assert found["replicates"].tolist() == [2, 0]
+    assert found["final"].notna().tolist() == [True, False]
+    # Its rows are there, and those who take means of the column take none of them.
+    both = load(tmp_path / "s")
+    assert both.rounds.groupby("run_id").size()[runs[1].id] == 2 * 2
+    own = both.runs.set_index("run_id").loc[runs[1].id]
+    assert own["final"].isna().all() and own["rounds"].tolist() == [2, 2]
+    ended = both.runs[both.runs["status"] == "finished"]
+    assert both.runs["final"].mean() == ended["final"].mean()
+    # What the report is made of has the runs alone that have ended.
+    assert set(write_runs_table(Store(tmp_path / "s"))["run_id"]) == {runs[0].id}

@@ -36,6 +36,8 @@ def test_a_status_says_whether_another_attempt_is_made_and_whether_something_wen
         "diverged": (True, True),
         "failed": (False, True),
         "damaged": (False, True),
+        "running": (False, False),
+        "interrupted": (False, False),
     }
 
 

@@ -14,6 +14,7 @@ from helpers.sweeps_here import go
 from raysafl import PerClient, Sweep, load_model
 from raysafl.quickstart import BASE
 from raysafl.storage import merge as storage_merge
+from raysafl.storage.manifest import run_name
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
@@ -214,10 +215,13 @@ def test_a_folder_that_is_written_to_is_neither_merged_nor_changed_by_others(
 
 
 def test_a_label_is_named_as_python_writes_it_or_as_tables_show_it() -> None:
-    runs = {(rate,): BASE.replace({"local.lr": rate}) for rate in (0.5, 2.0)}
+    runs = {(rate,): BASE.replace({"local.lr": rate}) for rate in (0.1 + 0.2, 2.0)}
     manifest = Sweep("rates", runs, axes=("lr",)).manifest()
     for text in ("2", "2.0"):
         assert manifest.select({"lr": text}) == [runs[(2.0,)].id]
+    assert manifest.select({"lr": "0.3"}) == [runs[(0.1 + 0.2,)].id]
+    names = [run_name(labels, i) for i, labels in manifest.labels().items()]
+    assert names == ["lr=0.3", "lr=2"]
     with pytest.raises(ValueError, match="no run has lr="):
         manifest.select({"lr": "2.5"})
 

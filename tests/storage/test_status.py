@@ -1,5 +1,7 @@
 """`raysafl status`: how far a sweep is, from its folder alone."""
 
+import datetime
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +13,10 @@ from helpers.sweeps_here import go
 
 from raysafl import FedAvg, Hardware, LocalTraining, Run, Sweep
 from raysafl.algorithms import Key, Round, State
-from raysafl.storage import status
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.sealed import OpenState
 from raysafl.storage.status import SweepStatus, status_of
 from raysafl.storage.store import Store
 
@@ -105,22 +110,93 @@ def test_a_run_that_failed_is_not_told_as_one_that_goes_on(
     assert status_of(Store(Looking.folder)).runs == {"failed": 3}
 
 
-def test_the_time_left_follows_from_the_rounds_that_have_been_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """300 equal runs in packs of 20, a pack a minute: known to a third after a third."""
-    monkeypatch.setattr(time, "time", lambda: 300.0)
-    ends = [(60.0 * (k // 20 + 1), 50) for k in range(100)]
-    least, most = status._left(200 * 50, ends, 0.0, 300.0, 100 * 50) or (0.0, 0.0)
-    assert least <= 600 * 1.01 and 600 <= most * 1.01
-    assert most / 600 < 1.5 and least / 600 > 0.6
+CONFIG = {"rounds": 100, "replicates": 3}
+PACK = 75
 
 
-def test_with_few_ended_runs_the_time_left_is_told_to_a_factor_of_two(
-    monkeypatch: pytest.MonkeyPatch,
+def of_300_runs(path: Path) -> tuple[Store, list[str]]:
+    """A folder of a sweep of 300 runs that have not begun, and their ids."""
+    ids = [f"run{number}" for number in range(4 * PACK)]
+    entries = [Entry(run_id=i, labels={"x": n}) for n, i in enumerate(ids)]
+    store = Store(path)
+    store.create()
+    table = Table(rows=["x"])
+    store.write_manifest(Manifest(name="s", axes=["x"], entries=entries, table=table))
+    return store, ids
+
+
+def save(store: Store, ids: Sequence[str], rounds: int, now: float) -> None:
+    """Save runs of which so many rounds are over, all replicates together."""
+    about = {"config": CONFIG, "rounds_over": rounds, "over_before": 0, "rows": 0}
+    nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
+    for run_id in ids:
+        store.flush(run_id, OpenState(about, *nothing, b""))
+        os.utime(store.open_file(run_id), (now, now))
+
+
+def end(store: Store, ids: Sequence[str], now: float) -> None:
+    """Let runs end together."""
+    ended = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat()
+    entry = LedgerEntry(status=Status.FINISHED, config=CONFIG, ended=ended)
+    store.commit(ROUNDS.empty_table(), dict.fromkeys(ids, entry))
+
+
+# How long each of four packs takes, in seconds.
+@pytest.mark.parametrize("seconds", [[50] * 4, [40, 60, 50, 70], [16] * 4])
+def test_after_a_third_of_300_runs_the_time_left_is_never_off_by_more_than_two(
+    seconds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "time", lambda: 10.0)
-    assert status._left(100, [], 0.0, 10.0, 100) == (5.0, 20.0)
+    """Open runs are saved every 30 seconds, and a look is taken every three.
+
+    The range is never wider than times four. Where the packs are equally fast, both of
+    its ends are that near until the last seconds; where they are not, one of them is,
+    until less is left than the time since a save.
+    """
+    store, ids = of_300_runs(tmp_path / "s")
+    now = began = 1_800_000_000.0
+    whole = sum(seconds)
+    is_steady = len(set(seconds)) == 1
+    enough = 5 if is_steady else 30
+    looks = 0
+    monkeypatch.setattr(time, "time", lambda: now)
+    with store.lock():
+        os.utime(tmp_path / "s" / ".lock", (began, began))
+        for number, own in enumerate(seconds):
+            pack = ids[number * PACK : (number + 1) * PACK]
+            for second in range(own):
+                if second and second % 30 == 0:
+                    save(store, pack, 300 * second // own, now)
+                left = began + whole - now
+                if (
+                    (number + second / own) / 4 > 1 / 3
+                    and second % 3 == 0
+                    and left > enough
+                ):
+                    looks += 1
+                    least, most = status_of(store).left or (0.0, 0.0)
+                    assert 0 < least <= most <= 4 * least
+                    assert least / 2 <= left <= most * 2
+                    if is_steady:
+                        # The ledger has whole seconds.
+                        assert left / 2 - 1 <= least <= most <= left * 2 + 1
+                now += 1
+            end(store, pack, now)
+    assert looks > 10
+    assert status_of(store).left is None
+
+
+def test_what_is_known_at_one_moment_alone_tells_the_time_left_to_a_factor_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ids = of_300_runs(tmp_path / "s")
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_060.0)
+    with store.lock():
+        os.utime(tmp_path / "s" / ".lock", (1_800_000_000.0, 1_800_000_000.0))
+        assert "known when runs have been saved" in status_of(store).lines()[-1]
+        end(store, ids[:PACK], 1_800_000_060.0)
+        assert status_of(store).left == (90.0, 360.0)
+        end(store, ids[PACK:], 1_800_000_060.0)
+        assert "all of these have ended" in status_of(store).lines()[-1]
 
 
 def test_a_folder_without_a_sweep_is_refused(

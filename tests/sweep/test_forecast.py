@@ -1,5 +1,7 @@
 """`raysafl run --dry-run`: what would be done, without doing it."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,9 @@ from helpers.commands import call_here
 from helpers.sweeps_here import go
 from ray import tune
 
-from raysafl import SAFARI, Hardware, Run, Runner, Sweep
-from raysafl.algorithms import FedAvgM
+from raysafl import SAFARI, FedAvg, Hardware, Run, Runner, Sweep
+from raysafl.algorithms import FedAvgM, Key, Round, State
+from raysafl.sweep import forecast as room
 from raysafl.sweep.forecast import Forecast
 
 FILE = """
@@ -55,6 +58,48 @@ def test_it_tells_what_has_ended_and_what_would_be_taken_over(
     assert f"; {tiny.replicates} replicates reused" in growth
     after = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert after == before
+
+
+class Stopped(FedAvg):
+    """FedAvg that is interrupted in its fourth round."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 3:
+            raise KeyboardInterrupt
+        return super().round(state, ids, key)
+
+
+def test_rounds_that_a_checkpoint_or_an_earlier_run_holds_take_no_time(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_measured_seconds", lambda *_: 100.0)
+    begun = tiny.replace(algorithm=Stopped())
+    sweep = Sweep("s", {(0,): tiny, (1,): begun}, axes=("k",))
+    alone = {"try_first": False, "flush_seconds": 0.0, "hardware": Hardware(pack=1)}
+    with pytest.raises(KeyboardInterrupt):
+        go(sweep, tmp_path / "s", **alone)
+    # 3 of 4 rounds of one run, and both of the replicates of one that has five now.
+    found = forecast(tmp_path / "s", tiny.replace(replicates=5), begun)
+    assert "1 go on from a checkpoint" in str(found)
+    assert found.seconds == pytest.approx(100 * (1 - (2 * 4 + 2 * 3) / (5 * 4 + 2 * 4)))
+    anew = forecast(tmp_path / "s", tiny, begun, resume=False)
+    assert anew.seconds == pytest.approx(100)
+
+
+def test_a_round_that_compiles_does_not_count(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds take 10 ms by this clock, but the third takes a million."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: clock[0])
+
+    class Slow(FedAvg):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            clock[0] += 1e4 if key.round == 2 else 0.01
+            return super().round(state, ids, key)
+
+    run = tiny.replace(algorithm=Slow(), replicates=1, rounds=300)
+    assert forecast(tmp_path / "s", run).seconds == pytest.approx(3.0)
 
 
 def test_the_disk_is_right_to_a_factor_of_two(tiny: Run, tmp_path: Path) -> None:

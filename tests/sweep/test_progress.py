@@ -180,7 +180,7 @@ def test_a_notebook_shows_one_line_that_changes_and_failures_besides(
     display.update(running=2, at=AT, working=1.0)
     display.add_runs(ends([0, 1], failed=1))
     line, failure = shown
-    assert line == f"2/4 runs, 2 running in {AT}, 1 failed, 30 s left"
+    assert line == f"2/4 runs, 2 running in {AT}, 1 failed, 15 s to 1 min 0 s left"
     assert failure == "run 1: failed, a mistake"
     display.close()
 

@@ -120,7 +120,7 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
         run.data.metrics["total_bytes"] == 2500 and run.data.params["label.q"] == "0.5"
     )
     assert now.files(run.info.run_id) == ["config.json", "curve.png", "statistics.json"]
-    assert drawn == [(10, "q=0.5"), (10, "q=1.0")]
+    assert drawn == [(10, "q=0.5"), (10, "q=1")]
 
 
 def test_the_parent_has_the_table_the_page_the_note_and_counts(

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raysafl.core.text import nearest
-from raysafl.report.analysis.layout import Layout, label_text
-from raysafl.storage.manifest import Label, Manifest
+from raysafl.report.analysis.layout import Layout
+from raysafl.storage.manifest import Label, Manifest, label_text
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,17 @@ import numpy as np
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.report.analysis.layout import METHOD_AXES, Layout, label_text, labels_text
+from raysafl.report.analysis.layout import METHOD_AXES, Layout, labels_text
 from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
+from raysafl.storage.manifest import (
+    Label,
+    Manifest,
+    Printed,
+    Table,
+    label_text,
+    same_label,
+)
 from raysafl.storage.statistics import ACCURACIES, FIXED, final_of
 
 EVERYWHERE = "all entries"

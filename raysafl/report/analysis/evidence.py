@@ -16,10 +16,10 @@ from raysafl.report.analysis.entries import (
     factor,
     matches,
 )
-from raysafl.report.analysis.layout import Layout, label_text
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.nested import nested, partitions_of, units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest, Table
+from raysafl.storage.manifest import Label, Manifest, Table, label_text
 
 LEVEL = 0.95
 # An adjusted p-value below this tells two methods apart.

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.storage.manifest import Label, Manifest
+from raysafl.storage.manifest import Label, Manifest, label_text
 
 # Axes with these names tell methods apart, if all their labels are words.
 METHOD_AXES = ("algorithm", "method")
@@ -100,11 +100,6 @@ class Layout:
             keys,
             key=lambda key: [places[v] for places, v in zip(order, key, strict=True)],
         )
-
-
-def label_text(value: Label) -> str:
-    """Write a label as text, floats with six digits, so that 0.1 + 0.2 reads 0.3."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def labels_text(labels: Mapping[str, Label], axes: list[str]) -> str:

@@ -13,10 +13,10 @@ import pandas as pd
 
 from raysafl.report.analysis.entries import aggregate, factor
 from raysafl.report.analysis.evidence import CLEAR, LEVEL, Floats, holm
-from raysafl.report.analysis.layout import Layout, label_text, labels_text
+from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest
+from raysafl.storage.manifest import Label, Manifest, label_text
 
 # The method that others are compared with, if a sweep has it; otherwise its first one.
 BASELINE = "FedAvg"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Key, Layout, label_text, words_of
+from raysafl.report.analysis.layout import Key, Layout, words_of
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.methods import FEW, looks_of, name_methods, sample
 from raysafl.report.figures.study import Study
@@ -37,7 +37,7 @@ from raysafl.report.figures.style import (
 )
 from raysafl.report.wording import quality_text
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Label, Manifest
+from raysafl.storage.manifest import Entry, Label, Manifest, label_text
 from raysafl.storage.statistics import declaration_of
 
 # Largest number of panels on all pages together.

@@ -13,13 +13,12 @@ from raysafl.report.analysis.layout import (
     Key,
     Layout,
     entries_by_labels,
-    label_text,
     labels_text,
 )
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import ON_SCREEN, Style, entitle, literal, wrapped
 from raysafl.report.wording import NOTHING, number
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, label_text
 
 # Number of entries down or across that can still be read.
 LARGEST = 40

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raysafl.report.analysis.layout import METHOD_AXES, Layout, label_text
+from raysafl.report.analysis.layout import METHOD_AXES, Layout
 from raysafl.report.figures.style import (
     APART,
     CHARACTERS,
@@ -13,7 +13,7 @@ from raysafl.report.figures.style import (
     literal,
     looks,
 )
-from raysafl.storage.manifest import Label
+from raysafl.storage.manifest import Label, label_text
 
 # Largest number of methods that a legend names one by one.
 NAMED = 48

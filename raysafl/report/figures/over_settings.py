@@ -2,7 +2,6 @@
 
 from matplotlib.figure import Figure
 
-from raysafl.report.analysis.layout import label_text
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
@@ -13,6 +12,7 @@ from raysafl.report.figures.style import (
     literal,
     style_axes,
 )
+from raysafl.storage.manifest import label_text
 
 
 def critical_difference(study: Study, style: Style = ON_SCREEN) -> list[Figure]:

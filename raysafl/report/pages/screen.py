@@ -12,13 +12,13 @@ from rich.text import Text
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
-from raysafl.report.analysis.layout import Layout, label_text
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.winner import winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
 from raysafl.report.wording import caption, legend, scale_note, winner_text
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, label_text
 
 # Largest number of entries in a terminal.
 MOST = 300

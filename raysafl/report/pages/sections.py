@@ -13,7 +13,6 @@ from raysafl.report.analysis.evidence import CLEAR, LEVEL, paired
 from raysafl.report.analysis.layout import (
     entries_by_labels,
     head_text,
-    label_text,
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers
@@ -34,7 +33,7 @@ from raysafl.report.wording import (
     winner_text,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label
+from raysafl.storage.manifest import Label, label_text
 
 # Largest number of missing runs that are named.
 NAMED = 6
