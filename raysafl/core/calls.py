@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from inspect import Parameter, isclass, signature
+from inspect import Parameter, isclass, ismodule, signature
 from typing import Any, TypeVar
 
 from raysafl.core.text import closest, in_brief, nearest
@@ -73,11 +73,13 @@ def _kinds(make: Callable[..., Any]) -> list[Any]:
 
 def _takers(name: str) -> list[str]:
     """Return what takes an argument of this name: of all, what first sweeps need most."""
-    # Imported here, because components ask this module.
-    from raysafl.core.component import Component
-
     top = importlib.import_module("raysafl")
-    makes = {**Component.kinds(), **{own: getattr(top, own) for own in COMMON}}
+    spaces = [top, *filter(ismodule, (getattr(top, own) for own in top.__all__))]
+    every = {own: getattr(space, own) for space in spaces for own in space.__all__}
+    # A configuration consists of components, which have fields.
+    makes = {
+        k: v for k, v in every.items() if k in COMMON or hasattr(v, "model_fields")
+    }
     found = sorted(k for k, make in makes.items() if name in signature(make).parameters)
     in_top = [own for own in found if own in top.__all__]
     return [own for own in found if own in COMMON] or in_top or found
