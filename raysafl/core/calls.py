@@ -78,7 +78,9 @@ def _takers(name: str) -> list[str]:
     every = {own: getattr(space, own) for space in spaces for own in space.__all__}
     # A configuration consists of components, which have fields.
     makes = {
-        k: v for k, v in every.items() if k in COMMON or hasattr(v, "model_fields")
+        own: make
+        for own, make in every.items()
+        if own in COMMON or (isclass(make) and hasattr(make, "model_fields"))
     }
     found = sorted(k for k, make in makes.items() if name in signature(make).parameters)
     in_top = [own for own in found if own in top.__all__]
