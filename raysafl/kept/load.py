@@ -135,6 +135,11 @@ def _run_id(store: Store, run: Run | str | Mapping[str, Any]) -> str:
         return run.id
     if isinstance(run, str):
         return run
+    if not isinstance(run, Mapping):
+        raise ValueError(
+            f"a run is given as itself, by its id or by its labels, not as {run!r}; labels are "
+            f"a mapping from {' and '.join(store.manifest().axes) or 'an axis'}"
+        )
     found = store.manifest().select({axis: str(v) for axis, v in run.items()})
     if len(found) != 1:
         given = ", ".join(f"{axis}={value}" for axis, value in run.items())

@@ -204,7 +204,9 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
     if not found:
         known = {re.sub(r"^(config|label)\.", "", column) for column in map(str, frame)}
         close = difflib.get_close_matches(name, known, n=3)
+        axes = [c.removeprefix("label.") for c in frame if c.startswith("label.")]
         hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        hint += f"The axes are {', '.join(axes)}. " if axes else ""
         raise ValueError(
             f"runs have no column '{name}': {hint}docs/results.md lists the columns"
         )

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
+from raysafl.core.text import closest
 from raysafl.storage.files import atomic_write, read_parquet
 from raysafl.storage.journal import PLACES, Journal
 from raysafl.storage.ledger import LedgerEntry
@@ -250,6 +251,11 @@ def sweeps_in(root: Location) -> list[Store]:
     """
     if found := find_sweeps(root):
         return found
+    if isinstance(root, Path) and not root.exists():
+        beside = [str(folder) for folder in root.parent.glob("*") if folder.is_dir()]
+        close = closest(str(root), beside)
+        hint = f": did you mean {close}?" if close else ""
+        raise ValueError(f"there is no folder {root}{hint}")
     raise ValueError(
         f"{root} holds no sweep: no manifest.json in it or one level below"
     )

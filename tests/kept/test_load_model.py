@@ -102,6 +102,10 @@ def test_a_run_is_named_by_itself_by_its_id_or_by_labels(
         )
     ]
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+    with pytest.raises(
+        ValueError, match=r"by its labels, not as 0; .* mapping from i$"
+    ):
+        fl.load_model(store.path, 0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"2 runs of .* have the labels"):
         fl.load_model(store.path, {})
     with pytest.raises(ValueError, match="no run has i=7"):

@@ -106,8 +106,13 @@ def test_a_folder_without_runs_has_empty_tables(
 
 
 def test_a_path_without_one_sweep_is_refused(tmp_path: Path, runs: list[Run]) -> None:
-    with pytest.raises(ValueError, match="nope holds no sweep"):
-        load(tmp_path / "nope")
+    (tmp_path / "study").mkdir()
+    with pytest.raises(ValueError, match="study holds no sweep"):
+        load(tmp_path / "study")
+    with pytest.raises(
+        ValueError, match=r"no folder .*/studdy: did you mean .*/study\?"
+    ):
+        load(tmp_path / "studdy")
     for name in ("a", "b"):
         Store(tmp_path / name).create()
         Store(tmp_path / name).write_manifest(Sweep(name, runs).manifest())

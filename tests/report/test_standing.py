@@ -110,6 +110,16 @@ def test_the_answer_comes_first_and_the_best_entries_are_bold(
     assert table.count("**") == 2 * len(numbers.close)
 
 
+def test_methods_of_equal_mean_ranks_share_the_best_one() -> None:
+    values = {
+        (setting, method): np.array([score, score])
+        for setting, scores in {"a": (0.6, 0.5), "b": (0.5, 0.6)}.items()
+        for method, score in zip(("FedAvg", "SAFARI"), scores, strict=True)
+    }
+    text = markdown(results_document(Numbers.of(*made(values))))
+    assert "**FedAvg** and **SAFARI** share the best mean rank over 2 settings" in text
+
+
 def test_a_sweep_of_one_run_has_no_answer() -> None:
     numbers = Numbers.of(*made({("a", "FedAvg"): np.array([0.5, 0.6])}))
     assert "## Answer" not in markdown(results_document(numbers))

@@ -1,7 +1,7 @@
 """Which run of a search is best, and how good it is on data that had no part in the choice."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -29,7 +29,7 @@ class Winner:
 
     run_id: str
     labels: dict[str, Label]
-    config: str
+    config: str = field(repr=False)
     metric: str
     mode: str
     value: float

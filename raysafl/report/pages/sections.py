@@ -88,9 +88,16 @@ def standings(numbers: Numbers) -> list[Block]:
         "Nothing is adjusted for the number of comparisons, and the best was chosen by the "
         "same numbers."
     )
+    means_of_ranks = ranks.mean()
+    first = [
+        f"**{method}**"
+        for method in numbers.methods.methods
+        if means_of_ranks[method] == means_of_ranks.min()
+    ]
+    verb = "has" if len(first) == 1 else "share"
     return [
-        f"**{rows[0][0]}** has the best mean rank over {count(len(ranks), 'setting')} "
-        f"by {statistic}. The best entry of each setting is {bold}",
+        f"{' and '.join(first)} {verb} the best mean rank over "
+        f"{count(len(ranks), 'setting')} by {statistic}. The best entry of each setting is {bold}",
         Grid("How methods stand", head, rows),
     ]
 
