@@ -162,7 +162,7 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
     ("query", "message"),
     [
         ("algoritm == 'SAFARI'", "did you mean 'algorithm'"),
-        ("wxyz == 1", "have no column 'wxyz': The axes are algorithm, "),
+        ("wxyz == 1", "have no column 'wxyz': The axes are s, algorithm, p. "),
         ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
         ("best >", "cannot be answered (syntax error at or near"),
         ("best > 0; select 1", "syntax error"),
