@@ -324,7 +324,7 @@ def report_command(
 @app.command("export")
 def export_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[Path, typer.Option(help="Folder to write to.")],
+    to: Annotated[str, typer.Option(help="Folder to write to.")],
     width: Annotated[
         str,
         typer.Option(
@@ -558,9 +558,7 @@ def merge_command(
 @app.command("archive")
 def archive_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[
-        Path | None, typer.Option(help="The archive. [default: <folder>.zip]")
-    ] = None,
+    to: Annotated[str, typer.Option(help="The archive. [default: <folder>.zip]")] = "",
     file: Annotated[
         Path | None,
         typer.Option(
@@ -574,12 +572,13 @@ def archive_command(
     from raysafl.sweep.archive import write_archive
 
     store = Store(parse_location(path))
-    archive = to or Path(f"{store.path.name}.zip")
+    archive = parse_location(to or f"{store.path.name}.zip")
+    # A lock would make the folder if there is none.
+    store.manifest()
     with working(), store.lock():
-        store.manifest()
         write_runs_table(store)
         done = write_archive(store, archive, file)
-    console.print(f"{archive}: {done}", soft_wrap=True)
+    console.print(f"{short(archive)}: {done}", soft_wrap=True)
 
 
 @app.command("sync")

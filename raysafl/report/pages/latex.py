@@ -14,6 +14,9 @@ SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    # At the beginning of a row these would be arguments of the end of the row above.
+    "[": "{[}",
+    "*": "{*}",
     "\u00b1": r"$\pm$",
     "\u2020": r"$\dagger$",
     "\u2013": "--",
