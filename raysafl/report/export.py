@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from raysafl.core.text import nearest
 from raysafl.report.analysis.choice import Choice
-from raysafl.report.analysis.entries import COUNTS
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.figures.listed import FIGURES, page_names
 from raysafl.report.figures.study import Study
@@ -22,6 +21,7 @@ from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.sections import entries_text, pivot, standing_out
 from raysafl.report.wording import legend
 from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.statistics import final_of
@@ -78,8 +78,10 @@ class Figures:
     def study(self) -> Study:
         """What the figures are drawn from."""
         ids = [entry.run_id for entry in self.manifest.entries]
-        runs = self.runs[self.runs["run_id"].isin(ids)]
-        numbers = Numbers.of(runs, self.manifest)
+        # As in the report, what has not ended has no numbers yet.
+        ended = [status for status in Status if not status.unended]
+        shown = self.runs["run_id"].isin(ids) & self.runs["status"].isin(ended)
+        numbers = Numbers.of(self.runs[shown], self.manifest)
         return Study.of(numbers, self.rounds, self.clients)
 
     def draw(self, name: str) -> list[Figure]:
@@ -132,7 +134,7 @@ class Figures:
         folder = parse_location(to)
         if folder.is_file():
             raise ValueError(f"{folder} is a file: give a folder to write to")
-        if not self.study.numbers.entries[list(COUNTS)].any(axis=None):
+        if self.study.numbers.runs.empty:
             raise ValueError(f"no run of {self.sweep.name} that is shown has ended yet")
         made = self.files()
         for name, content in made.items():

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl.core.text import count
+from raysafl.data.federation import Federation
 from raysafl.simulation.run import Run
 from raysafl.storage.files import atomic_write
 from raysafl.storage.integrity import row_hashes
@@ -224,14 +225,15 @@ def _run_of(run_id: str, entry: LedgerEntry) -> Run:
 def _digests_of_data(ledger: Mapping[str, LedgerEntry]) -> dict[str, str]:
     """Return the SHA-256 of each dataset, or why it is not known, by the dataset's JSON."""
     found: dict[str, str] = {}
-    for entry in ledger.values():
-        data = entry.config.get("data", {})
-        key = json.dumps(data.get("dataset", data))
-        # A run that could not be built has no configuration.
-        if key in found or not data:
-            continue
+    # A run that could not be built has no configuration.
+    for config in filter(None, (own.config.get("data") for own in ledger.values())):
+        key = json.dumps(config)
         try:
-            found[key] = Run.model_validate(entry.config).data.load().sha256()
+            # The rest of the run may have classes that are not defined here.
+            data = Federation.model_validate(config)
+            key = data.source_key
+            if key not in found:
+                found[key] = data.load().sha256()
         except (ValueError, OSError) as error:
             found[key] = f"not known, as it cannot be loaded here: {error}"
     return found

@@ -161,3 +161,12 @@ def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> 
     begun = runs[runs["label.algorithm"] != first]
     text = markdown(results_document(Numbers.of(begun, manifest)))
     assert f"better than {second}" in text and third in text
+
+
+def test_replicates_that_never_reach_a_value_are_not_called_diverged() -> None:
+    values = {(s, m): [5.0, np.nan] for s in "ab" for m in ("FedAvg", "SAFARI")}
+    numbers = Numbers.of(*made(values, statistic="rounds_to_50"))
+    grid = over_settings(numbers)[1]
+    assert isinstance(grid, Grid)
+    assert grid.head[-1] == "diverged or never reached the value"
+    assert grid.rows[0][-1] == "2 of 4"

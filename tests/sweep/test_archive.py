@@ -10,9 +10,12 @@ import pyarrow as pa
 import pytest
 from helpers.commands import call_here
 
+import raysafl as fl
 from raysafl.core.problem import Column, Dataset, Samples
+from raysafl.quickstart import BASE
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
-from raysafl.sweep.archive import _unlike_columns
+from raysafl.sweep.archive import _digests_of_data, _unlike_columns
 
 RATES = "RATE = 0.5\n"
 MINE = """
@@ -209,10 +212,10 @@ def test_numbers_that_are_none_and_columns_that_are_new_are_told() -> None:
 
 def test_other_data_are_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(archive) as made:
-        data = made.read("data.json").replace(b'": "', b'": "0')
+        data = made.read("data.json").replace(b'}": "', b'}": "0')
     rewritten(archive, "data.json", data, sums=True)
     _, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
-    assert 'the data {"kind": "Digits"' in said and "are others: SHA-256" in said
+    assert 'the data {"kind":"Digits"' in said and "are others: SHA-256" in said
 
 
 def test_a_file_that_is_no_archive_and_an_archive_that_is_run_are_refused(
@@ -267,3 +270,23 @@ def test_a_digest_of_data_changes_with_each_part_of_them() -> None:
     ]
     assert len({plain.sha256(), *(other.sha256() for other in others)}) == 9
     assert Dataset("other name", train, test, 2).sha256() == plain.sha256()
+
+
+def test_data_of_runs_whose_algorithm_is_not_defined_here_have_their_digest() -> None:
+    config = BASE.model_dump(mode="json")
+    config["algorithm"] = {"kind": "OfSomebodyElse"}
+    entry = LedgerEntry(status=Status.FINISHED, config=config)
+    (digest,) = _digests_of_data({"0" * 12: entry}).values()
+    assert digest == BASE.data.load().sha256()
+
+
+def test_digests_do_not_depend_on_which_run_comes_first() -> None:
+    server = fl.data.OtherDatasetServer(dataset=fl.Digits(), n0=5, classes=[*range(10)])
+    runs = [BASE, BASE.replace(data=BASE.data.replace(server=server))]
+    entries = [
+        LedgerEntry(status=Status.FINISHED, config=run.model_dump(mode="json"))
+        for run in runs
+    ]
+    found = _digests_of_data({"a": entries[0], "b": entries[1]})
+    assert len({*found.values()}) == 2
+    assert _digests_of_data({"b": entries[1], "a": entries[0]}) == found

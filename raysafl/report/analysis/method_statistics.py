@@ -118,9 +118,8 @@ class MethodStatistics:
 
     @cached_property
     def sign(self) -> int:
-        """Return 1, or -1 where lower is better: the value of a score is `sign * score`."""
-        known = self.manifest.statistic(self.manifest.table.statistic)
-        return -1 if known is not None and not known.higher_is_better else 1
+        """The value of a score is `sign * score`."""
+        return self.manifest.sign
 
     @cached_property
     def rows(self) -> pd.DataFrame:
