@@ -145,7 +145,8 @@ class Figures:
         """Say what the numbers of the table are."""
         numbers = self.study.numbers
         bold = BOLD if standing_out(numbers) else ""
-        texts = [f"{entries_text(numbers)}.", bold, legend(numbers.part.entries)]
+        texts = [f"{entries_text(numbers)}.", numbers.part.note, bold]
+        texts.append(legend(numbers.part.entries))
         return " ".join(filter(None, texts)).replace("`", "")
 
     def _long(self, strong: Collection[str]) -> pd.DataFrame:

@@ -355,3 +355,9 @@ def test_of_runs_that_have_not_ended_nothing_is_written(tmp_path: Path) -> None:
 def test_no_caption_ends_with_two_points() -> None:
     captions = planted().files()["captions.md"]
     assert b"ranks: " in captions and b". ." not in captions
+
+
+def test_the_caption_of_a_part_of_very_many_entries_says_that_it_is_a_part() -> None:
+    values = {(str(s), "FedAvg"): [0.5] for s in range(1001)}
+    figures = Figures(*made(values), ROUNDS.empty_table(), CLIENTS.empty_table())
+    assert "are 1,000 of 1,001 entries" in figures.files_of_table()["table.tex"]

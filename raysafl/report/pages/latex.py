@@ -55,11 +55,7 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
         )
         if last and grid.heads > 1 and not repeats:
             lines.append(r"\addlinespace")
-        lines.append(
-            _row_text(
-                ["" for _ in row[:repeats]] + list(map(_entry_latex, row[repeats:]))
-            )
-        )
+        lines.append(_row_text([""] * repeats + [*map(_entry_latex, row[repeats:])]))
         last = row
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
