@@ -168,5 +168,5 @@ def test_replicates_that_never_reach_a_value_are_not_called_diverged() -> None:
     numbers = Numbers.of(*made(values, statistic="rounds_to_50"))
     grid = over_settings(numbers)[1]
     assert isinstance(grid, Grid)
-    assert grid.head[-1] == "diverged or never reached the value"
+    assert grid.head[-1] == "diverged or never reached"
     assert grid.rows[0][-1] == "2 of 4"

@@ -21,7 +21,9 @@ def over_settings(numbers: Numbers) -> list[Block]:
         return []
     unit = numbers.manifest.table.unit
     statistic = numbers.manifest.table.statistic
-    never = " or never reached the value" if statistic.startswith("rounds_to_") else ""
+    waits = statistic.startswith("rounds_to_")
+    worst = "diverged or never reached" if waits else "diverged"
+    never = ", and so is one that never reached the value" if waits else ""
     better = methods.improvement.set_index(["over", "method"])
     over = list(better.index.unique("over"))
     rows = []
@@ -35,7 +37,7 @@ def over_settings(numbers: Numbers) -> list[Block]:
         rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
     head = [numbers.layout.method or "", "mean rank", "IQM"]
     head += [f"better than {other}" for other in over]
-    head += [*(f"least difference to {base}" for base in over[:1]), f"diverged{never}"]
+    head += [*(f"least difference to {base}" for base in over[:1]), worst]
     blocks = len(methods.ranks)
     text = (
         f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
@@ -43,8 +45,8 @@ def over_settings(numbers: Numbers) -> list[Block]:
         f"its {LEVEL:.0%} interval from a bootstrap of the seeds of each setting, or of the "
         "partitions if all runs have several. *Better than* is the share of settings and seeds, "
         "in %, in which a method is better than another. *Least difference* is the smallest that "
-        "the seeds of one setting show in 80 % of studies (paired t test, 5 %). A replicate "
-        f"that diverged{never} is not left out: it is worse than all others."
+        "the seeds of one setting show in 80 % of studies (paired t test, 5 %). A diverged "
+        f"replicate is not left out: it is worse than all others{never}."
     )
     p = methods.friedman["p"]
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
