@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raysafl.core.problem import FederatedData
 from raysafl.core.text import count
-from raysafl.data.federation import Federation
 from raysafl.simulation.run import Run
 from raysafl.storage.files import atomic_write
 from raysafl.storage.integrity import row_hashes
@@ -230,7 +230,7 @@ def _digests_of_data(ledger: Mapping[str, LedgerEntry]) -> dict[str, str]:
         key = json.dumps(config)
         try:
             # The rest of the run may have classes that are not defined here.
-            data = Federation.model_validate(config)
+            data = FederatedData.model_validate(config)
             key = data.source_key
             if key not in found:
                 found[key] = data.load().sha256()
