@@ -261,7 +261,7 @@ def run_command(
         return
     from raysafl.sweep.experiment_file import load_sweep
 
-    options["only"] = _labels(only)
+    options["only"] = _pairs_of(only)
     options["pack"] = int(pack) if pack.isdecimal() else pack
     _run_sweep(load_sweep(file).at(scale), options)
 
@@ -277,7 +277,7 @@ def advise_command(
     from raysafl.theory.advice import advise
     from raysafl.theory.advice_table import advice_table
 
-    labels = _labels(only)
+    labels = _pairs_of(only)
     name, run = load_sweep(file).first(labels)
     console.print(advice_table(advise(run, rounds), name))
 
@@ -324,7 +324,7 @@ def report_command(
 @app.command("export")
 def export_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[Path, typer.Option(help="Folder to write to.")],
+    to: Annotated[str, typer.Option(help="Folder to write to.")],
     width: Annotated[
         str,
         typer.Option(
@@ -353,9 +353,9 @@ def export_command(
     chosen = figures.choose(
         width,
         methods=labels_in(methods, known),
-        only={axis: labels_in(text, known) for axis, text in _labels(only).items()},
+        only={axis: labels_in(text, known) for axis, text in _pairs_of(only).items()},
         lines=lines,
-        panels=labels_in(panels, ()),
+        panels=labels_in(panels, figures.sweep.axes),
         statistic=statistic,
         names=_pairs_of(names, "--names", "OLD=NEW"),
     )
@@ -520,7 +520,7 @@ def forget_command(
     from raysafl.storage.store import Store
 
     store = Store(parse_location(path))
-    chosen = _chosen_runs(store, run_ids or [], _labels(only), unlisted)
+    chosen = _chosen_runs(store, run_ids or [], _pairs_of(only), unlisted)
     with working(), store.lock():
         store.forget(chosen)
         _report_anew(store)
@@ -558,9 +558,7 @@ def merge_command(
 @app.command("archive")
 def archive_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[
-        Path | None, typer.Option(help="The archive. [default: <folder>.zip]")
-    ] = None,
+    to: Annotated[str, typer.Option(help="The archive. [default: <folder>.zip]")] = "",
     file: Annotated[
         Path | None,
         typer.Option(
@@ -574,12 +572,13 @@ def archive_command(
     from raysafl.sweep.archive import write_archive
 
     store = Store(parse_location(path))
-    archive = to or Path(f"{store.path.name}.zip")
+    archive = parse_location(to or f"{store.path.name}.zip")
+    # A lock would make the folder if there is none.
+    store.manifest()
     with working(), store.lock():
-        store.manifest()
         write_runs_table(store)
         done = write_archive(store, archive, file)
-    console.print(f"{archive}: {done}", soft_wrap=True)
+    console.print(f"{short(archive)}: {done}", soft_wrap=True)
 
 
 @app.command("sync")
@@ -643,7 +642,7 @@ def data_show_command(
     from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(file).at(scale)
-    labels = _labels(only)
+    labels = _pairs_of(only)
     with working():
         table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
@@ -698,12 +697,9 @@ def _report_anew(store: Any) -> list[Any]:
     return write_report(store)
 
 
-def _labels(only: list[str] | None) -> dict[str, str]:
-    """Split each `AXIS=LABEL` of `--only`."""
-    return _pairs_of(only, "--only", "AXIS=LABEL")
-
-
-def _pairs_of(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
+def _pairs_of(
+    texts: list[str] | None, option: str = "--only", form: str = "AXIS=LABEL"
+) -> dict[str, str]:
     """Split what an option takes, such as each `AXIS=LABEL`, at its first `=`."""
     for text in texts or []:
         if "=" not in text:

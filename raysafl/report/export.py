@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,10 +18,12 @@ from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.figures.venues import USUAL, paper_style
 from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
-from raysafl.report.pages.sections import pivot, standing_out
-from raysafl.report.wording import caption, legend
+from raysafl.report.pages.sections import entries_text, pivot, standing_out
+from raysafl.report.wording import legend
 from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.statistics import final_of
 
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
@@ -77,8 +78,10 @@ class Figures:
     def study(self) -> Study:
         """What the figures are drawn from."""
         ids = [entry.run_id for entry in self.manifest.entries]
-        runs = self.runs[self.runs["run_id"].isin(ids)]
-        numbers = Numbers.of(runs, self.manifest)
+        # As in the report, what has not ended has no numbers yet.
+        ended = [status for status in Status if not status.unended]
+        shown = self.runs["run_id"].isin(ids) & self.runs["status"].isin(ended)
+        numbers = Numbers.of(self.runs[shown], self.manifest)
         return Study.of(numbers, self.rounds, self.clients)
 
     def draw(self, name: str) -> list[Figure]:
@@ -116,24 +119,24 @@ class Figures:
             pages = self.draw(kind)
             about = listed.about(listed.caption, self.manifest)
             for name, page in zip(page_names(kind, len(pages)), pages, strict=True):
-                captions.append(f"- {name}: {about} {page.get_label()}.")
+                notes = f" {page.get_label()}." if page.get_label() else ""
+                captions.append(f"- {name}: {about}{notes}")
                 with self.style.used():
                     made |= {f"{name}.{own}": to_file(page, own) for own in KINDS}
         return made | {"captions.md": "\n".join([*captions, ""]).encode()}
 
-    def write(self, to: str | Path) -> list[Path]:
+    def write(self, to: str | Location) -> list[Location]:
         """Write all files into a folder, after all of them are made.
 
         Raises:
             ValueError: the folder is a file, or the sweep has no numbers yet.
         """
-        folder = Path(to)
-        if folder.exists() and not folder.is_dir():
+        folder = parse_location(to)
+        if folder.is_file():
             raise ValueError(f"{folder} is a file: give a folder to write to")
-        if self.runs.empty:
-            raise ValueError(f"no run of {self.sweep.name} has ended yet")
+        if self.study.numbers.runs.empty:
+            raise ValueError(f"no run of {self.sweep.name} that is shown has ended yet")
         made = self.files()
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in made.items():
             atomic_write(folder / name, content)
         return [folder / name for name in made]
@@ -142,7 +145,8 @@ class Figures:
         """Say what the numbers of the table are."""
         numbers = self.study.numbers
         bold = BOLD if standing_out(numbers) else ""
-        texts = [f"{caption(numbers.shown)}.", bold, legend(numbers.part.entries)]
+        texts = [f"{entries_text(numbers)}.", numbers.part.note, bold]
+        texts.append(legend(numbers.part.entries))
         return " ".join(filter(None, texts)).replace("`", "")
 
     def _long(self, strong: Collection[str]) -> pd.DataFrame:
@@ -157,8 +161,7 @@ class Figures:
             entries[list(columns)]
             .assign(
                 statistic=name,
-                best=entries["run_id"].isin(list(numbers.close)),
-                not_told_apart=entries["run_id"].isin(strong),
+                best_or_not_told_apart=entries["run_id"].isin(list(strong)),
             )
             .rename(columns=columns)
         )

@@ -189,6 +189,10 @@ class Entry(Component):
         description="the run's label on each axis of the sweep"
     )
 
+    def key(self, axes: Iterable[str]) -> tuple[Label, ...]:
+        """Return the labels on some axes; None where there is none."""
+        return tuple(self.labels.get(axis) for axis in axes)
+
 
 class Manifest(Component):
     """A sweep's name, axes, runs and table. It is stored as `manifest.json`.
@@ -315,6 +319,12 @@ class Manifest(Component):
         """Return what is known about those of some names that are statistics of runs."""
         every = [str(name) for name in names]
         return known_statistics(self.columns, self.quality, every)
+
+    @property
+    def sign(self) -> int:
+        """Return -1 if a lower value of the table's statistic is better, otherwise 1."""
+        known = self.statistic(self.table.statistic)
+        return -1 if known is not None and not known.higher_is_better else 1
 
     @property
     def named_statistics(self) -> list[str]:

@@ -123,10 +123,7 @@ def _check_labels(manifests: Sequence[Manifest]) -> None:
     runs: dict[tuple[object, ...], str] = {}
     for manifest in manifests:
         # A sampled sweep may have several runs with equal labels; the last one stands for them.
-        own = {
-            tuple(entry.labels.get(axis) for axis in manifest.axes): entry.run_id
-            for entry in manifest.entries
-        }
+        own = {entry.key(manifest.axes): entry.run_id for entry in manifest.entries}
         for labels, run_id in own.items():
             first = runs.setdefault(labels, run_id)
             if first != run_id:

@@ -1,6 +1,7 @@
 """An archive of a sweep: all that is needed to read its results, and to compute some again."""
 
 import hashlib
+import io
 import json
 import platform
 import random
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raysafl.core.problem import FederatedData
 from raysafl.core.text import count
 from raysafl.simulation.run import Run
 from raysafl.storage.files import atomic_write
@@ -35,6 +37,8 @@ RESULTS = "results"
 SOURCE = "source"
 SUMS = "SHA256SUMS"
 CHECKLIST = "checklist.md"
+DIGESTS = "data.json"
+EXPERIMENT = "experiment.txt"
 # Every file of an archive has the earliest time that a ZIP file can hold, so that equal
 # results make equal archives.
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -58,7 +62,7 @@ def write_checklist(store: Store) -> Location:
     return file
 
 
-def write_archive(store: Store, file: Path, experiment: Path | None = None) -> str:
+def write_archive(store: Store, file: Location, experiment: Path | None = None) -> str:
     """Write a ZIP file with a sweep's results and what it takes to compute them again.
 
     It holds the results (`results/`), the experiment file with the modules of its folder
@@ -77,7 +81,7 @@ def write_archive(store: Store, file: Path, experiment: Path | None = None) -> s
         ValueError: the folder holds no sweep, or classes of the user's own that the
             experiment file does not define; or the archive is there already.
     """
-    if file.exists():
+    if file.is_file():
         raise ValueError(f"{file} is there already; name another file with --to")
     manifest = store.manifest()
     sources = _sources(experiment) if experiment else {}
@@ -86,24 +90,24 @@ def write_archive(store: Store, file: Path, experiment: Path | None = None) -> s
         _run_of(run_id, ledger[run_id])
     content = {name: path.read_bytes() for name, path in sources.items()}
     if experiment:
-        content["experiment.txt"] = next(iter(sources)).encode()
+        content[EXPERIMENT] = next(iter(sources)).encode()
     content |= {
         CHECKLIST: write_checklist(store).read_bytes(),
         "command.txt": f"{manifest.command}\n".encode(),
-        "data.json": json.dumps(_digests_of_data(ledger), indent=1).encode(),
+        DIGESTS: json.dumps(_digests_of_data(ledger), indent=1).encode(),
         "requirements.txt": _requirements().encode(),
     }
     for path in _stored_files(store):
-        parts = str(path)[len(str(store.path)) :].strip("/")
-        content[f"{RESULTS}/{parts}"] = path.read_bytes()
+        name = path.relative_to(store.path).as_posix()
+        content[f"{RESULTS}/{name}"] = path.read_bytes()
     content[SUMS] = "".join(
         f"{hashlib.sha256(own).hexdigest()}  {name}\n" for name, own in content.items()
     ).encode()
-    part = file.with_name(f"{file.name}.part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
         for name, own in sorted(content.items()):
             archive.writestr(zipfile.ZipInfo(name, EPOCH), own, zipfile.ZIP_DEFLATED)
-    part.replace(file)
+    atomic_write(file, packed.getvalue())
     return f"{count(len(ledger), 'run')}, {count(len(content), 'file')}"
 
 
@@ -136,10 +140,12 @@ def check_archive(file: Path, number: int, **options: Any) -> Repeated:
     """
     with tempfile.TemporaryDirectory(prefix="raysafl-") as name:
         folder = Path(name)
-        _unpack(file, folder)
-        experiment = folder / "experiment.txt"
-        if experiment.is_file():
-            load_sweep(folder / experiment.read_text())
+        names = _unpack(file, folder)
+        if EXPERIMENT in names:
+            experiment = (folder / EXPERIMENT).read_text()
+            if experiment not in names:
+                raise ValueError(f"{file} holds no file {experiment}")
+            load_sweep(folder / experiment)
         store = Store(folder / RESULTS)
         ledger = store.read().ledger
         finished = _finished(ledger)
@@ -184,16 +190,19 @@ def _unlike_columns(before: pa.Table, again: pa.Table) -> str:
     """Say in which columns rows differ, and by how much at most; empty if in none."""
     if len(before) != len(again):
         return f"{len(before)} rows before and {len(again)} again"
-    told = []
-    for name in before.column_names:
+    told = sorted({*before.column_names} ^ {*again.column_names})
+    for name in filter(again.column_names.__contains__, before.column_names):
         one = before.select([name])
         other = again.select([name])
         if np.array_equal(row_hashes(one), row_hashes(other)):
             continue
         text = name
         if pa.types.is_floating(one.schema.types[0]):
-            apart = one[name].to_numpy() - other[name].to_numpy()
-            text += f" by up to {np.nanmax(np.abs(apart)):.2g}"
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(one[name].to_numpy() - other[name].to_numpy())
+            # Where one of the two is no number, nothing is known of how far.
+            most = np.nanmax(apart, initial=0.0)
+            text += f" by up to {most:.2g}" if most else ""
         told.append(text)
     return f"other {', '.join(told)}" if told else ""
 
@@ -216,14 +225,15 @@ def _run_of(run_id: str, entry: LedgerEntry) -> Run:
 def _digests_of_data(ledger: Mapping[str, LedgerEntry]) -> dict[str, str]:
     """Return the SHA-256 of each dataset, or why it is not known, by the dataset's JSON."""
     found: dict[str, str] = {}
-    for entry in ledger.values():
-        data = entry.config.get("data", {})
-        key = json.dumps(data.get("dataset", data))
-        # A run that could not be built has no configuration.
-        if key in found or not data:
-            continue
+    # A run that could not be built has no configuration.
+    for config in filter(None, (own.config.get("data") for own in ledger.values())):
+        key = json.dumps(config)
         try:
-            found[key] = Run.model_validate(entry.config).data.load().sha256()
+            # The rest of the run may have classes that are not defined here.
+            data = FederatedData.model_validate(config)
+            key = data.source_key
+            if key not in found:
+                found[key] = data.load().sha256()
         except (ValueError, OSError) as error:
             found[key] = f"not known, as it cannot be loaded here: {error}"
     return found
@@ -231,7 +241,7 @@ def _digests_of_data(ledger: Mapping[str, LedgerEntry]) -> dict[str, str]:
 
 def _differing_data(folder: Path, ledger: Mapping[str, LedgerEntry]) -> list[str]:
     """Say of which datasets other samples are found here than when the archive was made."""
-    before = json.loads((folder / "data.json").read_text())
+    before = json.loads((folder / DIGESTS).read_text())
     return [
         f"the data {name} are others: SHA-256 {now}, in the archive {before.get(name)}"
         for name, now in _digests_of_data(ledger).items()
@@ -268,8 +278,8 @@ def _requirements() -> str:
     return "\n".join([f"# Python {platform.python_version()}", *sorted(found), ""])
 
 
-def _unpack(file: Path, folder: Path) -> None:
-    """Unpack an archive, and compare the SHA-256 of its files.
+def _unpack(file: Path, folder: Path) -> set[str]:
+    """Unpack an archive, compare the SHA-256 of its files, and return their names.
 
     Raises:
         ValueError: it is no archive of a sweep, or was changed.
@@ -278,13 +288,22 @@ def _unpack(file: Path, folder: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             archive.extractall(folder)
         lines = (folder / SUMS).read_text().splitlines()
-    except (OSError, zipfile.BadZipFile) as error:
+    # What is damaged makes zipfile and its decompressors raise errors of many kinds.
+    except Exception as error:
         raise ValueError(f"{file} is no archive of a sweep: {error}") from error
-    for line in lines:
-        digest, _, name = line.partition("  ")
-        path = folder / name
-        if (
-            not path.is_file()
-            or hashlib.sha256(path.read_bytes()).hexdigest() != digest
-        ):
-            raise ValueError(f"{file} was changed: {name} is not what {SUMS} says")
+    sums = {
+        name: digest for digest, _, name in (line.partition("  ") for line in lines)
+    }
+    # A name that leads out of the folder is another one when it is unpacked.
+    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    needed = {DIGESTS, f"{RESULTS}/manifest.json"}
+    for name in sorted(needed | there ^ {SUMS, *sums}):
+        if name not in there or name not in sums:
+            raise ValueError(
+                f"{file} was changed: {name} is not in it, or not in {SUMS}"
+            )
+    for name, digest in sums.items():
+        with (folder / name).open("rb") as own:
+            if hashlib.file_digest(own, "sha256").hexdigest() != digest:
+                raise ValueError(f"{file} was changed: {name} is not what {SUMS} says")
+    return there

@@ -3,12 +3,14 @@
 import io
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import study_of
+from helpers.scored import made
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -26,6 +28,7 @@ from raysafl.report.figures.venues import LEAST, paper_style
 from raysafl.report.pages.document import Grid, Pair
 from raysafl.report.pages.latex import latex
 from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.rows import CLIENTS, ROUNDS
 
 MEASURED = Path(__file__).parents[2] / "results/measured"
 WIDTHS = ("3.25", "5.5", "icml2024", "icml2024:2", "neurips")
@@ -221,6 +224,23 @@ def test_the_table_as_csv_has_the_means_of_the_stored_runs(measured: Figures) ->
     assert table["algorithm"].iloc[0] == "SAFARI"
 
 
+def test_brackets_and_stars_at_the_beginning_of_a_row_are_no_arguments_of_latex() -> (
+    None
+):
+    text = latex(Grid("", ["[p]", "n"], [["[0, 1]", "1"], ["*", "2"]]))
+    ends = re.findall(r"(?:rule|\\\\)\s*([\[*])", text)
+    assert text.count("{[}") == 2 and "{*}" in text and not ends
+
+
+def test_the_table_as_csv_marks_what_is_bold(measured: Figures) -> None:
+    texts = measured.choose(statistic="final").files_of_table()
+    table = pd.read_csv(io.StringIO(texts["table.csv"]))
+    marked = table.loc[table["best_or_not_told_apart"], "mean"]
+    bold = re.findall(r"textbf\{([\d.]+)\}", texts["table.tex"])
+    assert sorted(bold) == sorted(f"{mean:.2f}" for mean in marked)
+    assert 0 < len(bold) < len(table)
+
+
 # --- the choice
 
 
@@ -293,3 +313,51 @@ def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
         assert {f"{name}.{kind}" for kind in ("pdf", "svg", "png")} <= names
         assert f"- {name}: " in (to / "captions.md").read_text()
     assert "us" in (to / "table.tex").read_text()
+
+
+def planted() -> Figures:
+    """A sweep of two methods in two settings, without rows of rounds."""
+    values = {(s, m): [0.5, 0.6] for s in "ab" for m in ("FedAvg", "SAFARI")}
+    return Figures(*made(values), ROUNDS.empty_table(), CLIENTS.empty_table())
+
+
+def test_differences_name_their_baseline_and_need_it() -> None:
+    figures = planted()
+    table = figures.sweep.table.replace(minus={"algorithm": "FedAvg"})
+    minus = replace(figures, sweep=figures.sweep.replace(table=table))
+    assert (
+        "minus that of the same seed's algorithm = FedAvg"
+        in minus.files_of_table()["table.tex"]
+    )
+    for methods in (["SAFARI"], ["FedAvg"]):
+        with pytest.raises(ValueError, match="differences to algorithm=FedAvg: choose"):
+            minus.choose(methods=methods)
+
+
+def test_methods_of_a_sweep_without_axes_and_unknown_choices_are_mistakes() -> None:
+    one = Figures(
+        *made({(): [0.5]}, axes=()), ROUNDS.empty_table(), CLIENTS.empty_table()
+    )
+    with pytest.raises(ValueError, match="no axis, and so no methods"):
+        one.choose(methods=["FedAvg"])
+    with pytest.raises(ValueError, match="takes no 'method': did you mean 'methods'"):
+        one.choose(method=["FedAvg"])
+
+
+def test_of_runs_that_have_not_ended_nothing_is_written(tmp_path: Path) -> None:
+    figures = planted()
+    running = replace(figures, runs=figures.runs.assign(status="running", final=np.nan))
+    with pytest.raises(ValueError, match="no run of made that is shown has ended yet"):
+        running.write(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_caption_ends_with_two_points() -> None:
+    captions = planted().files()["captions.md"]
+    assert b"ranks: " in captions and b". ." not in captions
+
+
+def test_the_caption_of_a_part_of_very_many_entries_says_that_it_is_a_part() -> None:
+    values = {(str(s), "FedAvg"): [0.5] for s in range(1001)}
+    figures = Figures(*made(values), ROUNDS.empty_table(), CLIENTS.empty_table())
+    assert "are 1,000 of 1,001 entries" in figures.files_of_table()["table.tex"]

@@ -498,3 +498,13 @@ def test_a_sweep_without_a_setting_of_all_methods_is_told_what_is_compared() -> 
         ValueError, match="methods are the labels of the axis 'algorithm'"
     ):
         _ = fl.load(str(MEASURED / "pareto_server_data")).methods
+
+
+def test_a_change_of_the_unit_changes_no_rank() -> None:
+    losses = {
+        (s, m): [k + i + 1.0] for i, s in enumerate("ab") for k, m in enumerate("xyz")
+    }
+    for unit in (1e-12, 1.0, 1e12):
+        scaled = {key: [unit * own for own in values] for key, values in losses.items()}
+        found = MethodStatistics(*made(scaled, statistic="final_loss"))
+        assert found.ranks.mean().to_dict() == {"x": 1.0, "y": 2.0, "z": 3.0}

@@ -152,3 +152,21 @@ def test_a_line_of_the_profiles_is_that_of_its_method() -> None:
         np.testing.assert_allclose(np.asarray(line.get_xdata()), own["tau"])
         np.testing.assert_allclose(np.asarray(line.get_ydata()), own["fraction"])
     assert len(axes.lines) == 3
+
+
+def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:
+    runs, manifest = planted(3, 2, seeds=3)
+    methods = [entry.labels["algorithm"] for entry in manifest.entries]
+    first, second, third = dict.fromkeys(map(str, methods))
+    begun = runs[runs["label.algorithm"] != first]
+    text = markdown(results_document(Numbers.of(begun, manifest)))
+    assert f"better than {second}" in text and third in text
+
+
+def test_replicates_that_never_reach_a_value_are_not_called_diverged() -> None:
+    values = {(s, m): [5.0, np.nan] for s in "ab" for m in ("FedAvg", "SAFARI")}
+    numbers = Numbers.of(*made(values, statistic="rounds_to_50"))
+    grid = over_settings(numbers)[1]
+    assert isinstance(grid, Grid)
+    assert grid.head[-1] == "diverged or never reached"
+    assert grid.rows[0][-1] == "2 of 4"

@@ -1,15 +1,21 @@
 """`raysafl archive`, `run ARCHIVE --check` and `report --checklist`, on a real small sweep."""
 
 import hashlib
+import math
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from helpers.commands import call_here
 
+import raysafl as fl
 from raysafl.core.problem import Column, Dataset, Samples
+from raysafl.quickstart import BASE
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
+from raysafl.sweep.archive import _digests_of_data, _unlike_columns
 
 RATES = "RATE = 0.5\n"
 MINE = """
@@ -64,17 +70,18 @@ def archive(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return file
 
 
-def rewritten(archive: Path, name: str, new: bytes, sums: bool) -> None:
-    """Exchange a file of an archive, and its checksum too if that is wanted."""
+def rewritten(archive: Path, name: str, new: bytes | None, sums: bool) -> None:
+    """Exchange or remove a file of an archive, and its checksum too if that is wanted."""
     with zipfile.ZipFile(archive) as old:
         content = {name: old.read(name) for name in old.namelist()}
+    lines = content["SHA256SUMS"].decode().splitlines(keepends=True)
+    kept = [line for line in lines if not line.endswith(f"  {name}\n")]
+    content.pop(name, None)
+    if new is not None:
+        kept.append(f"{hashlib.sha256(new).hexdigest()}  {name}\n")
+        content[name] = new
     if sums:
-        before, after = (
-            hashlib.sha256(own).hexdigest() for own in (content[name], new)
-        )
-        text = content["SHA256SUMS"].decode()
-        content["SHA256SUMS"] = text.replace(before, after).encode()
-    content[name] = new
+        content["SHA256SUMS"] = "".join(kept).encode()
     with zipfile.ZipFile(archive, "w") as made:
         for own, data in content.items():
             made.writestr(own, data)
@@ -109,7 +116,7 @@ def test_finished_runs_of_an_archive_are_computed_again_with_equal_bits(
     code, said = call_here(monkeypatch, "run", str(archive), "--check", "5")
     assert code == 0, said
     told = sorted(said.splitlines())
-    assert told == ["rate=0.5: equal, bit by bit", "rate=1.0: equal, bit by bit"]
+    assert told == ["rate=0.5: equal, bit by bit", "rate=1: equal, bit by bit"]
 
 
 def test_rows_that_the_code_does_not_give_are_told_with_their_columns(
@@ -120,7 +127,7 @@ def test_rows_that_the_code_does_not_give_are_told_with_their_columns(
     rewritten(archive, name, slower.encode(), sums=True)
     code, said = call_here(monkeypatch, "run", str(archive), "--check", "2")
     assert code == 1
-    assert "rate=1.0: other test_accuracy by up to 0." in said and "test_loss" in said
+    assert "rate=1: other test_accuracy by up to 0." in said and "test_loss" in said
 
 
 def test_an_archive_that_was_changed_is_refused_with_the_file(
@@ -131,12 +138,84 @@ def test_an_archive_that_was_changed_is_refused_with_the_file(
     assert code == 2 and "was changed: data.json is not what SHA256SUMS says" in said
 
 
+@pytest.mark.parametrize(
+    "name", ["source/numpy.py", "../out_of_it.txt", "/out_of_it.txt"]
+)
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_file_that_was_added_is_refused_and_none_is_written_elsewhere(
+    archive: Path, name: str, sums: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = archive.parent / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    rewritten(archive, name, b"raise SystemExit", sums)
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    if name[0] == "s" and sums:
+        # What has its sum belongs to it, and is executed if something imports it.
+        assert code == 0, said
+    else:
+        assert code == 2 and "is not in it, or not in SHA256SUMS" in said
+    assert {path.name for path in archive.parent.iterdir()} == {"out.zip", "temporary"}
+    assert not list(temporary.iterdir()) and not Path("/out_of_it.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["data.json", "results/manifest.json"])
+def test_an_archive_that_lacks_what_is_needed_is_refused_with_the_file(
+    archive: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten(archive, name, None, sums=True)
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    assert code == 2 and f"was changed: {name} is not in it" in said
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../mine.py", "source/other.py"])
+def test_only_an_experiment_file_of_the_archive_is_executed(
+    archive: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten(archive, "experiment.txt", name.encode(), sums=True)
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    assert code == 2 and f"holds no file {name}" in said
+
+
+@pytest.mark.parametrize("at", [40, 400, -200])
+def test_a_damaged_archive_is_refused(
+    archive: Path, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytearray(archive.read_bytes())
+    content[at : at + 40] = bytes(40)
+    archive.write_bytes(content)
+    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    assert code == 2 and "is no archive of a sweep" in said
+
+
+def test_a_missing_folder_is_not_made_and_one_for_the_archive_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, said = call_here(monkeypatch, "archive", str(tmp_path / "none"))
+    assert code == 2 and "holds no sweep" in said
+    assert not list(tmp_path.iterdir())
+    file = tmp_path / "a" / "b.zip"
+    options = ["--to", str(file), "--file", "mine.py"]
+    code, said = call_here(monkeypatch, "archive", "out", *options)
+    assert code == 0, said
+    assert zipfile.is_zipfile(file) and [*file.parent.iterdir()] == [file]
+
+
+def test_numbers_that_are_none_and_columns_that_are_new_are_told() -> None:
+    before = pa.table({"a": [1.0, math.nan], "b": [math.nan, 1.0], "old": [1, 2]})
+    again = pa.table({"a": [1.0, 2.0], "b": [math.nan, 3.0], "new": [1, 2]})
+    assert _unlike_columns(before, again) == "other new, old, a, b by up to 2"
+    infinite = pa.table({"a": [math.inf, 1.0]})
+    assert _unlike_columns(infinite, infinite) == ""
+
+
 def test_other_data_are_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(archive) as made:
-        data = made.read("data.json").replace(b'": "', b'": "0')
+        data = made.read("data.json").replace(b'}": "', b'}": "0')
     rewritten(archive, "data.json", data, sums=True)
     _, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
-    assert 'the data {"kind": "Digits"' in said and "are others: SHA-256" in said
+    assert 'the data {"kind":"Digits"' in said and "are others: SHA-256" in said
 
 
 def test_a_file_that_is_no_archive_and_an_archive_that_is_run_are_refused(
@@ -191,3 +270,23 @@ def test_a_digest_of_data_changes_with_each_part_of_them() -> None:
     ]
     assert len({plain.sha256(), *(other.sha256() for other in others)}) == 9
     assert Dataset("other name", train, test, 2).sha256() == plain.sha256()
+
+
+def test_data_of_runs_whose_algorithm_is_not_defined_here_have_their_digest() -> None:
+    config = BASE.model_dump(mode="json")
+    config["algorithm"] = {"kind": "OfSomebodyElse"}
+    entry = LedgerEntry(status=Status.FINISHED, config=config)
+    (digest,) = _digests_of_data({"0" * 12: entry}).values()
+    assert digest == BASE.data.load().sha256()
+
+
+def test_digests_do_not_depend_on_which_run_comes_first() -> None:
+    server = fl.data.OtherDatasetServer(dataset=fl.Digits(), n0=5, classes=[*range(10)])
+    runs = [BASE, BASE.replace(data=BASE.data.replace(server=server))]
+    entries = [
+        LedgerEntry(status=Status.FINISHED, config=run.model_dump(mode="json"))
+        for run in runs
+    ]
+    found = _digests_of_data({"a": entries[0], "b": entries[1]})
+    assert len({*found.values()}) == 2
+    assert _digests_of_data({"b": entries[1], "a": entries[0]}) == found

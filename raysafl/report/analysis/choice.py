@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raysafl.core.calls import checked_call
 from raysafl.core.text import nearest
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.manifest import Label, Manifest, label_text
 
 
+@checked_call
 @dataclass(frozen=True)
 class Choice:
     """What is shown of a sweep; by default all of it, as in its report.
@@ -42,6 +44,8 @@ class Choice:
         """
         for axis in [*filter(None, [self.lines]), *self.panels, *self.only]:
             _check(f"axis '{axis}'", axis, manifest.axes)
+        if self.methods and not manifest.axes:
+            raise ValueError("the sweep has no axis, and so no methods to choose from")
         table = manifest.table.replace(lines=self.lines, readings=[])
         chosen = manifest.replace(paper=[], more=[], claims=[], goal=None, table=table)
         layout = Layout.of(chosen)
@@ -56,6 +60,13 @@ class Choice:
         entries.sort(key=lambda e: [own[e.labels[a]] for a, own in orders.items()])
         if not entries:
             raise ValueError("no run has all the labels that were asked for")
+        for axis, label in table.minus.items():
+            own = orders.get(axis, {})
+            if own and (label not in own or len(own) == 1):
+                raise ValueError(
+                    f"the table has differences to {axis}={label_text(label)}: choose this label "
+                    "and others"
+                )
         # An axis of which one label is left is the same everywhere.
         gone = {a for a, own in orders.items() if len(own) == 1 and a != method}
         down, across = ([a for a in own if a not in gone] for own in self._laid(layout))

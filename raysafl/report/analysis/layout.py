@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.storage.manifest import Label, Manifest, label_text
+from raysafl.storage.manifest import Entry, Label, Manifest, label_text
 
 # Axes with these names tell methods apart, if all their labels are words.
 METHOD_AXES = ("algorithm", "method")
@@ -78,6 +78,10 @@ class Layout:
         """Return the labels of the method's axis; a single None if there is no axis."""
         return [None] if self.method is None else self.values[self.method]
 
+    def method_of(self, entry: Entry) -> Label:
+        """Return the label of an entry on the method's axis; None if there is no axis."""
+        return None if self.method is None else entry.labels.get(self.method)
+
     @property
     def varying(self) -> set[str]:
         """Return the axes on which the sweep has several labels."""
@@ -93,11 +97,8 @@ class Layout:
         order = [
             {value: i for i, value in enumerate(self.values[axis])} for axis in axes
         ]
-        keys = {
-            tuple(entry.labels.get(axis) for axis in axes) for entry in manifest.entries
-        }
         return sorted(
-            keys,
+            {entry.key(axes) for entry in manifest.entries},
             key=lambda key: [places[v] for places, v in zip(order, key, strict=True)],
         )
 

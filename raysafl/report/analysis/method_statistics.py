@@ -118,9 +118,8 @@ class MethodStatistics:
 
     @cached_property
     def sign(self) -> int:
-        """Return 1, or -1 where lower is better: the value of a score is `sign * score`."""
-        known = self.manifest.statistic(self.manifest.table.statistic)
-        return -1 if known is not None and not known.higher_is_better else 1
+        """The value of a score is `sign * score`."""
+        return self.manifest.sign
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -154,8 +153,7 @@ class MethodStatistics:
     @cached_property
     def means(self) -> pd.DataFrame:
         """The mean score of each setting (rows) and method, where equal ones are equal."""
-        means = self.rows.groupby(["setting", "method"])["score"].mean()
-        return means.round(9).unstack("method")
+        return self._means_of(["setting"])
 
     @cached_property
     def ranks(self) -> pd.DataFrame:
@@ -177,8 +175,12 @@ class MethodStatistics:
     @cached_property
     def scores(self) -> pd.DataFrame:
         """The score of each setting and unit (rows) and method; NaN where it has none."""
-        means = self.rows.groupby(["setting", "unit", "method"])["score"].mean()
-        return means.round(9).unstack("method").reindex(columns=self.methods)
+        return self._means_of(["setting", "unit"]).reindex(columns=self.methods)
+
+    def _means_of(self, rows: list[str]) -> pd.DataFrame:
+        """Return mean scores with twelve digits, by some columns and the method."""
+        means = self.rows.groupby([*rows, "method"])["score"].mean()
+        return means.map("{:.12g}".format).astype(float).unstack("method")
 
     @cached_property
     def interquartile_means(self) -> pd.DataFrame:
@@ -222,8 +224,9 @@ class MethodStatistics:
         is the `least_difference` in one setting, from differences within settings.
         """
         rows = []
-        first = label_text(self.layout.methods[0])
-        baseline = BASELINE if BASELINE in self.methods else first
+        # The first method may have no score yet.
+        known = [BASELINE, *map(label_text, self.layout.methods)]
+        baseline = next((name for name in known if name in self.methods), "")
         for over in dict.fromkeys([baseline, *self.methods[1:2]]):
             for method in self.methods:
                 both = self.scores[[method, over]].dropna()

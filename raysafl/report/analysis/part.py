@@ -56,10 +56,7 @@ class Part:
             layout: the layout of its axes.
             most: the largest number of entries.
         """
-        by_key = {
-            tuple(entry.labels.get(axis) for axis in manifest.axes): entry
-            for entry in manifest.entries
-        }
+        by_key = {entry.key(manifest.axes): entry for entry in manifest.entries}
         keys = list(by_key)
         shown = thinned(keys, most)
         if len(shown) == len(keys):

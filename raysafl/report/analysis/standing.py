@@ -24,11 +24,9 @@ def close_to_best(
         entries: its entries, from `raysafl.report.analysis.entries.aggregate`.
     """
     name = manifest.table.statistic
-    known = manifest.statistic(name)
-    sign = -1 if known is not None and not known.higher_is_better else 1
     others = [axis for axis in manifest.axes if axis != layout.method]
-    keys = [repr([e.labels.get(axis) for axis in others]) for e in manifest.entries]
-    means = sign * entries[f"mean.{name}"].astype(float).dropna()
+    keys = [repr(entry.key(others)) for entry in manifest.entries]
+    means = manifest.sign * entries[f"mean.{name}"].astype(float).dropna()
     best = means.groupby(pd.Series(keys)).transform("idxmax")
     ids = entries["run_id"]
     pairs = list(zip(ids[means.index], ids[best], strict=True))

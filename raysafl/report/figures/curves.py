@@ -218,8 +218,6 @@ def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     of_run = study.rounds.groupby("run_id")[ENFORCED.column]
     spread = of_run.max() - of_run.min()
     moving = study.rounds["run_id"].isin(spread.index[spread > 0])
-    known = {entry.run_id for entry in study.lines.manifest.entries}
-    moving &= study.rounds["run_id"].isin(known)
     if not moving.any():
         return []
     return _pages(study, study.rounds[moving], ENFORCED, style, {})
@@ -243,10 +241,16 @@ def _pages(
     # Replicates that are not in the table are not drawn either.
     kept, left_out = _of_the_table(rounds, study.numbers.runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
-    shown, empty = _begun(manifest, others, of_run, what)
-    combinations = layout.combinations(shown, others)
-    panels = thinned(combinations, MOST)
-    fewer = f"{len(panels)} of {len(combinations):,} panels, evenly spaced"
+    of_panel = defaultdict[Key, list[Entry]](list)
+    for entry in manifest.entries:
+        if entry.run_id in of_run:
+            of_panel[entry.key(others)].append(entry)
+    every = layout.combinations(manifest, others)
+    # Panels that have no rows yet are left out, once others have some.
+    begun = [panel for panel in every if panel in of_panel] or every
+    empty = f"{len(every) - len(begun)} of {len(every)} panels {what.empty}"
+    panels = thinned(begun, MOST)
+    fewer = f"{len(panels)} of {len(begun):,} panels, evenly spaced"
     spread = (rounds["replicate"] > 0).any()
     notes = [
         "mean ± std over replicates" if spread else "",
@@ -254,13 +258,9 @@ def _pages(
         "" if manifest.scale == "paper" else f"scale: {manifest.scale}",
         study.lines.share,
         left_out,
-        empty,
-        fewer if len(panels) < len(combinations) else "",
+        empty if len(begun) < len(every) else "",
+        fewer if len(panels) < len(begun) else "",
     ]
-    of_panel = defaultdict[Key, list[Entry]](list)
-    for entry in shown.entries:
-        if entry.run_id in of_run:
-            of_panel[tuple(entry.labels.get(axis) for axis in others)].append(entry)
     plot = _Plot(layout, others, of_run, of_panel, what, points)
     groups = _shared_out(layout.methods)
     wide = _wide(panels, style)
@@ -273,13 +273,10 @@ def _pages(
     # The groups of the same panels stay together.
     step = max(1, fitting // len(groups)) * len(groups)
     pages = [rows[i : i + step] for i in range(0, len(rows), step)]
-    title = manifest.title or manifest.name
-    made = []
-    for i, page in enumerate(pages):
-        figure = plot.page(page, wide, len(groups), style)
+    made = [plot.page(page, wide, len(groups), style) for page in pages]
+    for i, figure in enumerate(made):
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        entitle(figure, title, [*notes, count], style)
-        made.append(figure)
+        entitle(figure, manifest.title or manifest.name, [*notes, count], style)
     return made
 
 
@@ -347,12 +344,11 @@ class _Plot:
         self, axes: Axes, panel: Key, group: list[Label]
     ) -> dict[Label, tuple[float, float]]:
         """Draw the lines and points of one panel; return the limits of each line."""
-        method = self.layout.method
         looks_here = looks_of(self.layout)
         band = 0.2 if len(group) <= 4 else 0.1 if len(group) <= FEW else 0.05
         found: dict[Label, tuple[float, float]] = {}
         for entry in self.of_panel.get(panel, []):
-            label = entry.labels.get(method) if method else None
+            label = self.layout.method_of(entry)
             if label not in group:
                 continue
             i = group.index(label)
@@ -407,43 +403,17 @@ def _points_of_curves(
     entries = study.lines.entries
     name = manifest.table.statistic
     known = manifest.statistic(name)
-    if (
-        known is None
-        or known.column != what.column
-        or manifest.table.scale != what.scale
-    ):
+    if known is None or known.column != what.column:
         return {}
-    found = entries[entries[f"mean.{name}"].notna()]
-    pairs = zip(found[f"mean.{name}"], found[f"std.{name}"], strict=True)
-    return dict(zip(found["run_id"], pairs, strict=True))
+    if manifest.table.scale != what.scale:
+        return {}
+    found = entries.set_index("run_id")[[f"mean.{name}", f"std.{name}"]]
+    there = found[found[f"mean.{name}"].notna()]
+    return {i: (mean, std) for i, mean, std in there.itertuples(name=None)}
 
 
-def _begun(
-    manifest: Manifest,
-    others: list[str],
-    of_run: Mapping[str, pd.DataFrame],
-    what: Quantity,
-) -> tuple[Manifest, str]:
-    """Leave out the panels that have no rows yet; return a note that counts them as well."""
-    places = {
-        e.run_id: tuple(e.labels.get(axis) for axis in others) for e in manifest.entries
-    }
-    there = {place for run_id, place in places.items() if run_id in of_run}
-    empty = len(set(places.values()) - there)
-    if not there or not empty:
-        return manifest, ""
-    entries = [entry for entry in manifest.entries if places[entry.run_id] in there]
-    return manifest.replace(
-        entries=entries
-    ), f"{empty} of {empty + len(there)} panels {what.empty}"
-
-
-def _of_the_table(
-    rounds: pd.DataFrame, runs: pd.DataFrame | None
-) -> tuple[pd.DataFrame, str]:
+def _of_the_table(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return the rows of the replicates in the table, and a note that counts the others."""
-    if runs is None or runs.empty:
-        return rounds, ""
     bad = runs[runs["status"].isin([s for s in Status if s.bad])]
     if bad.empty:
         return rounds, ""

@@ -1,6 +1,7 @@
 """The table as a heat map: one panel per method, one axis across, the others down."""
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -56,23 +57,23 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     )
     norm = Normalize(float(means.min()), float(means.max()))
     longest = [max(len(_tick_text(k)) for k in part) for part in (rows, columns)]
-    wide = _across(sizes, longest, style)
-    figure, grid = _heatmap_grid(sizes, longest, wide, style)
-    for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-        of_row = [
-            [found.get((*panel, *row, *column)) for column in columns] for row in rows
-        ]
+    figure, grid = _heatmap_grid(sizes, longest, style)
+    for i, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         values = [
-            [math.nan if c is None else float(c[name]) for c in row] for row in of_row
+            [
+                found.get((*panel, *row, *column), {name: math.nan})[name]
+                for column in columns
+            ]
+            for row in rows
         ]
-        _draw_panel(axes, np.array(values), norm, manifest.table.unit, style)
+        _draw_panel(axes, np.array(values, float), norm, manifest.table.unit, style)
         title = labels_text(dict(zip(panel_axes, panel, strict=True)), panel_axes)
         width = _panel_width(len(columns), style)
         axes.set_title(wrapped(title, width, style.letters), fontsize=style.letters)
         axes.set_yticks(range(len(rows)), [_tick_text(key) for key in rows])
         _label_columns(axes, [_tick_text(key) for key in columns])
-        axes.tick_params(labelbottom=i + wide >= len(panels))
-    for axes in grid[len(panels) :]:
+        axes.tick_params(labelbottom=i + grid.shape[1] >= len(panels))
+    for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     _write_texts(figure, grid, manifest, norm, (down, across), style)
     return [figure]
@@ -116,34 +117,25 @@ def _panel_width(columns: int, style: Style) -> float:
     return max(2.0, 0.62 * columns + 0.3)
 
 
-def _labels_width(longest: list[int], style: Style) -> float:
-    """Return the inches that the labels of rows, the axis' name and the colours take."""
-    return 0.08 * longest[0] * style.small / 8 + (0.75 if style.is_fixed else 1.5)
-
-
-def _across(sizes: tuple[int, int, int], longest: list[int], style: Style) -> int:
-    """Return how many panels stand side by side: as many as fit."""
-    panels, _, columns = sizes
-    room = 12.0 if not style.is_fixed else style.width - _labels_width(longest, style)
-    return max(1, min(panels, int(room // _panel_width(columns, style))))
-
-
 def _heatmap_grid(
-    sizes: tuple[int, int, int], longest: list[int], wide: int, style: Style
-) -> tuple[Figure, list[Axes]]:
-    """Make a figure with room for all panels and for the longest labels."""
+    sizes: tuple[int, int, int], longest: list[int], style: Style
+) -> tuple[Figure, NDArray[Any]]:
+    """Make a figure with as many panels side by side as fit, and room for the longest labels."""
     panels, rows, columns = sizes
+    width = _panel_width(columns, style)
+    # The labels of rows, the name of their axis and the colours.
+    beside = 0.08 * longest[0] * style.small / 8 + (0.75 if style.is_fixed else 1.5)
+    room = style.width - beside if style.is_fixed else 12.0
+    wide = max(1, min(panels, int(room // width)))
     tall = -(-panels // wide)
     turned = 0.05 * longest[1] if longest[1] > SHORT else 0.0
     line = 0.42 if not style.is_fixed else 0.19
     height = tall * (line * rows + 0.4) + turned
     figure = style.figure(
-        max(5.0, wide * _panel_width(columns, style) + _labels_width(longest, style)),
+        max(5.0, wide * width + beside),
         height + 0.35 if style.is_fixed else max(3.0, height + 1.2),
     )
-    return figure, list(
-        figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False).flat
-    )
+    return figure, figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
 
 
 def _draw_panel(
@@ -156,29 +148,16 @@ def _draw_panel(
     axes.tick_params(labelsize=style.small, length=0)
     middle = ((norm.vmin or 0.0) + (norm.vmax or 0.0)) / 2
     for (row, column), value in np.ndenumerate(values):
-        text = (
-            NOTHING
-            if math.isnan(value)
-            else f"{value:.1f}"
-            if unit == "%"
-            else number(value, unit)
-        )
-        dark = math.isnan(value) or value > middle
-        colour = "black" if dark else "white"
-        axes.text(
-            column,
-            row,
-            text,
-            ha="center",
-            va="center",
-            color=colour,
-            fontsize=style.small,
-        )
+        short = f"{value:.1f}" if unit == "%" else number(value, unit)
+        is_none = math.isnan(value)
+        text = axes.text(column, row, NOTHING if is_none else short)
+        text.set(ha="center", va="center", fontsize=style.small)
+        text.set_color("black" if is_none or value > middle else "white")
 
 
 def _write_texts(
     figure: Figure,
-    grid: list[Axes],
+    grid: NDArray[Any],
     manifest: Manifest,
     norm: Normalize,
     axes: tuple[list[str], list[str]],

@@ -125,8 +125,7 @@ def _draw_problem(
                 elinewidth=0.8,
                 alpha=0.9,
             )
-    known = manifest.statistic(manifest.table.statistic)
-    best = front(x, y, known is None or known.higher_is_better)
+    best = front(x, y, manifest.sign > 0)
     axes.step(
         x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1
     )

@@ -4,17 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from raysafl.report.analysis.layout import Key, words_of
+from raysafl.report.analysis.layout import words_of
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.curves import Quantity
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     ON_SCREEN,
-    Look,
     Style,
     entitle,
     style_axes,
@@ -55,13 +53,12 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     layout = study.numbers.layout
     what = _quantity_of(study.numbers.manifest)
     of_run = _points_of_clients(study.clients, study.numbers.runs, what)
-    entries = [
-        entry for entry in study.numbers.manifest.entries if entry.run_id in of_run
-    ]
+    manifest = study.numbers.manifest
+    entries = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not entries:
         return []
     others = [axis for axis in layout.axes if axis != layout.method]
-    every = layout.combinations(study.numbers.manifest.replace(entries=entries), others)
+    every = layout.combinations(manifest.replace(entries=entries), others)
     panels = thinned(every, MOST)
     wide = style.across(3.1, min(ACROSS, len(panels)))
     height = style.room * (2.5 * -(-len(panels) // wide) + 1.5)
@@ -71,7 +68,6 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     grid = figure.subplots(
         -(-len(panels) // wide), wide, sharex=True, sharey=True, squeeze=False
     )
-    looks = looks_of(layout)
     places = dict(zip(panels, grid.flat, strict=False))
     for panel, axes in places.items():
         style_axes(axes, style)
@@ -79,10 +75,20 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
         axes.set_title(title, fontsize=style.letters)
     for entry in entries:
-        key: Key = tuple(entry.labels.get(axis) for axis in others)
+        key = entry.key(others)
         if key in places:
-            method = entry.labels.get(layout.method) if layout.method else None
-            _scatter(places[key], of_run[entry.run_id], looks[method])
+            look = looks_of(layout)[layout.method_of(entry)]
+            places[key].plot(
+                of_run[entry.run_id]["rate"],
+                of_run[entry.run_id]["value"],
+                linestyle="none",
+                marker=look.mark,
+                color=look.colour,
+                markerfacecolor=look.face,
+                markersize=5,
+                markeredgewidth=0.0 if look.is_filled else 1.0,
+                alpha=0.75,
+            )
     # No client trains in more than 100 % of the rounds; a point there is seen as a whole.
     left, right = grid.flat[0].get_xlim()
     grid.flat[0].set_xlim(left, min(right, 102))
@@ -132,17 +138,3 @@ def _put_together(points: pd.DataFrame) -> pd.DataFrame:
     ordered = points.sort_values("rate", kind="stable", ignore_index=True)
     group = np.arange(len(ordered)) * POINTS // len(ordered)
     return ordered.groupby(group).mean()
-
-
-def _scatter(axes: Axes, points: pd.DataFrame, look: Look) -> None:
-    axes.plot(
-        points["rate"],
-        points["value"],
-        linestyle="none",
-        marker=look.mark,
-        color=look.colour,
-        markerfacecolor=look.face,
-        markersize=5,
-        markeredgewidth=0.0 if look.is_filled else 1.0,
-        alpha=0.75,
-    )

@@ -119,8 +119,8 @@ def looks(n: int) -> list[Look]:
     More methods have a colour scale.
     """
     if n > APART:
-        scale = [MARKS[i % len(MARKS)] for i in range(n)]
-        return [Look(c, "-", mark) for c, mark in zip(colours(n), scale, strict=True)]
+        scale = enumerate(colours(n))
+        return [Look(colour, mark=MARKS[i % len(MARKS)]) for i, colour in scale]
     # The first of many is black, and any seven that follow each other differ in colour.
     others = [shade for shade in LINES if shade != "#000000"]
     shades = ["#000000", *others, *others, *others] if n > len(LINES) else LINES

@@ -1,5 +1,6 @@
 """What a reviewer asks about a sweep: seeds, spreads, choices, compute, software, data."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pandas as pd
@@ -64,17 +65,15 @@ def checklist_document(
 
 def _seed_counts(ledger: Mapping[str, LedgerEntry]) -> dict[str, str]:
     """Say how many runs have which seeds."""
-    told = pd.Series(
-        [
-            f"{seeds.seed}"
-            if seeds.replicates == 1
-            else f"{seeds.seed} to {seeds.seed + seeds.replicates - 1}"
-            for entry in ledger.values()
-            for seeds in [entry.seeds]
-        ],
-        dtype=object,
-    ).value_counts()
-    return {f"seeds {text}": count(int(n), "run") for text, n in told.items()}
+    ends = [
+        (e.seeds.seed, e.seeds.seed + e.seeds.replicates - 1) for e in ledger.values()
+    ]
+    return {
+        f"seed {first}" if first == last else f"seeds {first} to {last}": count(
+            n, "run"
+        )
+        for (first, last), n in Counter(ends).most_common()
+    }
 
 
 def _also_partitions(ledger: Mapping[str, LedgerEntry]) -> str:

@@ -14,6 +14,9 @@ SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    # At the beginning of a row these would be arguments of the end of the row above.
+    "[": "{[}",
+    "*": "{*}",
     "\u00b1": r"$\pm$",
     "\u2020": r"$\dagger$",
     "\u2013": "--",
@@ -52,11 +55,7 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
         )
         if last and grid.heads > 1 and not repeats:
             lines.append(r"\addlinespace")
-        lines.append(
-            _row_text(
-                ["" for _ in row[:repeats]] + list(map(_entry_latex, row[repeats:]))
-            )
-        )
+        lines.append(_row_text([""] * repeats + [*map(_entry_latex, row[repeats:])]))
         last = row
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 

@@ -20,6 +20,10 @@ def over_settings(numbers: Numbers) -> list[Block]:
     if not methods.is_told:
         return []
     unit = numbers.manifest.table.unit
+    statistic = numbers.manifest.table.statistic
+    waits = statistic.startswith("rounds_to_")
+    worst = "diverged or never reached" if waits else "diverged"
+    never = ", and so is one that never reached the value" if waits else ""
     better = methods.improvement.set_index(["over", "method"])
     over = list(better.index.unique("over"))
     rows = []
@@ -33,16 +37,16 @@ def over_settings(numbers: Numbers) -> list[Block]:
         rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
     head = [numbers.layout.method or "", "mean rank", "IQM"]
     head += [f"better than {other}" for other in over]
-    head += [*(f"least difference to {base}" for base in over[:1]), "diverged"]
+    head += [*(f"least difference to {base}" for base in over[:1]), worst]
     blocks = len(methods.ranks)
     text = (
         f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
-        f"interquartile mean of `{numbers.manifest.table.statistic}` over settings and seeds, with "
+        f"interquartile mean of `{statistic}` over settings and seeds, with "
         f"its {LEVEL:.0%} interval from a bootstrap of the seeds of each setting, or of the "
         "partitions if all runs have several. *Better than* is the share of settings and seeds, "
         "in %, in which a method is better than another. *Least difference* is the smallest that "
         "the seeds of one setting show in 80 % of studies (paired t test, 5 %). A diverged "
-        "replicate is not left out: it is worse than all others."
+        f"replicate is not left out: it is worse than all others{never}."
     )
     p = methods.friedman["p"]
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "

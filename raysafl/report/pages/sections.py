@@ -47,15 +47,20 @@ VALUES = 8
 
 def table(numbers: Numbers) -> list[Block]:
     """Write the table, and what stands in its entries."""
-    minus = numbers.manifest.table.minus
-    versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
     return [
-        f"Entries: {caption(numbers.shown)}{versus if minus else ''}.",
+        f"Entries: {entries_text(numbers)}.",
         numbers.part.note,
         pivot(numbers.part, standing_out(numbers)),
         legend(numbers.part.entries),
         spread_note(numbers.entries, numbers.shown.table),
     ]
+
+
+def entries_text(numbers: Numbers) -> str:
+    """Say what the entries of the table are, and from what they differ if from anything."""
+    minus = numbers.manifest.table.minus
+    versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
+    return f"{caption(numbers.shown)}{versus if minus else ''}"
 
 
 def standings(numbers: Numbers) -> list[Block]:
