@@ -58,7 +58,7 @@ def test_the_section_has_the_numbers_of_the_frames() -> None:
     numbers = numbers_of(4, 8)
     text, grid, tests, *_ = over_settings(numbers)
     assert isinstance(grid, Grid) and isinstance(tests, str)
-    assert "Over the 8 settings" in str(text)
+    assert "over the 8 settings" in str(text)
     means = numbers.methods.interquartile_means
     better = numbers.methods.improvement
     # The baseline is the sweep's first method, and the runner-up is another one.
@@ -69,7 +69,7 @@ def test_the_section_has_the_numbers_of_the_frames() -> None:
         assert row[2] == f"{own['iqm']:.2f} [{own['low']:.2f}, {own['high']:.2f}]"
         for cell, other in zip(row[3:5], over, strict=True):
             pair = better[(better["method"] == row[0]) & (better["over"] == other)]
-            share = f"{100 * pair['probability'].item():.2f}" if len(pair) else "–"  # noqa: RUF001
+            share = f"{100 * pair['probability'].item():.1f}" if len(pair) else "–"  # noqa: RUF001
             assert str(cell).split(" ")[0] == share
     told = (numbers.methods.pairs["holm"] < 0.05).sum()
     assert f"tells {told} of 6 pairs" in tests
