@@ -203,7 +203,17 @@ def command_line() -> None:
         text=True,
         check=True,
     )
-    write_page("reference/command_line.md", done.stdout)
+    # Typer cuts what a command does; its own section begins with the whole sentence.
+    told = dict(
+        re.findall(r"^#+ `raysafl ([\w ]+)`\n\n(.*)$", done.stdout, re.MULTILINE)
+    )
+    text = re.sub(
+        r"^\* `(\w+)`: .*\.\.\.$",
+        lambda line: f"* `{line[1]}`: {told[line[1]]}" if line[1] in told else line[0],
+        done.stdout,
+        flags=re.MULTILINE,
+    )
+    write_page("reference/command_line.md", text)
 
 
 def example_report() -> None:
