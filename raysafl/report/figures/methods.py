@@ -90,6 +90,6 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
         width = figure.get_figwidth()
         room = width - -(-len(values) // 24) * (max(map(len, names)) + 8) / letters
         wrap = textwrap.TextWrapper(max(10, int(room * CHARACTERS)))
-        lines = map(wrap.fill, figure.get_suptitle().split("\n"))
+        parts = map(wrap.fill, figure.get_suptitle().split("\n"))
         size = style.letters + 1
-        figure.suptitle("\n".join(lines), x=room / width / 2, fontsize=size)
+        figure.suptitle("\n".join(parts), x=room / width / 2, fontsize=size)
