@@ -14,6 +14,7 @@ nothing from a network, and its search works from disk too: open build/site/inde
 import inspect
 import json
 import os
+import pydoc
 import re
 import shutil
 import subprocess
@@ -40,10 +41,24 @@ NAMESPACES = [
     "objectives",
     "training",
 ]
+# What functions and methods of `fl` return: their readers need them on the same page.
+RETURNED = [
+    "sweep.outcome.Outcome",
+    "report.analysis.winner.Winner",
+    "report.results.SweepResults",
+    "report.analysis.method_statistics.MethodStatistics",
+    "report.export.Figures",
+    "report.analysis.choice.Choice",
+]
 # Files that pages show, or offer as they are.
 FILES = (".png", ".ipynb")
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
+# In dark mode figures get a dark ground, and keep their hues.
+STYLE = """\
+[data-md-color-scheme="slate"] article img { filter: invert(.95) hue-rotate(180deg); }
+td:first-child code { white-space: nowrap; }
+"""
 # A page that is opened from disk may not start a worker from a file, but from a blob.
 SHIM = '<script src="https://unpkg.com/iframe-worker/shim" type="text/javascript"></script>'
 WORKER = """\
@@ -171,6 +186,10 @@ def reference() -> None:
     for name in sorted({*fl.__all__} - {*elsewhere, *NAMESPACES, "__version__"}):
         value = getattr(fl, name)
         text.append(documented(f"{value.__module__}.{name}", f"fl.{name}", value))
+    text.append("## What these return\n\nThese classes have no name in `fl`.\n")
+    for name in RETURNED:
+        path = f"raysafl.{name}"
+        text.append(documented(path, name.rpartition(".")[2], pydoc.locate(path)))
     write_page("reference/fl.md", "\n".join(text))
 
 
@@ -184,7 +203,17 @@ def command_line() -> None:
         text=True,
         check=True,
     )
-    write_page("reference/command_line.md", done.stdout)
+    # Typer cuts what a command does; its own section begins with the whole sentence.
+    told = dict(
+        re.findall(r"^#+ `raysafl ([\w ]+)`\n\n(.*)$", done.stdout, re.MULTILINE)
+    )
+    text = re.sub(
+        r"^\* `(\w+)`: .*\.\.\.$",
+        lambda line: f"* `{line[1]}`: {told[line[1]]}" if line[1] in told else line[0],
+        done.stdout,
+        flags=re.MULTILINE,
+    )
+    write_page("reference/command_line.md", text)
 
 
 def example_report() -> None:
@@ -286,6 +315,7 @@ def main() -> None:
     reference()
     command_line()
     example_report()
+    write_page("assets/figures.css", STYLE)
     render()
     index_for_models()
     finish()

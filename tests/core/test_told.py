@@ -158,9 +158,9 @@ def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: Run) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("data.server", 100, "server: 100 is no ServerData; give FromClients(c=..., "),
+        ("data.server", 100, "server: 100 is no ServerData; give "),
         ("data.server", 100, ", or IidServer(n0=...), or "),
-        ("data.server", fl.Iid(), "server: Iid() is no ServerData; give FromClients("),
+        ("data.server", fl.Iid(), "server: Iid() is no ServerData; give "),
         ("data.validation", 0.1, "0.1 is no Validation; give Validation(server=..., "),
         ("algorithm", "FedAvg", "'FedAvg' is no Algorithm; did you mean FedAvg()?"),
         ("algorithm", "scaffold", "no Algorithm; did you mean SCAFFOLD()?"),

@@ -70,6 +70,12 @@ def archive(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return file
 
 
+def check(patch: pytest.MonkeyPatch, archive: Path, number: int) -> tuple[int, str]:
+    """Compute runs of the archive again, in this process."""
+    options = ["--check", str(number), "--executor", "here"]
+    return call_here(patch, "run", str(archive), *options)
+
+
 def rewritten(archive: Path, name: str, new: bytes | None, sums: bool) -> None:
     """Exchange or remove a file of an archive, and its checksum too if that is wanted."""
     with zipfile.ZipFile(archive) as old:
@@ -113,7 +119,7 @@ def test_equal_results_make_archives_of_equal_bytes(
 def test_finished_runs_of_an_archive_are_computed_again_with_equal_bits(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "5")
+    code, said = check(monkeypatch, archive, 5)
     assert code == 0, said
     told = sorted(said.splitlines())
     assert told == ["rate=0.5: equal, bit by bit", "rate=1: equal, bit by bit"]
@@ -125,7 +131,7 @@ def test_rows_that_the_code_does_not_give_are_told_with_their_columns(
     name = "source/mine.py"
     slower = MINE.replace("state.w_P - self.rate", "state.w_P - 0.1 * self.rate")
     rewritten(archive, name, slower.encode(), sums=True)
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "2")
+    code, said = check(monkeypatch, archive, 2)
     assert code == 1
     assert "rate=1: other test_accuracy by up to 0." in said and "test_loss" in said
 
@@ -134,7 +140,7 @@ def test_an_archive_that_was_changed_is_refused_with_the_file(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewritten(archive, "data.json", b"{}", sums=False)
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    code, said = check(monkeypatch, archive, 1)
     assert code == 2 and "was changed: data.json is not what SHA256SUMS says" in said
 
 
@@ -149,7 +155,7 @@ def test_a_file_that_was_added_is_refused_and_none_is_written_elsewhere(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     rewritten(archive, name, b"raise SystemExit", sums)
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    code, said = check(monkeypatch, archive, 1)
     if name[0] == "s" and sums:
         # What has its sum belongs to it, and is executed if something imports it.
         assert code == 0, said
@@ -164,7 +170,7 @@ def test_an_archive_that_lacks_what_is_needed_is_refused_with_the_file(
     archive: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewritten(archive, name, None, sums=True)
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    code, said = check(monkeypatch, archive, 1)
     assert code == 2 and f"was changed: {name} is not in it" in said
 
 
@@ -173,7 +179,7 @@ def test_only_an_experiment_file_of_the_archive_is_executed(
     archive: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewritten(archive, "experiment.txt", name.encode(), sums=True)
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    code, said = check(monkeypatch, archive, 1)
     assert code == 2 and f"holds no file {name}" in said
 
 
@@ -184,7 +190,7 @@ def test_a_damaged_archive_is_refused(
     content = bytearray(archive.read_bytes())
     content[at : at + 40] = bytes(40)
     archive.write_bytes(content)
-    code, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    code, said = check(monkeypatch, archive, 1)
     assert code == 2 and "is no archive of a sweep" in said
 
 
@@ -214,7 +220,7 @@ def test_other_data_are_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with zipfile.ZipFile(archive) as made:
         data = made.read("data.json").replace(b'}": "', b'}": "0')
     rewritten(archive, "data.json", data, sums=True)
-    _, said = call_here(monkeypatch, "run", str(archive), "--check", "1")
+    _, said = check(monkeypatch, archive, 1)
     assert 'the data {"kind":"Digits"' in said and "are others: SHA-256" in said
 
 

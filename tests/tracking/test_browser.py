@@ -92,7 +92,7 @@ def test_the_report_opens_from_disk_and_can_be_read(
     sizes = page.evaluate(
         "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"
     )
-    assert len(sizes) == 4 and all(own >= shown > 300 for own, shown in sizes)
+    assert len(sizes) == 7 and all(own >= shown > 300 for own, shown in sizes)
     # nothing sticks out
     assert page.evaluate("document.documentElement.scrollWidth") == width
     seen.asked -= {url for url in seen.asked if url.startswith("data:")}

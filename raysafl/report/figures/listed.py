@@ -102,13 +102,14 @@ FIGURES = {
         critical_difference,
         OVER_SETTINGS,
         "A scale with the mean rank of each method. ",
-        "Mean ranks. A bar joins methods of which no two are told apart.",
+        "Mean ranks, of which 1 is the best. A bar joins methods of which no two are told apart.",
     ),
     "profiles": KnownFigure(
         performance_profiles,
         OVER_SETTINGS,
         "Lines of the fraction of better scores over {value}, one for each method. ",
-        "Performance profiles: the fraction of settings and seeds with a better {value}.",
+        "Performance profiles: the fraction of settings and seeds in which the {value} is better "
+        "than the value on the horizontal axis.",
     ),
 }
 

@@ -1,5 +1,7 @@
 """How methods look in figures, and the legend that names them."""
 
+import textwrap
+
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -83,3 +85,11 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
         columnspacing=1.2,
         frameon=False,
     )
+    if beside:
+        # The title stands above the panels, beside the legend.
+        width = figure.get_figwidth()
+        room = width - -(-len(values) // 24) * (max(map(len, names)) + 8) / letters
+        wrap = textwrap.TextWrapper(max(10, int(room * CHARACTERS)))
+        parts = map(wrap.fill, figure.get_suptitle().split("\n"))
+        size = style.letters + 1
+        figure.suptitle("\n".join(parts), x=room / width / 2, fontsize=size)

@@ -75,7 +75,7 @@ def performance_profiles(study: Study, style: Style = ON_SCREEN) -> list[Figure]
             line.set_label(literal(name))
             line.set(markevery=(i, 16), markersize=4)
     axes.set_xlabel(literal(f"{table.statistic} {table.unit}"), fontsize=style.letters)
-    axes.set_ylabel("fraction of better scores", fontsize=style.letters)
+    axes.set_ylabel("fraction of scores that are better", fontsize=style.letters)
     entitle(figure, "", [], style)
     name_methods(figure, methods.layout, style, is_line=True)
     return [figure]

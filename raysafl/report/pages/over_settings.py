@@ -32,28 +32,32 @@ def over_settings(numbers: Numbers) -> list[Block]:
         row.append(_interval(own[["iqm", "low", "high"]], unit))
         pairs = better.reindex([(other, own["method"]) for other in over])
         percent = 100 * pairs[["probability", "low", "high"]]
-        row += [_interval(pair, "%") for _, pair in percent.iterrows()]
+        row += [_interval(pair, "", 1) for _, pair in percent.iterrows()]
         row += [number_or_dash(least, unit) for least in pairs["least"].iloc[:1]]
         rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
     head = [numbers.layout.method or "", "mean rank", "IQM"]
     head += [f"better than {other}" for other in over]
     head += [*(f"least difference to {base}" for base in over[:1]), worst]
     blocks = len(methods.ranks)
+    unit_of = f", in {unit}" if unit else ""
     text = (
-        f"Over the {count(blocks, 'setting')} in which all methods have a score. *IQM* is the "
-        f"interquartile mean of `{statistic}` over settings and seeds, with "
-        f"its {LEVEL:.0%} interval from a bootstrap of the seeds of each setting, or of the "
-        "partitions if all runs have several. *Better than* is the share of settings and seeds, "
-        "in %, in which a method is better than another. *Least difference* is the smallest that "
-        "the seeds of one setting show in 80 % of studies (paired t test, 5 %). A diverged "
-        f"replicate is not left out: it is worse than all others{never}."
+        f"These numbers are over the {count(blocks, 'setting')} in which all methods have a score, "
+        f"which is `{statistic}`{unit_of}. *Mean rank*: 1 is the best. "
+        "*IQM* is the interquartile mean, which is the mean of the middle half of a method's "
+        f"scores over settings and seeds. Brackets hold {LEVEL:.0%} intervals, from a bootstrap of "
+        "the seeds of each setting, or of the partitions if all runs have several. *Better than* "
+        "is the share of settings and seeds, in %, in which a method scores better than the named "
+        "one, which is the baseline or has the second best mean rank. *Least difference* is the "
+        "smallest true difference within one setting that a paired t test of its seeds at 5 % "
+        "would find in 80 % of studies. A diverged replicate is not left out: it is worse than "
+        f"all others{never}."
     )
     p = methods.friedman["p"]
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
     told = int((methods.pairs["holm"] < CLEAR).sum())
     few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
     tests = (
-        f"{friedman}Wilcoxon's signed-rank test over settings, by Holm's adjusted p, tells "
+        f"{friedman}Wilcoxon's signed-rank test over settings, with p adjusted by Holm, tells "
         f"{told} of {count(len(methods.pairs), 'pair')} of methods apart{few}."
     )
     lines = [
@@ -65,7 +69,7 @@ def over_settings(numbers: Numbers) -> list[Block]:
     return [text, Grid("Methods", head, rows), tests, Lines(lines) if lines else ""]
 
 
-def _interval(own: "pd.Series[float]", unit: str) -> str:
+def _interval(own: "pd.Series[float]", unit: str, decimals: int | None = None) -> str:
     """Write a number with the ends of its interval, as `91.2 [90.8, 91.4]`."""
-    value, low, high = (number_or_dash(end, unit) for end in own)
+    value, low, high = (number_or_dash(end, unit, decimals) for end in own)
     return value if low == high == NOTHING else f"{value} [{low}, {high}]"

@@ -89,9 +89,9 @@ def standings(numbers: Numbers) -> list[Block]:
     statistic = f"`{numbers.shown.table.statistic}`"
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        "interval of the difference, seed by seed, holds 0. With few seeds that is much. "
-        "Nothing is adjusted for the number of comparisons, and the best was chosen by the "
-        "same numbers."
+        "interval of the difference, seed by seed, holds 0. With few seeds "
+        "intervals are wide, and much is bold. Nothing is adjusted for the number of "
+        "comparisons, and the best was chosen by the same numbers."
     )
     means_of_ranks = ranks.mean()
     first = [
