@@ -16,8 +16,10 @@ from raysafl.report.figures.listed import FIGURES, page_names
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.figures.venues import USUAL, paper_style
+from raysafl.report.pages.document import Grid
 from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.over_settings import over_settings
 from raysafl.report.pages.sections import entries_text, pivot, standing_out
 from raysafl.report.wording import legend
 from raysafl.storage.files import atomic_write
@@ -52,6 +54,12 @@ class Figures:
     clients: pa.Table
     choice: Choice = field(default_factory=Choice)
     style: Style = field(default_factory=paper_style)
+
+    def __repr__(self) -> str:
+        return (
+            f"Figures of '{self.sweep.name}': draw(name) returns the pages of "
+            f"{', '.join(FIGURES)}; write(folder) writes all"
+        )
 
     def choose(self, width: str | float = USUAL, **choice: Any) -> "Figures":
         """Choose what is shown, and how wide.
@@ -111,10 +119,25 @@ class Figures:
             "table.csv": self._long(strong).to_csv(index=False),
         }
 
+    def files_of_methods(self) -> dict[str, str]:
+        """Return the table of the methods over all settings; none where there is none."""
+        blocks = over_settings(self.study.numbers)
+        if not blocks:
+            return {}
+        about, grid, *_ = blocks
+        assert isinstance(about, str) and isinstance(grid, Grid)
+        means = self.study.numbers.methods.interquartile_means
+        return {
+            "methods.tex": latex(grid, "", about),
+            "methods.md": f"{pipe_table(grid.head, grid.rows, grid.heads)}\n\n{about}\n",
+            "methods.csv": means.to_csv(index=False),
+        }
+
     def files(self) -> dict[str, bytes]:
-        """Return the content of all files by name: the table, each figure, their captions."""
+        """Return the content of all files by name: tables, each figure, their captions."""
         captions = [f"- table: {self._caption()}"]
-        made = {name: text.encode() for name, text in self.files_of_table().items()}
+        texts = self.files_of_table() | self.files_of_methods()
+        made = {name: text.encode() for name, text in texts.items()}
         for kind, listed in FIGURES.items():
             pages = self.draw(kind)
             about = listed.about(listed.caption, self.manifest)

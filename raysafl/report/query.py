@@ -204,7 +204,8 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
     if not found:
         known = {re.sub(r"^(config|label)\.", "", column) for column in map(str, frame)}
         close = difflib.get_close_matches(name, known, n=3)
-        axes = [c.removeprefix("label.") for c in frame if c.startswith("label.")]
+        labels = [column for column in map(str, frame) if column.startswith("label.")]
+        axes = [column.removeprefix("label.") for column in labels]
         hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
         hint += f"The axes are {', '.join(axes)}. " if axes else ""
         raise ValueError(

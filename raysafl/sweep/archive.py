@@ -55,7 +55,7 @@ def write_checklist(store: Store) -> Location:
     from raysafl.report.pages.checklist import checklist_document
     from raysafl.report.pages.markdown import markdown
 
-    ledger = store.read().ledger
+    ledger = _listed(store)
     numbers = Numbers.of(store.runs(), store.manifest())
     document = checklist_document(numbers, ledger, _digests_of_data(ledger))
     atomic_write(file := store.path / CHECKLIST, markdown(document).encode())
@@ -85,7 +85,7 @@ def write_archive(store: Store, file: Location, experiment: Path | None = None) 
         raise ValueError(f"{file} is there already; name another file with --to")
     manifest = store.manifest()
     sources = _sources(experiment) if experiment else {}
-    ledger = store.read().ledger
+    ledger = _listed(store)
     for run_id in _finished(ledger):
         _run_of(run_id, ledger[run_id])
     content = {name: path.read_bytes() for name, path in sources.items()}
@@ -147,7 +147,7 @@ def check_archive(file: Path, number: int, **options: Any) -> Repeated:
                 raise ValueError(f"{file} holds no file {experiment}")
             load_sweep(folder / experiment)
         store = Store(folder / RESULTS)
-        ledger = store.read().ledger
+        ledger = _listed(store)
         finished = _finished(ledger)
         if not finished:
             raise ValueError(f"{file} holds no finished run")
@@ -174,6 +174,12 @@ def check_archive(file: Path, number: int, **options: Any) -> Repeated:
             told.append(f"{name}: {found or 'equal, bit by bit'}")
             are_equal &= not found
     return Repeated(told, are_equal)
+
+
+def _listed(store: Store) -> dict[str, LedgerEntry]:
+    """Return how the runs of the sweep ended, without those that it no longer has."""
+    labels = store.manifest().labels()
+    return {i: e for i, e in store.read().ledger.items() if i in labels}
 
 
 def _finished(ledger: Mapping[str, LedgerEntry]) -> list[str]:

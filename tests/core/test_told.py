@@ -165,7 +165,7 @@ def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: Run) -> None:
         ("algorithm", "FedAvg", "'FedAvg' is no Algorithm; did you mean FedAvg()?"),
         ("algorithm", "scaffold", "no Algorithm; did you mean SCAFFOLD()?"),
         ("model", "cnn", "model: 'cnn' is no Model; did you mean CNN()?"),
-        ("local", None, "None is no LocalTraining; give ContinuedTraining(lr=..., "),
+        ("local", None, "None is no LocalTraining; give "),
         ("participation", "absent", "did you mean Absent(s=..., m=...)?"),
         ("patience", 3, "patience: 3 is no Patience; give Patience(metric=..., "),
         ("data.dataset", "x.csv", "'x.csv' is no Source, which fl.from_arrays, "),
@@ -174,7 +174,7 @@ def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: Run) -> None:
             "x.csv",
             "fl.from_csv, fl.from_parquet or fl.from_torch makes ",
         ),
-        ("data.dataset", "x.csv", "of your own data; give Augmented(dataset=...), or "),
+        ("data.dataset", "x.csv", "of your own data; give "),
     ],
 )
 def test_what_is_no_component_is_told_with_those_that_there_are(

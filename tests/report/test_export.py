@@ -307,7 +307,12 @@ def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
     assert named.exit_code == 0, named.output
     names = {file.name for file in to.iterdir()}
     assert {"table.tex", "table.csv", "table.md", "captions.md"} <= names
-    figures = {name.rpartition(".")[0] for name in names} - {"table", "captions"}
+    figures = {name.rpartition(".")[0] for name in names} - {
+        "table",
+        "methods",
+        "captions",
+    }
+    assert {f"methods.{kind}" for kind in ("tex", "md", "csv")} <= names
     assert {"curves", "heatmap", "participation"} <= figures
     for name in figures:
         assert {f"{name}.{kind}" for kind in ("pdf", "svg", "png")} <= names
@@ -319,6 +324,16 @@ def planted() -> Figures:
     """A sweep of two methods in two settings, without rows of rounds."""
     values = {(s, m): [0.5, 0.6] for s in "ab" for m in ("FedAvg", "SAFARI")}
     return Figures(*made(values), ROUNDS.empty_table(), CLIENTS.empty_table())
+
+
+def test_numbers_are_labels_in_a_choice_as_in_tables() -> None:
+    values = {(p, m): [0.5, 0.6] for p in (1, 2, 10) for m in ("FedAvg", "SAFARI")}
+    figures = Figures(
+        *made(values, ("p", "algorithm")), ROUNDS.empty_table(), CLIENTS.empty_table()
+    )
+    by_text = figures.choose(only={"p": ["10", "1"]}).manifest
+    assert figures.choose(only={"p": [10, 1.0]}).manifest == by_text
+    assert len(by_text.entries) == 4
 
 
 def test_differences_name_their_baseline_and_need_it() -> None:

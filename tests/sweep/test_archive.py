@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -123,6 +124,20 @@ def test_finished_runs_of_an_archive_are_computed_again_with_equal_bits(
     assert code == 0, said
     told = sorted(said.splitlines())
     assert told == ["rate=0.5: equal, bit by bit", "rate=1: equal, bit by bit"]
+
+
+def test_runs_that_the_sweep_no_longer_has_are_not_computed_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    store = Store(Path("out"))
+    manifest = store.manifest()
+    store.write_manifest(manifest.replace(entries=manifest.entries[:1]))
+    code, said = call_here(monkeypatch, "archive", "out", "--file", "mine.py")
+    assert code == 0 and "out.zip: 1 run, " in said
+    _, said = check(monkeypatch, Path("out.zip"), 5)
+    assert said.splitlines() == ["rate=0.5: equal, bit by bit"]
 
 
 def test_rows_that_the_code_does_not_give_are_told_with_their_columns(

@@ -24,8 +24,8 @@ class Choice:
         names: new names for labels and axes.
     """
 
-    methods: Sequence[str] = ()
-    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    methods: Sequence[Label] = ()
+    only: Mapping[str, Sequence[Label]] = field(default_factory=dict)
     lines: str = ""
     panels: Sequence[str] = ()
     statistic: str = ""
@@ -51,7 +51,10 @@ class Choice:
         layout = Layout.of(chosen)
         method = layout.method or ""
         wanted = {**self.only, method: self.methods} if self.methods else self.only
-        orders = {a: _places(a, layout.values[a], own) for a, own in wanted.items()}
+        orders = {
+            axis: _places(axis, layout.values[axis], list(map(label_text, own)))
+            for axis, own in wanted.items()
+        }
         entries = [
             entry
             for entry in manifest.entries

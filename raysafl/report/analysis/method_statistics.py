@@ -111,6 +111,12 @@ class MethodStatistics:
     runs: pd.DataFrame
     manifest: Manifest
 
+    def __repr__(self) -> str:
+        return (
+            f"MethodStatistics of '{self.manifest.name}': {len(self.methods)} methods over "
+            f"{len(self.ranks)} settings"
+        )
+
     @cached_property
     def layout(self) -> Layout:
         """The layout of the axes, which names that of the methods."""
