@@ -91,6 +91,15 @@ def test_without_an_axis_of_methods_the_entries_themselves_stand_in_line() -> No
     assert [row[0] for row in grid.rows] == ["0.2", "0.1"]
 
 
+def test_numbers_that_tell_methods_apart_have_their_axis_before_them() -> None:
+    rates = {(p, lr): np.array([lr, lr + 0.1]) for p in (1, 2) for lr in (0.1, 0.2)}
+    numbers = Numbers.of(*made(rates, axes=("p", "lr")))
+    assert [row[0] for row in answer(numbers).rows] == ["lr = 0.2", "lr = 0.1"]
+    text = markdown(results_document(numbers))
+    assert "**lr = 0.2** has the best mean rank" in text
+    assert "Each method minus lr = 0.1 in" in text
+
+
 def test_with_one_seed_nothing_is_told_apart(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:

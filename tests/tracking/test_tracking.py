@@ -590,7 +590,7 @@ def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
 
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no sweep"):
+    with pytest.raises(ValueError, match="there is no folder"):
         sync(tmp_path / "nothing", None, print)
     uri = f"http://ann:secret@127.0.0.1:{closed_port()}"
     with pytest.raises(

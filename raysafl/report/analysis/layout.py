@@ -82,6 +82,12 @@ class Layout:
         """Return the label of an entry on the method's axis; None if there is no axis."""
         return None if self.method is None else entry.labels.get(self.method)
 
+    def method_name(self, label: Label) -> str:
+        """Name a method by its label, with the axis before it if the label is no word."""
+        return (
+            label_text(label) if self.method is None else words_of({self.method: label})
+        )
+
     @property
     def varying(self) -> set[str]:
         """Return the axes on which the sweep has several labels."""

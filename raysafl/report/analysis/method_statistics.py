@@ -148,7 +148,7 @@ class MethodStatistics:
         rows = rows.assign(score=score.mask(worst, -math.inf)).dropna(subset="score")
         rows = rows[rows["run_id"].isin(list(labels))]
         own = [labels[run_id] for run_id in rows["run_id"]]
-        rows["method"] = [label_text(label.get(method)) for label in own]
+        rows["method"] = [self.layout.method_name(label.get(method)) for label in own]
         rows["setting"] = [labels_text(label, others) for label in own]
         counts = rows.groupby("setting")["method"].transform("nunique")
         rows = rows[counts == rows["method"].nunique()]
@@ -231,7 +231,7 @@ class MethodStatistics:
         """
         rows = []
         # The first method may have no score yet.
-        known = [BASELINE, *map(label_text, self.layout.methods)]
+        known = [BASELINE, *map(self.layout.method_name, self.layout.methods)]
         baseline = next((name for name in known if name in self.methods), "")
         for over in dict.fromkeys([baseline, *self.methods[1:2]]):
             for method in self.methods:

@@ -12,7 +12,6 @@ from raysafl.report.figures.style import (
     literal,
     style_axes,
 )
-from raysafl.storage.manifest import label_text
 
 
 def critical_difference(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
@@ -68,7 +67,7 @@ def performance_profiles(study: Study, style: Style = ON_SCREEN) -> list[Figure]
     style_axes(axes, style)
     own = methods.profiles.pivot(index="tau", columns="method", values="fraction")
     for i, (label, look) in enumerate(looks_of(methods.layout).items()):
-        name = label_text(label)
+        name = study.numbers.layout.method_name(label)
         if name in own:
             (line,) = axes.plot(own.index, own[name], color=look.colour)
             line.set(linestyle=look.dash, marker=look.mark, markerfacecolor=look.face)

@@ -228,13 +228,13 @@ def methods(numbers: Numbers) -> list[Block]:
         rows.append(
             [
                 *(label_text(pair[f"label.{axis}"]) for axis in axes),
-                str(pair["seeds"]),
+                f"{pair['seeds']:.0f}",
                 signed_spread(pair["diff"], pair["half"], unit),
                 *(NOTHING if math.isnan(value) else f"{value:.3g}" for value in p),
                 Verdict(("higher" if pair["diff"] > 0 else "lower") if clear else ""),
             ]
         )
-    base = label_text(pairs["baseline"].iloc[0])
+    base = numbers.layout.method_name(pairs["baseline"].iloc[0])
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested (those of the means over each "
