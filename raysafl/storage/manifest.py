@@ -266,6 +266,16 @@ class Manifest(Component):
     ) -> list[Printed]:
         return printed if info.data.get("scale") == PAPER else []
 
+    @model_validator(mode="after")
+    def _labels_are_on_the_axes(self) -> "Manifest":
+        for entry in self.entries:
+            for axis in entry.labels.keys() - {*self.axes}:
+                raise ValueError(
+                    f"run {entry.run_id} has a label on '{axis}', which is no axis of the sweep: "
+                    f"{nearest(axis, self.axes)}"
+                )
+        return self
+
     def select(self, only: Mapping[str, str]) -> list[str]:
         """Return the ids of the runs that have all these labels.
 
