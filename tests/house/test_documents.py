@@ -34,6 +34,7 @@ BLOCK = re.compile(
 RUN_BY = {
     ("CONTRIBUTING.md", "bash"): ".ci/run",
     ("README.md", "bash"): "tests/house/test_readme.py",
+    ("README.md", "python"): "tests/house/test_readme.py",
     ("docs/fair_baselines.md", "python"): "tests/house/test_fair_baselines.py",
     ("docs/howto-tools.md", "python"): "tests/house/test_howto.py",
     ("docs/howto-tools.md", "yaml"): "tests/house/test_howto.py",

@@ -3,6 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pytest
+
+import raysafl as fl
 from raysafl.quickstart import BASE, SWEEP
 
 ROOT = Path(__file__).parents[2]
@@ -26,3 +31,38 @@ def test_the_quickstart_is_what_the_readme_says() -> None:
     assert BASE.replicates == 5 and BASE.rounds == 60 and BASE.data.clients == 10
     assert len(SWEEP.runs) == 18 and BASE.data.server.n0 == 100
     assert README.count("±") == 18 + 1  # an entry for each run, and the line below them
+
+
+def test_the_study_runs_as_printed_and_with_two_more_seeds_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Tests of this process may have started a Ray, which a reader of the page has not.
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    rng = np.random.default_rng(0)
+    patients = pd.DataFrame({"age": rng.integers(20, 90, 400)})
+    patients["hospital"] = rng.choice(list("ABCDEFGH"), 400)
+    patients["ill"] = np.where(patients.age > 60, "yes", "no")
+    patients.to_csv("patients.csv", index=False)
+    pd.DataFrame({"age": [25, 85]}).to_csv("new.csv", index=False)
+    (study,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(study.splitlines()) <= 60
+    code = study.replace("rounds=50", "rounds=9")
+    exec(code, {"__name__": "__main__"})
+    assert "['no' 'yes']" in capsys.readouterr().out
+    before = stored_rows()
+    exec(code.replace("seeds=3", "seeds=5"), {"__name__": "__main__"})
+    after = stored_rows()
+    assert set(after["replicate"]) == set(range(5)) and len(before) == 4 * 3 * 9
+    # The measured seconds are equal as well: nothing was computed again.
+    pd.testing.assert_frame_equal(
+        before, after[after["replicate"] < 3].reset_index(drop=True), check_exact=True
+    )
+
+
+def stored_rows() -> pd.DataFrame:
+    study = fl.load("results/patients")
+    labels = ["label.algorithm", "label.lr", "replicate"]
+    rows = study.rounds.merge(study.runs[["run_id", *labels]])
+    rows = rows.sort_values([*labels, "round"], ignore_index=True)
+    return rows[[*labels, "round", "seconds", "test_accuracy"]]
