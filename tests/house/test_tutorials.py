@@ -105,6 +105,7 @@ def test_a_text_agrees_with_equal_words_and_near_numbers_only() -> None:
     assert not agrees("a\n", "a\nb\n") and not agrees("a 1\n", "a\n")
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
 def test_a_tutorial_of_a_page_runs_and_prints_as_it_says(
     page: Path,
