@@ -251,7 +251,7 @@ class MethodStatistics:
 
     @cached_property
     def seed_by_seed(self) -> pd.DataFrame:
-        """Each method minus the first one, in each setting: `evidence.paired` has the columns."""
+        """Each method minus the first one, in each setting, with p and 95 % interval of pairs."""
         return paired(self.runs, self.manifest, self.layout)
 
     @cached_property
