@@ -46,6 +46,11 @@ RUN_BY = {
     ("docs/results.md", "sql"): "tests/report/test_query.py",
     ("docs/tutorials.md", "python"): "tests/house/test_tutorials.py",
     ("docs/who_is_served.md", "python"): "tests/simulation/test_per_client.py",
+    **{
+        (f"docs/{page.name}", kind): "tests/house/test_tutorials.py"
+        for page in ROOT.glob("docs/tutorial_*.md")
+        for kind in ("python", "bash")
+    },
 }
 SHOWN = {
     name: blocks

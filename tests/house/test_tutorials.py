@@ -1,5 +1,12 @@
-"""The two tutorials in docs/tutorials.md run as they are printed, on two client actors."""
+"""The tutorials run as they are printed.
 
+Those of docs/tutorials.md are files, which run on two client actors. Each page tutorial_*.md is
+one tutorial: its Python blocks, one after another, are a file with the page's name (algorithm.py
+of tutorial_algorithm.md), its bash blocks are commands given in the file's folder, and a text
+block is what the block before it prints, where ... stands for any text.
+"""
+
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +15,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "docs" / "tutorials.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "tutorials.md").read_text()
 STAYS, DIGITS, SERVED = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+DOCUMENTS = sorted(DOCS.glob("tutorial_*.md"))
+BLOCK = re.compile(
+    r"(<!-- not run: [^>]+ -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
+NUMBER = r"\d+(?:\.\d+)?"
 
 
 def run(code: str, folder: Path) -> str:
@@ -54,3 +67,95 @@ def test_a_study_of_images_shows_whom_the_model_serves(tmp_path: Path) -> None:
     absent = clients[clients["client"] >= 14]
     assert (absent["participations"] == 0).all()
     assert (results / "served.png").is_file()
+
+
+def agrees(shown: str, said: str) -> bool:
+    """Say whether a text is what was said: equal words, and numbers that are nearly equal.
+
+    Another processor may round another way, which moves an accuracy by a sample or two. So
+    numbers may differ by 2 %, and fractions by one in their last place.
+    """
+    parts = re.split(rf"(\.\.\.|{NUMBER})", shown)
+    numbers = [part for part in parts if re.fullmatch(NUMBER, part)]
+    pattern = "".join(
+        rf"({NUMBER})" if part in numbers else re.escape(part) for part in parts
+    )
+    # Tables have blanks at the ends of lines.
+    said = re.sub(r" +$", "", said, flags=re.MULTILINE)
+    found = re.fullmatch(pattern.replace(re.escape("..."), ".*"), said, re.DOTALL)
+    if found is None:
+        return False
+    gaps = [
+        abs(float(ours) - float(theirs))
+        for ours, theirs in zip(numbers, found.groups(), strict=True)
+    ]
+    allowed = [
+        max(0.02 * float(number), places and 1.01 * 10**-places)
+        for number in numbers
+        for places in [len(number.partition(".")[2])]
+    ]
+    return all(gap <= most for gap, most in zip(gaps, allowed, strict=True))
+
+
+def test_a_text_agrees_with_equal_words_and_near_numbers_only() -> None:
+    assert agrees("a 90.1 %\n... b\n", "a 90.2 %\nc\nd b\n")
+    assert not agrees("a 90.1 %\n", "a 93.1 %\n")
+    assert not agrees("a 90.1 %\n", "b 90.1 %\n")
+    assert agrees("0.3 of 3\n", "0.4 of 3\n") and not agrees("3\n", "4\n")
+    assert not agrees("a\n", "a\nb\n") and not agrees("a 1\n", "a\n")
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
+def test_a_tutorial_of_a_page_runs_and_prints_as_it_says(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Tests of this process may have started a Ray, which a reader of the page has not.
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    bin_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    file = tmp_path / f"{page.stem.removeprefix('tutorial_')}.py"
+    names: dict[str, object] = {"__name__": "__main__", "__file__": str(file)}
+    said, code_so_far = None, ""
+    for why_not, kind, code in BLOCK.findall(page.read_text()):
+        if kind == "text":
+            assert said is None or agrees(code, said), said
+            continue
+        said = None
+        if kind == "python" and not why_not:
+            # Lines have the numbers that they have in the reader's file.
+            padded = "\n" * code_so_far.count("\n") + code
+            code_so_far += code
+            file.write_text(code_so_far)
+            exec(compile(padded, str(file), "exec"), names)
+            said = capsys.readouterr().out
+        elif kind == "bash" and not why_not:
+            done = subprocess.run(
+                ["bash", "-e", "-c", code],
+                env=os.environ | {"PATH": bin_first},
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            said = done.stdout
+
+
+@pytest.mark.acceptance
+def test_the_classes_of_a_tutorial_give_the_same_rows_on_ray(tmp_path: Path) -> None:
+    page = (DOCS / "tutorial_algorithm.md").read_text()
+    file = tmp_path / "algorithm.py"
+    file.write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    (on_ray,) = re.findall(r"```bash\n(raysafl run .* --executor ray .*)\n```", page)
+    for command in ("raysafl run algorithm.py --executor here", on_ray):
+        line = f"{Path(sys.executable).parent}/{command} --track none"
+        subprocess.run(line.split(), cwd=tmp_path, check=True)
+    here, there = (
+        pd.read_parquet(tmp_path / "results" / name / "rounds")
+        .sort_values(["run_id", "replicate", "round"], ignore_index=True)
+        .drop(columns="seconds")
+        for name in ("shifts", "on_ray")
+    )
+    pd.testing.assert_frame_equal(here, there, check_exact=True)
