@@ -9,7 +9,7 @@ import pyarrow as pa
 from raysafl.storage.journal import Checked
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.rows import of_runs, sorted_rows
-from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.runs_table import label_columns, make_runs_table
 from raysafl.storage.store import Store, sweeps_in
 
 if TYPE_CHECKING:
@@ -87,23 +87,28 @@ class SweepResults:
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
-        """A row for each run, replicate and evaluated round, with what was measured."""
-        return _frame(self._checked.rows, "rounds")
+        """A row for each run, replicate and evaluated round, with what was measured.
+
+        Like `clients` and `participation` it has the runs' labels, as `runs` has them.
+        """
+        return self._labelled(self._checked.rows, "rounds")
 
     @cached_property
     def clients(self) -> "pd.DataFrame":
         """How each client is served; empty unless the runs have `eval_clients`."""
-        return _frame(self._checked.clients, "clients")
+        return self._labelled(self._checked.clients, "clients")
 
     @cached_property
     def participation(self) -> "pd.DataFrame":
         """A row for each run, replicate, round (evaluated or not) and client that came.
 
-        Its columns are run_id, replicate, round, client, enforced (whether the policy
-        made all chosen clients come) and trained (whether clients trained in the round).
+        Its columns are run_id, the labels, replicate, round, client, enforced (whether the
+        policy made all chosen clients come) and trained (whether clients trained in it).
         """
         lists = ["cohorts", "enforced", "trained"]
-        each = self.rounds[["run_id", "replicate", "round", *lists]].explode(lists)
+        labels = label_columns(self.store.manifest())
+        columns = ["run_id", *labels, "replicate", "round", *lists]
+        each = self.rounds[columns].explode(lists)
         # The last cohort of a row is that of its round.
         each["round"] -= each.groupby(level=0).cumcount(ascending=False).astype("int32")
         # A round in which nobody came has no client.
@@ -136,7 +141,10 @@ class SweepResults:
         found = self._checked
         return Figures(self.runs, self.store.manifest(), found.rows, found.clients)
 
-
-def _frame(table: pa.Table, folder: str) -> "pd.DataFrame":
-    frame: pd.DataFrame = sorted_rows(table, folder).to_pandas()
-    return frame
+    def _labelled(self, table: pa.Table, folder: str) -> "pd.DataFrame":
+        """Return rows in order, with the labels of their runs after the run's id."""
+        frame: pd.DataFrame = sorted_rows(table, folder).to_pandas()
+        labels = label_columns(self.store.manifest()).items()
+        for place, (column, of_run) in enumerate(labels, start=1):
+            frame.insert(place, column, frame["run_id"].map(of_run))
+        return frame

@@ -70,10 +70,10 @@ def make_runs_table(
     statistics = _statistics(checked.rows, list(begun), replicates, manifest, wanted)
     names = [str(name) for name in statistics]
     name = store.path.name
-    typed = {axis: _type_of(labels, axis) for axis in manifest.axes}
+    columns = label_columns(manifest)
     rows = []
     for run_id, entry in begun.items():
-        own = {axis: typed[axis](label) for axis, label in labels[run_id].items()}
+        own = {name: of[run_id] for name, of in columns.items() if run_id in of}
         rows.append(_run_row(name, run_id, entry, own, names))
     # What the replicates of a run share is repeated for each of them.
     frame = pd.DataFrame(rows).loc[np.repeat(np.arange(len(rows)), replicates)]
@@ -91,6 +91,18 @@ def make_runs_table(
     frame.loc[goes_on, measured] = np.nan
     # A copy is one block of memory again, where pandas would warn of many.
     return frame.copy()
+
+
+def label_columns(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return for each column of labels, such as `label.s`, the label of each run."""
+    labels = manifest.labels()
+    types = {axis: _type_of(labels, axis) for axis in manifest.axes}
+    return {
+        f"label.{axis}": {
+            i: kind(own[axis]) for i, own in labels.items() if axis in own
+        }
+        for axis, kind in types.items()
+    }
 
 
 def _type_of(
@@ -127,7 +139,7 @@ def _run_row(
         "seed": entry.seeds.seed,
         "partition_seed": None,
         "sweep": sweep,
-        **{f"label.{axis}": value for axis, value in labels.items()},
+        **labels,
         "status": "",
         "reason": "",
         **dict.fromkeys(statistics),

@@ -47,8 +47,13 @@ def test_the_tables_are_those_of_the_folder(store: Store) -> None:
     found = load(store.path)
     pd.testing.assert_frame_equal(found.runs, store.runs(), check_dtype=False)
     assert len(found.runs) == 3
-    assert found.rounds.equals(store.rounds())
-    assert len(found.clients) and found.clients.equals(store.clients())
+    labels = store.runs().groupby("run_id")["label.run"].first()
+    for table, stored in (
+        (found.rounds, store.rounds()),
+        (found.clients, store.clients()),
+    ):
+        assert len(table) and table.drop(columns="label.run").equals(stored)
+        assert list(table["label.run"]) == list(labels[table["run_id"]])
 
 
 def test_the_best_run_is_that_of_the_outcome(store: Store) -> None:
@@ -70,7 +75,8 @@ def test_participation_has_each_client_that_came_in_each_round(
     ]
     found = load(store.path).participation
     keys = ["run_id", "replicate", "round", "client"]
-    assert [*found.columns] == [*keys, "enforced", "trained"]
+    columns = ["run_id", "label.run", *keys[1:], "enforced", "trained"]
+    assert [*found.columns] == columns
     assert list(found[keys].itertuples(index=False, name=None)) == by_hand
     mine = found[found["run_id"] == runs[0].id]
     # Each fourth round is a snapshot, and rounds without a row are there, too.
