@@ -129,7 +129,11 @@ class Table(Component):
         (100.0, '%')
     """
 
-    rows: list[str] = Field(description="the axes whose labels name the rows")
+    rows: list[str] = Field(
+        default_factory=list,
+        description="the axes whose labels name the rows; where neither rows nor columns are "
+        "given, the last axis makes columns and the others rows",
+    )
     columns: list[str] = Field(
         default_factory=list, description="the axes whose labels name the columns"
     )

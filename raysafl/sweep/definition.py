@@ -399,7 +399,9 @@ class Sweep:
         axes = self.axis_names
         across = axes[-1:] if len(axes) > 1 else []
         down = axes[: len(axes) - len(across)]
-        table = self.table or Table(rows=down, columns=across)
+        table = self.table or Table()
+        if not table.rows and not table.columns:
+            table = table.replace(rows=down, columns=across)
         table = with_defaults(table, measures)
         also = list(dict.fromkeys([*table.also, *self.more]))
         return table.replace(also=also)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysafl import SAFARI, FedAvg, Run, Sweep, grid
+from raysafl import SAFARI, FedAvg, Run, Sweep, Table, grid
 from raysafl.quickstart import BASE
 
 SERVED = BASE.replace(algorithm=SAFARI())
@@ -27,6 +27,17 @@ def test_a_grid_is_the_sweep_of_all_combinations_with_named_axes() -> None:
     for (prob, lr), run in runs.items():
         changes = {"algorithm.client_prob": prob, "local.lr": lr}
         assert run == SERVED.replace(changes, replicates=3)
+
+
+def test_a_table_of_a_statistic_alone_has_the_rows_and_columns_that_none_has() -> None:
+    axes = {"client_prob": [0.4, 0.6], "n0": [50, 100]}
+    own, usual = (
+        grid(SERVED, axes, table=table).manifest().table
+        for table in (Table(statistic="last10"), None)
+    )
+    assert own.statistic == "last10" and usual.statistic == "final"
+    assert (own.rows, own.columns) == (usual.rows, usual.columns)
+    assert (own.rows, own.columns) == (["client_prob"], ["n0"])
 
 
 def test_axes_whose_last_parts_are_alike_have_the_whole_path() -> None:
