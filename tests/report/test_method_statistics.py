@@ -308,6 +308,21 @@ def demsar() -> MethodStatistics:
     return compared({m: DEMSAR[:, [k]].tolist() for k, m in enumerate(METHODS)})
 
 
+def test_seed_by_seed_each_method_is_compared_with_the_first_in_each_setting(
+    values: dict[str, list[list[float]]],
+) -> None:
+    found = compared(values).seed_by_seed.set_index(
+        ["label.algorithm", "label.setting"]
+    )
+    assert len(found) == 2 * 5 and set(found["baseline"]) == {"FedAvg"}
+    for (method, setting), row in found.iterrows():
+        ours, base = (100 * np.array(values[m][setting]) for m in (method, "FedAvg"))
+        test = stats.ttest_rel(ours, base)
+        low, high = test.confidence_interval(0.95)
+        expected = [(ours - base).mean(), (high - low) / 2, test.pvalue]
+        assert list(row[["diff", "half", "p"]]) == pytest.approx(expected)
+
+
 def test_mean_ranks_and_friedmans_statistic_are_those_that_demsar_prints() -> None:
     found = demsar()
     ranks = found.ranks.mean()[list(METHODS)]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from raysafl.report.analysis.entries import aggregate, factor
-from raysafl.report.analysis.evidence import CLEAR, LEVEL, Floats, holm
+from raysafl.report.analysis.evidence import CLEAR, LEVEL, Floats, holm, paired
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
@@ -248,6 +248,11 @@ class MethodStatistics:
                 rows.append((method, over, len(both), *found, seeds, std, least))
         names = ["method", "over", "pairs", "probability", "low", "high"]
         return pd.DataFrame(rows, columns=[*names, "seeds", "std", "least"])
+
+    @cached_property
+    def seed_by_seed(self) -> pd.DataFrame:
+        """Each method minus the first one, in each setting, with p and 95 % interval of pairs."""
+        return paired(self.runs, self.manifest, self.layout)
 
     @cached_property
     def friedman(self) -> "pd.Series[float]":
