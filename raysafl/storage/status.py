@@ -1,10 +1,13 @@
 """How far a sweep is, from its folder alone: while it runs, when it was killed, and after.
 
-Everything is read from the files of the journal. Runs that go on are saved every 30
-seconds (`Runner.flush_seconds`), so what is told of them is at most as old.
+Runs are read from the files of the journal. Those that go on are saved every 30 seconds
+(`Runner.flush_seconds`), so what is told of them is at most as old. The time left is what
+the driver told last, which it does every five seconds.
 """
 
 import datetime
+import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -13,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from raysafl.core.text import count, duration
-from raysafl.core.time_left import TimeLeft
+from raysafl.core.text import count, span
+from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import LedgerEntry, Seeds, Status
 from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import run_name
+from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 # How many failed runs are named.
@@ -75,10 +79,9 @@ class SweepStatus:
             f"rounds over, of all replicates: {self.rounds}{share}{rate}; rows: {self.rows}"
         )
         if self.left is not None:
-            least, most = (duration(own) for own in self.left)
-            lines.append(f"time left: {least} to {most}")
+            lines.append(f"time left: {span(*self.left)}")
         elif self.is_running and (self.rounds_left or self.runs.get("waiting")):
-            lines.append("time left: known when runs have been saved")
+            lines.append("time left: not known yet")
         elif self.is_running:
             lines.append(
                 "all of these have ended: the report, or a search's next runs, come now"
@@ -176,11 +179,7 @@ def status_of(store: Store) -> SweepStatus:
     fresh = sum(own.fresh for own in every)
     last = max((own.last for own in every), default=0.0)
     rate = fresh / (last - began) if fresh and last > began else None
-    left = None
-    # Of a search nobody knows how many runs it will ask for.
-    if is_running and rate and rounds_left and not manifest.searched_by:
-        ends = sorted((own.last, own.size) for own in ended if own.last)
-        left = _left(rounds_left, ends, began, last, fresh)
+    is_on = is_running and (rounds_left or runs["waiting"] or manifest.searched_by)
     failed = [(e.ended, i) for i, e in ledger.items() if e.status.bad]
     errors = [
         f"{run_name(labels[i], i)}: {ledger[i].status.value}, {ledger[i].reason}"
@@ -196,7 +195,7 @@ def status_of(store: Store) -> SweepStatus:
         rounds_left,
         sum(own.rows for own in every),
         rate,
-        left,
+        _told_left(store, began) if is_on else None,
         errors,
     )
 
@@ -209,32 +208,35 @@ def _saved_at(store: Store, run_id: str) -> float:
         return 0.0
 
 
-def _left(
-    rounds: int,
-    ends: Sequence[tuple[float, int]],
-    began: float,
-    last: float,
-    fresh: int,
-) -> tuple[float, float] | None:
-    """Return the least and the most seconds that some rounds take; None if not known.
+def left_file(store: Store) -> Location:
+    """Return the file in which a sweep's driver tells how much time is left."""
+    return store.file("tune", "left.json")
+
+
+def tell_left(store: Store, seconds: tuple[float, float]) -> None:
+    """Tell other processes the least and the most seconds that the rest takes."""
+    atomic_write(left_file(store), json.dumps(seconds).encode())
+
+
+def _told_left(store: Store, began: float) -> tuple[float, float] | None:
+    """Return the least and the most seconds that are left; None if it was not told.
+
+    Between none and all of the work that can be done since it was told is over.
 
     Args:
-        rounds: how many rounds are left.
-        ends: when each run of this attempt ended, and its rounds, in order.
-        began: when the attempt began.
-        last: when the last rounds were run.
-        fresh: how many rounds this attempt has run.
+        store: the sweep's folder.
+        began: when the attempt began; what was told before is of an earlier one.
     """
-    left = TimeLeft()
-    left.see(began, 0.0)
-    total = fresh + rounds
-    over = 0
-    for ended, size in ends:
-        over += size
-        if ended > began:
-            left.see(ended, over / total)
-    left.see(last, fresh / total)
-    return left.range(time.time())
+    try:
+        file = left_file(store)
+        told = file.stat().st_mtime
+        least, most = map(float, json.loads(file.read_bytes()))
+    # The folder may hold anything.
+    except (OSError, ValueError, TypeError):
+        return None
+    if told < began or not 0 <= least <= most < math.inf:
+        return None
+    return max(least - max(time.time() - told, 0.0), 0.0), most
 
 
 def _rounds_of(config: Mapping[str, Any]) -> int:

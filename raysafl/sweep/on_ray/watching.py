@@ -107,7 +107,8 @@ class WatchTrials(tune.Callback):
     def _ended(self, trial: Trial, trials: list[Trial]) -> None:
         """Forget a trial that has ended."""
         forget_metric_history(trial)
-        self._show(trials)
+        # Tune still takes it for one that runs.
+        self._show([other for other in trials if other is not trial])
 
     def _show(self, trials: list[Trial]) -> None:
         """Show what runs now."""

@@ -1,0 +1,72 @@
+"""How long the rest of a sweep takes, from the work that was done by when."""
+
+from collections.abc import Sequence
+
+
+class TimeLeft:
+    """Estimates how long the rest of a sweep takes, as a range.
+
+    W is the work left, m what the longest pack has left, and each of k packs at a time does
+    v work a second. Whichever packs come first, the rest takes T seconds (Graham 1966):
+
+        max(W / k, m) / v <= T <= (W + (k - 1) m) / (k v).
+
+    Of the stretches of time so far, a quarter of it or more each, the fastest gives v on
+    the left and the slowest on the right: of a single one, twice and half its speed.
+    """
+
+    def __init__(self) -> None:
+        # Seconds that packs were at work, all packs together, and what they had done.
+        self._seen: list[tuple[float, float]] = []
+        self._now = 0.0
+        self._at_work = self._most_at_work = 1
+        self._range: tuple[float, float] | None = None
+
+    def see(
+        self,
+        now: float,
+        finished: float,
+        planned: float,
+        packs: Sequence[tuple[float, float]],
+    ) -> None:
+        """Take note of the work of ended packs, of all, and of each at work with its share done."""
+        worked = finished + sum(work * share for work, share in packs)
+        if not self._seen or worked < self._seen[-1][1]:
+            # It begins, or a process was lost, or a pack is tried in halves.
+            self._seen = [(0.0, worked)]
+        else:
+            spent = self._seen[-1][0] + self._at_work * (now - self._now)
+            if worked == self._seen[-1][1] or spent == self._seen[-1][0]:
+                return
+            # Points that lie a 16th of the time apart tell as much as all.
+            if len(self._seen) > 1 and spent - self._seen[-2][0] < spent / 16:
+                self._seen.pop()
+            self._seen.append((spent, worked))
+        self._now = now
+        self._at_work = max(1, len(packs))
+        self._most_at_work = k = max(self._most_at_work, self._at_work)
+        rest = [work * (1 - share) for work, share in packs]
+        waiting = max(planned - finished - sum(work for work, _ in packs), 0.0)
+        left = waiting + sum(rest)
+        # Packs with more work come first.
+        next_one = min(waiting, max((work for work, _ in packs), default=left))
+        longest = max([*rest, next_one])
+        if speeds := self._speeds():
+            least = max(left / k, longest) / max(speeds)
+            self._range = least, (left + (k - 1) * longest) / k / min(speeds)
+
+    def _speeds(self) -> list[float]:
+        """Return the work a second of one pack in each stretch, the last stretch first."""
+        speeds: list[float] = []
+        spent, worked = end = self._seen[-1]
+        for before, work in reversed(self._seen[:-1]):
+            if spent - before >= end[0] / 4:
+                speeds.append((worked - work) / (spent - before))
+                spent, worked = before, work
+        return speeds if len(speeds) != 1 else [speeds[0] / 2, speeds[0] * 2]
+
+    def range(self, now: float) -> tuple[float, float] | None:
+        """Return the least and the most seconds that are left; None if that is not known."""
+        # None or all may be over of what can be done since the work was seen.
+        found = self._range
+        return found and (max(found[0] - (now - self._now), 0.0), found[1])
