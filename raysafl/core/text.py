@@ -88,13 +88,11 @@ def duration(seconds: float) -> str:
 
 
 def span(least: float, most: float) -> str:
-    """Write a range of seconds as `15 s to 1 min 0 s`, `about 40 s` or `less than 2 min 5 s`."""
+    """Write a range of seconds as `15 s to 1 min 0 s` or `less than half a minute`."""
     if most < 30:
         return "less than half a minute"
     low, high = (duration(round(own)).replace(".0 s", " s") for own in (least, most))
-    if least < 1:
-        return f"less than {high}"
-    return f"about {low}" if low == high else f"{low} to {high}"
+    return f"{low} to {high}"
 
 
 def count(n: int, noun: str) -> str:

@@ -21,11 +21,12 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import LedgerEntry, Seeds, Status
 from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import run_name
-from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 # How many failed runs are named.
 MOST_ERRORS = 3
+# The file in which the driver tells how much time is left.
+LEFT = ("tune", "left.json")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,6 @@ class _Progress(NamedTuple):
         over: how many of these are over.
         fresh: how many of these belong to the present attempt.
         rows: how many rows it has stored.
-        last: when it ended or was saved, in seconds since 1970; 0 before this attempt.
     """
 
     state: str
@@ -110,7 +110,6 @@ class _Progress(NamedTuple):
     over: int
     fresh: int
     rows: int
-    last: float
 
     @classmethod
     def ended(cls, entry: LedgerEntry, began: float) -> Self:
@@ -119,18 +118,16 @@ class _Progress(NamedTuple):
         replicates = Counter(end.status.value for end in entry.replicates)
         replicates[entry.status.value] += entry.seeds.replicates - replicates.total()
         rows = sum(own.rows for own in entry.sums.get("rounds", {}).values())
-        ended = _seconds(entry.ended)
-        fresh, last = (size, ended) if ended >= began else (0, 0.0)
-        return cls(entry.status.value, replicates, size, size, fresh, rows, last)
+        fresh = size if _seconds(entry.ended) >= began else 0
+        return cls(entry.status.value, replicates, size, size, fresh, rows)
 
     @classmethod
-    def open(cls, about: Mapping[str, Any], state: str, saved: float) -> Self:
+    def open(cls, about: Mapping[str, Any], state: str) -> Self:
         """Return how far a run is that has not ended.
 
         Args:
             about: what its file says of it; empty if that is damaged.
             state: the state of runs that have begun.
-            saved: when it was saved.
         """
         config = about.get("config", {})
         over = about.get("rounds_over", 0)
@@ -139,7 +136,7 @@ class _Progress(NamedTuple):
         state = state if fresh or not about.get("grown_from") else "waiting"
         replicates = Counter({state: Seeds.model_validate(config).replicates})
         rows = about.get("rows", 0)
-        return cls(state, replicates, _rounds_of(config), over, fresh, rows, saved)
+        return cls(state, replicates, _rounds_of(config), over, fresh, rows)
 
 
 def status_of(store: Store) -> SweepStatus:
@@ -165,11 +162,10 @@ def status_of(store: Store) -> SweepStatus:
         # One that failed may have begun again.
         if entry.status.decided or _seconds(entry.ended) >= int(saved.get(run_id, 0)):
             saved.pop(run_id, None)
-    ended = [_Progress.ended(ledger[i], began) for i in ledger.keys() - saved.keys()]
     state = Status.RUNNING if is_running else Status.INTERRUPTED
     every = [
-        *ended,
-        *(_Progress.open(store.about(i), state, at) for i, at in saved.items()),
+        *(_Progress.ended(ledger[i], began) for i in ledger.keys() - saved.keys()),
+        *(_Progress.open(store.about(i), state) for i in saved),
     ]
     runs = Counter(own.state for own in every)
     waiting = len(labels) - len(every)
@@ -177,7 +173,9 @@ def status_of(store: Store) -> SweepStatus:
     size = statistics.mean(own.size for own in every) if every else 0
     rounds_left = sum(own.size - own.over for own in every) + round(waiting * size)
     fresh = sum(own.fresh for own in every)
-    last = max((own.last for own in every), default=0.0)
+    last = max(
+        [*saved.values(), *(_seconds(own.ended) for own in ledger.values()), 0.0]
+    )
     rate = fresh / (last - began) if fresh and last > began else None
     is_on = is_running and (rounds_left or runs["waiting"] or manifest.searched_by)
     failed = [(e.ended, i) for i, e in ledger.items() if e.status.bad]
@@ -208,14 +206,9 @@ def _saved_at(store: Store, run_id: str) -> float:
         return 0.0
 
 
-def left_file(store: Store) -> Location:
-    """Return the file in which a sweep's driver tells how much time is left."""
-    return store.file("tune", "left.json")
-
-
 def tell_left(store: Store, seconds: tuple[float, float]) -> None:
     """Tell other processes the least and the most seconds that the rest takes."""
-    atomic_write(left_file(store), json.dumps(seconds).encode())
+    atomic_write(store.file(*LEFT), json.dumps(seconds).encode())
 
 
 def _told_left(store: Store, began: float) -> tuple[float, float] | None:
@@ -228,7 +221,7 @@ def _told_left(store: Store, began: float) -> tuple[float, float] | None:
         began: when the attempt began; what was told before is of an earlier one.
     """
     try:
-        file = left_file(store)
+        file = store.file(*LEFT)
         told = file.stat().st_mtime
         least, most = map(float, json.loads(file.read_bytes()))
     # The folder may hold anything.

@@ -16,7 +16,7 @@ from raysafl.cluster.provenance import commit, provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError, local_folder
-from raysafl.storage.status import left_file
+from raysafl.storage.status import LEFT
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
@@ -269,7 +269,7 @@ def scratch(store: Store) -> Iterator[Path]:
         ) as folder:
             yield Path(folder) / "tune"
         with suppress(StorageError):
-            left_file(store).unlink(missing_ok=True)
+            store.file(*LEFT).unlink(missing_ok=True)
         return
     try:
         # It also holds the locks of packs, which the trials of a killed driver may still

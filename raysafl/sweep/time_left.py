@@ -1,6 +1,10 @@
 """How long the rest of a sweep takes, from the work that was done by when."""
 
+import math
 from collections.abc import Sequence
+
+# How much faster or slower the rest may be in any case, as the load of a machine changes.
+SPARE = 1.25
 
 
 class TimeLeft:
@@ -11,8 +15,9 @@ class TimeLeft:
 
         max(W / k, m) / v <= T <= (W + (k - 1) m) / (k v).
 
-    Of the stretches of time so far, a quarter of it or more each, the fastest gives v on
-    the left and the slowest on the right: of a single one, twice and half its speed.
+    The last stretches of time, a quarter of all time or a little more each, have speeds of
+    which the fastest is v on the left and the slowest on the right. The range is never
+    narrower than `SPARE` to both sides of its middle; two, of a single stretch.
     """
 
     def __init__(self) -> None:
@@ -50,10 +55,12 @@ class TimeLeft:
         left = waiting + sum(rest)
         # Packs with more work come first.
         next_one = min(waiting, max((work for work, _ in packs), default=left))
-        longest = max([*rest, next_one])
         if speeds := self._speeds():
-            least = max(left / k, longest) / max(speeds)
-            self._range = least, (left + (k - 1) * longest) / k / min(speeds)
+            least = max([left / k, *rest]) / max(speeds)
+            most = (left + (k - 1) * max([next_one, *rest])) / k / min(speeds)
+            middle = math.sqrt(least * most)
+            spare = SPARE if len(speeds) > 1 else 2.0
+            self._range = min(least, middle / spare), max(most, middle * spare)
 
     def _speeds(self) -> list[float]:
         """Return the work a second of one pack in each stretch, the last stretch first."""
@@ -63,7 +70,7 @@ class TimeLeft:
             if spent - before >= end[0] / 4:
                 speeds.append((worked - work) / (spent - before))
                 spent, worked = before, work
-        return speeds if len(speeds) != 1 else [speeds[0] / 2, speeds[0] * 2]
+        return speeds
 
     def range(self, now: float) -> tuple[float, float] | None:
         """Return the least and the most seconds that are left; None if that is not known."""

@@ -70,7 +70,7 @@ class Watch:
         # too.
         self.interrupted = False
         # When other processes were told how much time is left.
-        self._told_left_at = -math.inf
+        self._told_left = -math.inf
 
     @property
     def ends_early(self) -> bool:
@@ -157,15 +157,11 @@ class Watch:
             at = f"round {mean:.0f} of {rounds}{f' at {text}' if text else ''}"
         packs = [(pack.work, news.share) for pack, news in running]
         self.display.update(count, at, packs)
-        self._tell_left()
-
-    def _tell_left(self) -> None:
-        """Tell other processes, every few seconds, how much time is left."""
         now = time.monotonic()
         left = self.display.left.range(now)
-        if left is not None and now - self._told_left_at > TELL_SECONDS:
-            self._told_left_at = now
-            # The sweep goes on if a disk is full for a moment.
+        if left is not None and now - self._told_left > TELL_SECONDS:
+            self._told_left = now
+            # The sweep goes on if this is lost.
             with suppress(StorageError):
                 tell_left(self.store, left)
 
