@@ -12,6 +12,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -154,9 +155,10 @@ def status_of(store: Store) -> SweepStatus:
     # The ledger has whole seconds.
     began = float(int(start.stat().st_mtime))
     # Open runs are looked at first: one that ends meanwhile is then found in both places.
-    saved = {
-        i: at for i in store.open_runs() if i in labels and (at := _saved_at(store, i))
-    }
+    saved: dict[str, float] = {}
+    for run_id in labels.keys() & store.open_runs():
+        with suppress(FileNotFoundError):
+            saved[run_id] = store.open_file(run_id).stat().st_mtime
     ledger = {i: entry for i, entry in store.ledger().items() if i in labels}
     for run_id, entry in ledger.items():
         # One that failed may have begun again.
@@ -173,9 +175,8 @@ def status_of(store: Store) -> SweepStatus:
     size = statistics.mean(own.size for own in every) if every else 0
     rounds_left = sum(own.size - own.over for own in every) + round(waiting * size)
     fresh = sum(own.fresh for own in every)
-    last = max(
-        [*saved.values(), *(_seconds(own.ended) for own in ledger.values()), 0.0]
-    )
+    ends = [_seconds(entry.ended) for entry in ledger.values()]
+    last = max([*saved.values(), *ends, began])
     rate = fresh / (last - began) if fresh and last > began else None
     is_on = is_running and (rounds_left or runs["waiting"] or manifest.searched_by)
     failed = [(e.ended, i) for i, e in ledger.items() if e.status.bad]
@@ -198,38 +199,22 @@ def status_of(store: Store) -> SweepStatus:
     )
 
 
-def _saved_at(store: Store, run_id: str) -> float:
-    """Return when a run was saved, in seconds since 1970; 0 if it has just ended."""
-    try:
-        return store.open_file(run_id).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
 def tell_left(store: Store, seconds: tuple[float, float]) -> None:
     """Tell other processes the least and the most seconds that the rest takes."""
     atomic_write(store.file(*LEFT), json.dumps(seconds).encode())
 
 
 def _told_left(store: Store, began: float) -> tuple[float, float] | None:
-    """Return the least and the most seconds that are left; None if it was not told.
-
-    Between none and all of the work that can be done since it was told is over.
-
-    Args:
-        store: the sweep's folder.
-        began: when the attempt began; what was told before is of an earlier one.
-    """
+    """Return what an attempt has told since it began, as `TimeLeft.range` does."""
     try:
         file = store.file(*LEFT)
         told = file.stat().st_mtime
         least, most = map(float, json.loads(file.read_bytes()))
     # The folder may hold anything.
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    if told < began or not 0 <= least <= most < math.inf:
-        return None
-    return max(least - max(time.time() - told, 0.0), 0.0), most
+    is_sound = told >= began and 0 <= least <= most < math.inf
+    return (max(least - max(time.time() - told, 0), 0), most) if is_sound else None
 
 
 def _rounds_of(config: Mapping[str, Any]) -> int:

@@ -65,15 +65,18 @@ class TimeLeft:
     def _speeds(self) -> list[float]:
         """Return the work a second of one pack in each stretch, the last stretch first."""
         speeds: list[float] = []
-        spent, worked = end = self._seen[-1]
+        spent, worked = self._seen[-1]
+        least = spent / 4
         for before, work in reversed(self._seen[:-1]):
-            if spent - before >= end[0] / 4:
+            if spent - before >= least:
                 speeds.append((worked - work) / (spent - before))
                 spent, worked = before, work
         return speeds
 
     def range(self, now: float) -> tuple[float, float] | None:
-        """Return the least and the most seconds that are left; None if that is not known."""
-        # None or all may be over of what can be done since the work was seen.
+        """Return the least and the most seconds that are left; None if that is not known.
+
+        Between none and all that can be done since the work was seen is over.
+        """
         found = self._range
         return found and (max(found[0] - (now - self._now), 0.0), found[1])

@@ -118,6 +118,7 @@ class Watch:
         if len(pack.runs) > 1:
             self._halve(pack)
             return
+        self.display.finished += pack.work
         (run,) = pack.runs
         stored = run.model_dump(mode="json")
         self.refuse(run.id, LedgerEntry.now(stored, Status.FAILED, reason))
