@@ -65,12 +65,12 @@ class TimeLeft:
     def _speeds(self) -> list[float]:
         """Return the work a second of one pack in each stretch, the last stretch first."""
         speeds: list[float] = []
-        spent, worked = self._seen[-1]
-        least = spent / 4
-        for before, work in reversed(self._seen[:-1]):
-            if spent - before >= least:
-                speeds.append((worked - work) / (spent - before))
-                spent, worked = before, work
+        end = self._seen[-1]
+        least = end[0] / 4
+        for point in reversed(self._seen[:-1]):
+            if end[0] - point[0] >= least:
+                speeds.append((end[1] - point[1]) / (end[0] - point[0]))
+                end = point
         return speeds
 
     def range(self, now: float) -> tuple[float, float] | None:
