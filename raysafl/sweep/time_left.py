@@ -36,20 +36,23 @@ class TimeLeft:
     ) -> None:
         """Take note of the work of ended packs, of all, and of each at work with its share done."""
         worked = finished + sum(work * share for work, share in packs)
-        if not self._seen or worked < self._seen[-1][1]:
-            # It begins, or a process was lost, or a pack is tried in halves.
-            self._seen = [(0.0, worked)]
-        else:
-            spent = self._seen[-1][0] + self._at_work * (now - self._now)
-            if worked == self._seen[-1][1] or spent == self._seen[-1][0]:
-                return
+        if not self._seen:
+            self._seen.append((0.0, worked))
+            self._now = now
+            self._at_work = max(1, len(packs))
+        spent, before = self._seen[-1]
+        spent += self._at_work * (now - self._now)
+        if worked < before:
+            # A process was lost, or a pack is tried in halves: that was never done.
+            self._seen = [(at, own - before + worked) for at, own in self._seen]
+        elif worked > before and now > self._now:
             # Points that lie a 16th of the time apart tell as much as all.
             if len(self._seen) > 1 and spent - self._seen[-2][0] < spent / 16:
                 self._seen.pop()
             self._seen.append((spent, worked))
-        self._now = now
-        self._at_work = max(1, len(packs))
-        self._most_at_work = k = max(self._most_at_work, self._at_work)
+            self._now = now
+            self._at_work = max(1, len(packs))
+        self._most_at_work = k = max(self._most_at_work, len(packs))
         rest = [work * (1 - share) for work, share in packs]
         waiting = max(planned - finished - sum(work for work, _ in packs), 0.0)
         left = waiting + sum(rest)

@@ -100,7 +100,8 @@ def test_work_that_is_lost_is_left_again() -> None:
     assert left.range(9.0) == pytest.approx((1 / SPARE, 1 * SPARE))
     for second in range(10, 13):
         left.see(float(second), 0.0, 10.0, [(5.0, (second - 10) / 5)])
-    assert left.range(12.0) == pytest.approx((8 / SPARE, 8 * SPARE))
+    least, most = left.range(12.0) or (0.0, 0.0)
+    assert 8 / 2 < least <= 8 <= most < 8 * 2
 
 
 def test_a_week_of_news_is_remembered_by_less_than_300_moments() -> None:
