@@ -16,7 +16,8 @@ class TimeLeft:
         max(W / k, m) / v <= T <= (W + (k - 1) m) / (k v).
 
     The last stretches of time, a quarter of all time or a little more each, have speeds of
-    which the fastest is v on the left and the slowest on the right. The range is never
+    which the fastest is v on the left and the slowest on the right, or a quarter of the
+    mean speed if that is more. The range is never
     narrower than `SPARE` to both sides of its middle; two, of a single stretch.
     """
 
@@ -68,11 +69,12 @@ class TimeLeft:
     def _speeds(self) -> list[float]:
         """Return the work a second of one pack in each stretch, the last stretch first."""
         speeds: list[float] = []
-        end = self._seen[-1]
-        least = end[0] / 4
+        end = last = self._seen[-1]
         for point in reversed(self._seen[:-1]):
-            if end[0] - point[0] >= least:
-                speeds.append((end[1] - point[1]) / (end[0] - point[0]))
+            if end[0] - point[0] >= last[0] / 4:
+                # A pack that starts stands still, but not for long.
+                least = (last[1] - self._seen[0][1]) / last[0] / 4
+                speeds.append(max((end[1] - point[1]) / (end[0] - point[0]), least))
                 end = point
         return speeds
 

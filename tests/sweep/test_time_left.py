@@ -83,6 +83,18 @@ def test_the_range_spans_the_speeds_of_all_stretches_of_time() -> None:
     assert left.range(80.0) == pytest.approx((100 / 4, 100 / 1))
 
 
+def test_packs_that_stand_still_for_a_quarter_of_the_time_count_as_a_quarter_as_fast() -> (
+    None
+):
+    left = TimeLeft()
+    for second in range(81):
+        done = min(second, 60) + 1e-6 * max(second - 60, 0)
+        left.see(float(second), 0.0, 100.0, [(100.0, done / 100)])
+    least, most = left.range(80.0) or (0.0, 0.0)
+    assert least == pytest.approx(40, abs=0.01)
+    assert most == pytest.approx(40 / (60 / 80 / 4), rel=1e-5)
+
+
 def test_of_two_moments_half_and_twice_are_told_and_then_anything_may_be_over() -> None:
     left = TimeLeft()
     left.see(0.0, 0.0, 4.0, [(4.0, 0.0)])
