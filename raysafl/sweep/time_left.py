@@ -16,9 +16,9 @@ class TimeLeft:
         max(W / k, m) / v <= T <= (W + (k - 1) m) / (k v).
 
     The last stretches of time, a quarter of all time or a little more each, have speeds of
-    which the fastest is v on the left and the slowest on the right, or a quarter of the
-    mean speed if that is more. The range is never
-    narrower than `SPARE` to both sides of its middle; two, of a single stretch.
+    which the fastest is v on the left. On the right that is the slowest, or a quarter of
+    the mean speed if that is more. The range is never narrower than `SPARE` to both sides
+    of its middle, or than two if there is a single stretch.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,8 @@ class TimeLeft:
     def _speeds(self) -> list[float]:
         """Return the work a second of one pack in each stretch, the last stretch first."""
         speeds: list[float] = []
-        end = last = self._seen[-1]
+        last = self._seen[-1]
+        end = last
         for point in reversed(self._seen[:-1]):
             if end[0] - point[0] >= last[0] / 4:
                 # A pack that starts stands still, but not for long.
