@@ -87,6 +87,14 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def span(least: float, most: float) -> str:
+    """Write a range of seconds as `15 s to 1 min 0 s` or `less than half a minute`."""
+    if most < 30:
+        return "less than half a minute"
+    low, high = (duration(round(own)).replace(".0 s", " s") for own in (least, most))
+    return f"{low} to {high}"
+
+
 def count(n: int, noun: str) -> str:
     """Write a number of things, such as `1 entry` or `2 entries`."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

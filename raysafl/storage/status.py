@@ -1,20 +1,24 @@
 """How far a sweep is, from its folder alone: while it runs, when it was killed, and after.
 
-Everything is read from the files of the journal. Runs that go on are saved every 30
-seconds (`Runner.flush_seconds`), so what is told of them is at most as old.
+Runs are read from the files of the journal. Those that go on are saved every 30 seconds
+(`Runner.flush_seconds`), so what is told of them is at most as old. The time left is what
+the driver told last, which it does every five seconds.
 """
 
 import datetime
+import json
+import math
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from raysafl.core.text import count, duration
-from raysafl.core.time_left import TimeLeft
+from raysafl.core.text import count, span
+from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import LedgerEntry, Seeds, Status
 from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import run_name
@@ -22,6 +26,8 @@ from raysafl.storage.store import Store
 
 # How many failed runs are named.
 MOST_ERRORS = 3
+# The file in which the driver tells how much time is left.
+LEFT = ("tune", "left.json")
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,9 @@ class SweepStatus:
             f"rounds over, of all replicates: {self.rounds}{share}{rate}; rows: {self.rows}"
         )
         if self.left is not None:
-            least, most = (duration(own) for own in self.left)
-            lines.append(f"time left: {least} to {most}")
+            lines.append(f"time left: {span(*self.left)}")
         elif self.is_running and (self.rounds_left or self.runs.get("waiting")):
-            lines.append("time left: known when runs have been saved")
+            lines.append("time left: not known yet")
         elif self.is_running:
             lines.append(
                 "all of these have ended: the report, or a search's next runs, come now"
@@ -98,7 +103,6 @@ class _Progress(NamedTuple):
         over: how many of these are over.
         fresh: how many of these belong to the present attempt.
         rows: how many rows it has stored.
-        last: when it ended or was saved, in seconds since 1970; 0 before this attempt.
     """
 
     state: str
@@ -107,7 +111,6 @@ class _Progress(NamedTuple):
     over: int
     fresh: int
     rows: int
-    last: float
 
     @classmethod
     def ended(cls, entry: LedgerEntry, began: float) -> Self:
@@ -116,18 +119,16 @@ class _Progress(NamedTuple):
         replicates = Counter(end.status.value for end in entry.replicates)
         replicates[entry.status.value] += entry.seeds.replicates - replicates.total()
         rows = sum(own.rows for own in entry.sums.get("rounds", {}).values())
-        ended = _seconds(entry.ended)
-        fresh, last = (size, ended) if ended >= began else (0, 0.0)
-        return cls(entry.status.value, replicates, size, size, fresh, rows, last)
+        fresh = size if _seconds(entry.ended) >= began else 0
+        return cls(entry.status.value, replicates, size, size, fresh, rows)
 
     @classmethod
-    def open(cls, about: Mapping[str, Any], state: str, saved: float) -> Self:
+    def open(cls, about: Mapping[str, Any], state: str) -> Self:
         """Return how far a run is that has not ended.
 
         Args:
             about: what its file says of it; empty if that is damaged.
             state: the state of runs that have begun.
-            saved: when it was saved.
         """
         config = about.get("config", {})
         over = about.get("rounds_over", 0)
@@ -136,7 +137,7 @@ class _Progress(NamedTuple):
         state = state if fresh or not about.get("grown_from") else "waiting"
         replicates = Counter({state: Seeds.model_validate(config).replicates})
         rows = about.get("rows", 0)
-        return cls(state, replicates, _rounds_of(config), over, fresh, rows, saved)
+        return cls(state, replicates, _rounds_of(config), over, fresh, rows)
 
 
 def status_of(store: Store) -> SweepStatus:
@@ -154,19 +155,19 @@ def status_of(store: Store) -> SweepStatus:
     # The ledger has whole seconds.
     began = float(int(start.stat().st_mtime))
     # Open runs are looked at first: one that ends meanwhile is then found in both places.
-    saved = {
-        i: at for i in store.open_runs() if i in labels and (at := _saved_at(store, i))
-    }
+    saved: dict[str, float] = {}
+    for run_id in labels.keys() & store.open_runs():
+        with suppress(FileNotFoundError):
+            saved[run_id] = store.open_file(run_id).stat().st_mtime
     ledger = {i: entry for i, entry in store.ledger().items() if i in labels}
     for run_id, entry in ledger.items():
         # One that failed may have begun again.
         if entry.status.decided or _seconds(entry.ended) >= int(saved.get(run_id, 0)):
             saved.pop(run_id, None)
-    ended = [_Progress.ended(ledger[i], began) for i in ledger.keys() - saved.keys()]
     state = Status.RUNNING if is_running else Status.INTERRUPTED
     every = [
-        *ended,
-        *(_Progress.open(store.about(i), state, at) for i, at in saved.items()),
+        *(_Progress.ended(ledger[i], began) for i in ledger.keys() - saved.keys()),
+        *(_Progress.open(store.about(i), state) for i in saved),
     ]
     runs = Counter(own.state for own in every)
     waiting = len(labels) - len(every)
@@ -174,13 +175,10 @@ def status_of(store: Store) -> SweepStatus:
     size = statistics.mean(own.size for own in every) if every else 0
     rounds_left = sum(own.size - own.over for own in every) + round(waiting * size)
     fresh = sum(own.fresh for own in every)
-    last = max((own.last for own in every), default=0.0)
+    ends = [_seconds(entry.ended) for entry in ledger.values()]
+    last = max([*saved.values(), *ends, began])
     rate = fresh / (last - began) if fresh and last > began else None
-    left = None
-    # Of a search nobody knows how many runs it will ask for.
-    if is_running and rate and rounds_left and not manifest.searched_by:
-        ends = sorted((own.last, own.size) for own in ended if own.last)
-        left = _left(rounds_left, ends, began, last, fresh)
+    is_on = is_running and (rounds_left or runs["waiting"] or manifest.searched_by)
     failed = [(e.ended, i) for i, e in ledger.items() if e.status.bad]
     errors = [
         f"{run_name(labels[i], i)}: {ledger[i].status.value}, {ledger[i].reason}"
@@ -196,45 +194,27 @@ def status_of(store: Store) -> SweepStatus:
         rounds_left,
         sum(own.rows for own in every),
         rate,
-        left,
+        _told_left(store, began) if is_on else None,
         errors,
     )
 
 
-def _saved_at(store: Store, run_id: str) -> float:
-    """Return when a run was saved, in seconds since 1970; 0 if it has just ended."""
+def tell_left(store: Store, seconds: tuple[float, float]) -> None:
+    """Tell other processes the least and the most seconds that the rest takes."""
+    atomic_write(store.file(*LEFT), json.dumps(seconds).encode())
+
+
+def _told_left(store: Store, began: float) -> tuple[float, float] | None:
+    """Return what an attempt has told since it began, as `TimeLeft.range` does."""
     try:
-        return store.open_file(run_id).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def _left(
-    rounds: int,
-    ends: Sequence[tuple[float, int]],
-    began: float,
-    last: float,
-    fresh: int,
-) -> tuple[float, float] | None:
-    """Return the least and the most seconds that some rounds take; None if not known.
-
-    Args:
-        rounds: how many rounds are left.
-        ends: when each run of this attempt ended, and its rounds, in order.
-        began: when the attempt began.
-        last: when the last rounds were run.
-        fresh: how many rounds this attempt has run.
-    """
-    left = TimeLeft()
-    left.see(began, 0.0)
-    total = fresh + rounds
-    over = 0
-    for ended, size in ends:
-        over += size
-        if ended > began:
-            left.see(ended, over / total)
-    left.see(last, fresh / total)
-    return left.range(time.time())
+        file = store.file(*LEFT)
+        told = file.stat().st_mtime
+        least, most = map(float, json.loads(file.read_bytes()))
+    # The folder may hold anything.
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    is_sound = told >= began and 0 <= least <= most < math.inf
+    return (max(least - max(time.time() - told, 0), 0), most) if is_sound else None
 
 
 def _rounds_of(config: Mapping[str, Any]) -> int:

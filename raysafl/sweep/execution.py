@@ -5,7 +5,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from raysafl.cluster.provenance import commit, provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError, local_folder
+from raysafl.storage.status import LEFT
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
@@ -260,13 +261,15 @@ def scratch(store: Store) -> Iterator[Path]:
     """Provide a folder for Tune: in the sweep's folder if that is on this machine.
 
     Tune and callbacks write files into it. Nothing of them is ever read from it, and it
-    is deleted afterwards.
+    is deleted afterwards. So is what other processes are told there (`tell_left`).
     """
     if store.is_remote:
         with tempfile.TemporaryDirectory(
             prefix="raysafl-", ignore_cleanup_errors=True
         ) as folder:
             yield Path(folder) / "tune"
+        with suppress(StorageError):
+            store.file(*LEFT).unlink(missing_ok=True)
         return
     try:
         # It also holds the locks of packs, which the trials of a killed driver may still

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from raysafl.core.text import count, duration, printable
-from raysafl.core.time_left import TimeLeft
+from raysafl.core.text import count, printable, span
+from raysafl.sweep.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from raysafl.storage.paths import Location
@@ -102,19 +102,20 @@ class Display:
         self.enter("")
         self._begin(skipped)
 
-    def update(self, running: int, at: str, working: float) -> None:
+    def update(
+        self, running: int, at: str, packs: Sequence[tuple[float, float]]
+    ) -> None:
         """Show what runs now.
 
         Args:
             running: how many runs have begun and not ended.
             at: in which round they are, and how good in the mean.
-            working: the work that was done by packs that have not ended.
+            packs: the work of each pack at work, and the share of it that is done.
         """
         self.running = running
         self.at = at
         if self.planned:
-            share = min((self.finished + working) / self.planned, 1.0)
-            self.left.see(time.monotonic(), share)
+            self.left.see(time.monotonic(), self.finished, self.planned, packs)
         self._draw()
 
     def add_runs(self, ends: "Sequence[End]") -> None:
@@ -152,10 +153,7 @@ class Display:
         found = self.left.range(time.monotonic())
         if found is None or self.done == self.total:
             return ""
-        least, most = (
-            duration(max(round(own), 1)).replace(".0 s", " s") for own in found
-        )
-        return f"{least if least == most else f'{least} to {most}'} left"
+        return f"{span(*found)} left"
 
     @property
     def present(self) -> str:

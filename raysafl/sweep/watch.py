@@ -1,9 +1,10 @@
 """What the driver does on the news of a pack: display, track, record lost runs."""
 
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from raysafl.core.record import COLUMNS, ColumnDescription
@@ -11,6 +12,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label, run_name
 from raysafl.storage.paths import StorageError
+from raysafl.storage.status import tell_left
 from raysafl.storage.store import Store
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.open_pack import News
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from raysafl.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
+# From one time that other processes are told how much time is left to the next.
+TELL_SECONDS = 5.0
 
 
 class Watch:
@@ -65,6 +69,8 @@ class Watch:
         # Whether a signal asked the driver to end, or Ray is lost: the sweep ends then
         # too.
         self.interrupted = False
+        # When other processes were told how much time is left.
+        self._told_left = -math.inf
 
     @property
     def ends_early(self) -> bool:
@@ -112,6 +118,7 @@ class Watch:
         if len(pack.runs) > 1:
             self._halve(pack)
             return
+        self.display.finished += pack.work
         (run,) = pack.runs
         stored = run.model_dump(mode="json")
         self.refuse(run.id, LedgerEntry.now(stored, Status.FAILED, reason))
@@ -135,7 +142,7 @@ class Watch:
             running: the packs that are being carried out, with the last news of each.
         """
         all_news = [news for _, news in running]
-        known = [news for news in all_news if isfinite(news.value)]
+        known = [news for news in all_news if math.isfinite(news.value)]
         qualities = {news.judged_by for news in known}
         text = ""
         # Runs that are judged by different columns have no mean.
@@ -149,8 +156,15 @@ class Watch:
         if rounds := max((news.rounds for news in all_news), default=0):
             mean = sum(news.running * news.round for news in all_news) / max(1, count)
             at = f"round {mean:.0f} of {rounds}{f' at {text}' if text else ''}"
-        working = sum(pack.work * news.share for pack, news in running)
-        self.display.update(count, at, working)
+        packs = [(pack.work, news.share) for pack, news in running]
+        self.display.update(count, at, packs)
+        now = time.monotonic()
+        left = self.display.left.range(now)
+        if left is not None and now - self._told_left > TELL_SECONDS:
+            self._told_left = now
+            # The sweep goes on if this is lost.
+            with suppress(StorageError):
+                tell_left(self.store, left)
 
     def _record_if_stopped(self, run: Run, news: News) -> None:
         """Record the one run of a pack, unless it has ended: it was stopped."""
@@ -220,7 +234,7 @@ class Watch:
 
     def _score_text(self, quality: str, value: float, digits: int = 2) -> str:
         """Write a value of the column by which runs are judged; nothing if it is NaN."""
-        if isnan(value):
+        if math.isnan(value):
             return ""
         if quality not in COLUMNS and quality not in self._columns:
             # A number is shown as it is if it is not known what it means.

@@ -4,6 +4,7 @@ import datetime
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,10 +16,13 @@ from raysafl import FedAvg, Hardware, LocalTraining, Run, Sweep
 from raysafl.algorithms import Key, Round, State
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
-from raysafl.storage.rows import CLIENTS, ROUNDS
-from raysafl.storage.sealed import OpenState
-from raysafl.storage.status import SweepStatus, status_of
+from raysafl.storage.rows import ROUNDS
+from raysafl.storage.status import SweepStatus, status_of, tell_left
 from raysafl.storage.store import Store
+from raysafl.sweep.open_pack import News
+from raysafl.sweep.packs import Pack
+from raysafl.sweep.progress import Display
+from raysafl.sweep.watch import Watch
 
 
 class Looking(FedAvg):
@@ -63,9 +67,7 @@ def test_a_sweep_that_runs_is_told_by_runs_replicates_and_rounds(sweep: Sweep) -
     assert second.runs == {"waiting": 1, "running": 1, "finished": 1}
     assert second.replicates == {"running": 2, "finished": 2}
     assert (second.rounds, second.rounds_left, second.rows) == (12, 12, 12)
-    assert second.rate and second.left
-    least, most = second.left
-    assert 0 <= least <= most
+    assert second.rate
 
 
 def test_an_interrupted_sweep_and_one_that_has_ended_are_told_from_one_that_runs(
@@ -111,11 +113,11 @@ def test_a_run_that_failed_is_not_told_as_one_that_goes_on(
 
 
 CONFIG = {"rounds": 100, "replicates": 3}
-PACK = 75
+PACK = 3
 
 
-def of_300_runs(path: Path) -> tuple[Store, list[str]]:
-    """A folder of a sweep of 300 runs that have not begun, and their ids."""
+def of_twelve_runs(path: Path) -> tuple[Store, list[str]]:
+    """A folder of a sweep of twelve runs that have not begun, and their ids."""
     ids = [f"run{number}" for number in range(4 * PACK)]
     entries = [Entry(run_id=i, labels={"x": n}) for n, i in enumerate(ids)]
     store = Store(path)
@@ -125,15 +127,6 @@ def of_300_runs(path: Path) -> tuple[Store, list[str]]:
     return store, ids
 
 
-def save(store: Store, ids: Sequence[str], rounds: int, now: float) -> None:
-    """Save runs of which so many rounds are over, all replicates together."""
-    about = {"config": CONFIG, "rounds_over": rounds, "over_before": 0, "rows": 0}
-    nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
-    for run_id in ids:
-        store.flush(run_id, OpenState(about, *nothing, b""))
-        os.utime(store.open_file(run_id), (now, now))
-
-
 def end(store: Store, ids: Sequence[str], now: float) -> None:
     """Let runs end together."""
     ended = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat()
@@ -141,62 +134,109 @@ def end(store: Store, ids: Sequence[str], now: float) -> None:
     store.commit(ROUNDS.empty_table(), dict.fromkeys(ids, entry))
 
 
-# How long each of four packs takes, in seconds.
-@pytest.mark.parametrize("seconds", [[50] * 4, [40, 60, 50, 70], [16] * 4])
-def test_after_a_third_of_300_runs_the_time_left_is_never_off_by_more_than_two(
-    seconds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Open runs are saved every 30 seconds, and a look is taken every three.
+BEGAN = 3_000_000_000.0
 
-    The range is never wider than times four. Where the packs are equally fast, both of
-    its ends are that near until the last seconds; where they are not, one of them is,
-    until less is left than the time since a save.
-    """
-    store, ids = of_300_runs(tmp_path / "s")
-    now = began = 1_800_000_000.0
-    whole = sum(seconds)
-    is_steady = len(set(seconds)) == 1
-    enough = 5 if is_steady else 30
-    looks = 0
-    monkeypatch.setattr(time, "time", lambda: now)
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which stands still until a test moves it."""
+    now = [BEGAN]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@contextmanager
+def writing(store: Store) -> Iterator[None]:
+    """Be the driver of a sweep that has just begun."""
     with store.lock():
-        os.utime(tmp_path / "s" / ".lock", (began, began))
-        for number, own in enumerate(seconds):
-            pack = ids[number * PACK : (number + 1) * PACK]
-            for second in range(own):
-                if second and second % 30 == 0:
-                    save(store, pack, 300 * second // own, now)
-                left = began + whole - now
-                if (
-                    (number + second / own) / 4 > 1 / 3
-                    and second % 3 == 0
-                    and left > enough
-                ):
-                    looks += 1
-                    least, most = status_of(store).left or (0.0, 0.0)
-                    assert 0 < least <= most <= 4 * least
-                    assert least / 2 <= left <= most * 2
-                    if is_steady:
-                        # The ledger has whole seconds.
-                        assert left / 2 - 1 <= least <= most <= left * 2 + 1
-                now += 1
-            end(store, pack, now)
-    assert looks > 10
+        os.utime(store.path / ".lock", (BEGAN, BEGAN))
+        yield
+
+
+# Seconds that each of 40 tenths of a pack takes: of the same speed; slower packs among
+# others; half and twice the speed from the middle on, and from shortly before the end on.
+@pytest.mark.parametrize(
+    "tenths",
+    [
+        [5] * 40,
+        [4] * 10 + [7] * 10 + [5] * 20,
+        [4] * 20 + [8] * 20,
+        [8] * 20 + [4] * 20,
+        [4] * 36 + [8] * 4,
+        [8] * 36 + [4] * 4,
+        [1] * 40,
+    ],
+)
+def test_after_a_third_of_the_rounds_the_time_left_is_never_off_by_more_than_two(
+    tenths: list[int], tiny: Run, tmp_path: Path, clock: list[float]
+) -> None:
+    """News come every two seconds, and nothing is saved before a pack ends."""
+    store, ids = of_twelve_runs(tmp_path / "s")
+    packs = [Pack((tiny.replace(seed=10 * k),)) for k in range(4)]
+    watch = Watch(store, Display(), None, {}, lambda run: {})
+    watch.display.planned = 4.0
+    told = tmp_path / "s" / "tune" / "left.json"
+    written = 0.0
+    whole = sum(tenths)
+    done = [n + k / own for n, own in enumerate(tenths) for k in range(own)]
+    with writing(store):
+        for second, at in enumerate(done):
+            number, share = int(at // 10), at % 10 / 10
+            if share == 0 and number:
+                watch.complete(News(), packs[number - 1])
+                watch.show([])
+                end(store, ids[(number - 1) * PACK : number * PACK], clock[0])
+            if second % 2 == 0:
+                watch.show([(packs[number], News(share=share))])
+            if told.is_file() and told.stat().st_mtime != written:
+                written = clock[0]
+                os.utime(told, (written, written))
+            left = whole - second
+            if at > 40 / 3 and (second % 7 == 0 or left < 20):
+                least, most = status_of(store).left or (0.0, 0.0)
+                assert left <= most * 2
+                # Below half a minute nothing but this is told.
+                assert least / 2 <= left or most < 30
+                # It is told every five seconds or a little more.
+                assert most <= 4 * (least + 7)
+                if len(set(tenths)) == 1 and left > 7:
+                    assert left / 2 <= (least + most) / 2 <= left * 2
+            clock[0] += 1
+        end(store, ids[3 * PACK :], clock[0])
+        assert status_of(store).left is None
+
+
+def test_the_time_left_is_what_this_attempt_told_and_less_is_left_as_time_passes(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    store, ids = of_twelve_runs(tmp_path / "s")
+    tell_left(store, (90.0, 360.0))
+    file = tmp_path / "s" / "tune" / "left.json"
     assert status_of(store).left is None
-
-
-def test_what_is_known_at_one_moment_alone_tells_the_time_left_to_a_factor_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, ids = of_300_runs(tmp_path / "s")
-    monkeypatch.setattr(time, "time", lambda: 1_800_000_060.0)
-    with store.lock():
-        os.utime(tmp_path / "s" / ".lock", (1_800_000_000.0, 1_800_000_000.0))
-        assert "known when runs have been saved" in status_of(store).lines()[-1]
-        end(store, ids[:PACK], 1_800_000_060.0)
+    with writing(store):
+        os.utime(file, (BEGAN - 10, BEGAN - 10))
+        assert status_of(store).lines()[-1] == "time left: not known yet"
+        os.utime(file, (BEGAN, BEGAN))
         assert status_of(store).left == (90.0, 360.0)
-        end(store, ids[PACK:], 1_800_000_060.0)
+        clock[0] += 60
+        assert status_of(store).lines()[-1] == "time left: 30 s to 6 min 0 s"
+        clock[0] += 60
+        assert status_of(store).left == (0.0, 360.0)
+        end(store, ids, clock[0])
         assert "all of these have ended" in status_of(store).lines()[-1]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "[1, 2, 3]", "[2, 1]", "[NaN, 1]", "[{}, 1]"]
+)
+def test_a_damaged_estimate_is_not_told(text: str, tmp_path: Path) -> None:
+    store, _ = of_twelve_runs(tmp_path / "s")
+    with store.lock():
+        tell_left(store, (1.0, 100.0))
+        assert "1 s to 1 min 40 s" in status_of(store).lines()[-1]
+        (tmp_path / "s" / "tune" / "left.json").write_text(text)
+        assert status_of(store).left is None
 
 
 def test_a_folder_without_a_sweep_is_refused(

@@ -27,11 +27,14 @@ from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
+from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
 from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.status import status_of, tell_left
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.execution import scratch
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.tracking.client import default_uri
 
@@ -368,6 +371,20 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
         assert (parse_location(bucket) / "tune" / "aaaa.lock").is_file()
         second.release()
     assert not (parse_location(bucket) / "tune" / "aaaa.lock").is_file()
+
+
+def test_a_store_holds_the_time_left_as_long_as_runs_are_carried_out(
+    bucket: str,
+) -> None:
+    store = Store(parse_location(bucket))
+    entries = [Entry(run_id="aaaa", labels={"x": 1})]
+    table = Table(rows=["x"])
+    store.write_manifest(Manifest(name="s", axes=["x"], entries=entries, table=table))
+    with store.lock(), scratch(store):
+        tell_left(store, (100.0, 300.0))
+        least, most = status_of(store).left or (0.0, 0.0)
+        assert 0 < least <= 100.0 and most == 300.0
+    assert list(store.path.glob("tune/*")) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import Console
 
-from raysafl.core.time_left import MOST_SEEN, TimeLeft
 from raysafl.storage.ledger import Status
 from raysafl.sweep import progress
 from raysafl.sweep.progress import (
@@ -108,51 +107,10 @@ def test_a_log_file_says_within_a_second_and_then_every_ten_what_is_done(
         log.wait(clock, 1.0)
     assert log.lines == ["loading data", "starting Ray"]
     log.display.start(8, skipped=0)
-    log.display.update(5, AT, 0.0)
+    log.display.update(5, AT, [(1.0, 0.0)])
     log.wait(clock, 11.0)
     assert log.lines[-1] == f"0/8 runs, 5 running in {AT}, 0 failed"
     log.display.close()
-
-
-@pytest.mark.parametrize("packs", [1, 6, 15])
-def test_after_a_third_of_the_rounds_the_time_left_is_right_to_a_factor_of_two(
-    clock: Clock, packs: int
-) -> None:
-    """300 runs of 60 rounds in packs one after the other, which take 200 s."""
-    display = Display()
-    display.start(300, skipped=0)
-    display.planned = float(packs)
-    rounds = 60 * packs
-    for done in range(rounds + 1):
-        display.finished = float(done // 60)
-        display.update(300 // packs, AT, done / 60 - done // 60)
-        if rounds / 3 <= done < rounds:
-            found = display.left.range(clock.now)
-            assert found is not None
-            left = 200.0 * (1 - done / rounds)
-            assert 0.5 * left <= found[0] <= found[1] <= 2 * left
-        clock.now += 200.0 / rounds
-
-
-def test_the_time_left_is_a_range_where_the_rate_has_changed() -> None:
-    left = TimeLeft()
-    assert left.range(0.0) is None
-    for second in range(11):
-        left.see(float(second), 0.04 * second)
-    for second in range(11, 21):
-        left.see(float(second), 0.4 + 0.01 * (second - 10))
-    least, most = left.range(20.0) or (0.0, 0.0)
-    assert least == pytest.approx(0.5 / (0.5 / 20))
-    assert most == pytest.approx(0.5 / 0.01)
-
-
-def test_a_thousand_shares_are_remembered_by_a_few() -> None:
-    left = TimeLeft()
-    for second in range(10_000):
-        left.see(float(second), second / 20_000)
-    assert len(left._seen) <= MOST_SEEN
-    least, most = left.range(9_999.0) or (0.0, 0.0)
-    assert least == pytest.approx(10_001, rel=0.01) == most
 
 
 def test_a_notebook_shows_one_line_that_changes_and_failures_besides(
@@ -175,9 +133,9 @@ def test_a_notebook_shows_one_line_that_changes_and_failures_besides(
     display.start(4, skipped=0)
     assert shown == ["0/4 runs, 0 running, 0 failed"]
     display.planned = 4.0
-    display.update(running=2, at=AT, working=0.0)
+    display.update(running=2, at=AT, packs=[(4.0, 0.0)])
     clock.now += 10.0
-    display.update(running=2, at=AT, working=1.0)
+    display.update(running=2, at=AT, packs=[(4.0, 0.25)])
     display.add_runs(ends([0, 1], failed=1))
     line, failure = shown
     assert line == f"2/4 runs, 2 running in {AT}, 1 failed, 15 s to 1 min 0 s left"
@@ -203,7 +161,7 @@ def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy()
     display.enter("loading data")
     display.progress.refresh()
     display.start(8, skipped=2)
-    display.update(running=5, at=AT, working=0.0)
+    display.update(running=5, at=AT, packs=[])
     display.add_runs([End("id", Status.DIVERGED, "too large a rate", label="s=2")])
     display.progress.refresh()
     display.close()

@@ -39,6 +39,7 @@ class WatchTrials(tune.Callback):
         self.watch = watch
         self.packs = packs
         self.hardware = hardware
+        self.ended: set[str] = set()
         # When a trial was last seen to run; None after the warning that none does.
         self.last_ran: float | None = time.monotonic()
 
@@ -107,11 +108,17 @@ class WatchTrials(tune.Callback):
     def _ended(self, trial: Trial, trials: list[Trial]) -> None:
         """Forget a trial that has ended."""
         forget_metric_history(trial)
+        # Tune takes it for one that runs until its process has stopped.
+        self.ended.add(trial.trial_id)
         self._show(trials)
 
     def _show(self, trials: list[Trial]) -> None:
         """Show what runs now."""
-        running = [trial for trial in trials if trial.status == Trial.RUNNING]
+        running = [
+            trial
+            for trial in trials
+            if trial.status == Trial.RUNNING and trial.trial_id not in self.ended
+        ]
         self.watch.show(
             [(self._pack(t), _news_in(t.last_result or {})) for t in running]
         )
