@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from helpers.environment import CHAOS, REAL_DATA
 from helpers.pictures import without_pictures
 from hypothesis import settings
@@ -219,10 +220,21 @@ def tiny() -> Run:
 
 @pytest.fixture(scope="session")
 def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`results/` with a quarter of the quickstart, really run in this process, with its report.
+    """`results/` with a quarter of the quickstart, really run in one process, with its report.
 
-    8 runs, 3 seeds, 30 rounds. Shared by tests: do not write into it.
+    8 runs, 3 seeds, 30 rounds. Shared by the tests of all processes: do not write into it.
     """
+    folder = tmp_path_factory.getbasetemp()
+    # The processes of one test run have folders beside each other.
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with FileLock(folder / "real.lock"):
+        if not (folder / "real").is_dir():
+            run_quarter_of_quickstart(folder / "made" / "results" / "quickstart")
+            (folder / "made").rename(folder / "real")
+    return folder / "real" / "results"
+
+
+def run_quarter_of_quickstart(folder: Path) -> None:
     from helpers.here import run_in_process
 
     from raysafl.quickstart import SWEEP
@@ -240,11 +252,10 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sweep = Sweep(
         SWEEP.name, runs=runs, axes=SWEEP.axes, table=SWEEP.table, title=SWEEP.title
     )
-    store = Store(tmp_path_factory.mktemp("real") / "results" / "quickstart")
+    store = Store(folder)
     store.create()
     store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))
     for run in runs.values():
         run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
     write_runs_table(store)
     write_report(store)
-    return store.path.parent
