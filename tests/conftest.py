@@ -158,9 +158,11 @@ def no_pictures() -> Iterator[None]:
 def _no_pictures_where_they_are_no_subject(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor a table at the end of a sweep, which takes as long as a small sweep."""
+    """Nor reports and tables at the end of a sweep, which take longer than a small sweep."""
     if request.path.parent.name in UNDRAWN:
         request.getfixturevalue("no_pictures")
+        if "reports" not in request.fixturenames:
+            monkeypatch.setattr("raysafl.report.write.write_report", lambda _: [])
         if "tables" not in request.fixturenames:
             monkeypatch.setattr("raysafl.report.pages.screen.screen", lambda *_: "")
 
@@ -168,6 +170,11 @@ def _no_pictures_where_they_are_no_subject(
 @pytest.fixture
 def tables() -> None:
     """The test is about a table, which is made although its folder is not about tables."""
+
+
+@pytest.fixture
+def reports() -> None:
+    """The test is about a report, which a sweep leaves although its folder is not about them."""
 
 
 @pytest.fixture

@@ -423,6 +423,7 @@ def command(*arguments: str) -> tuple[int, str]:
     return result.exit_code, said.get()
 
 
+@pytest.mark.usefixtures("reports")
 def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
     formed: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
