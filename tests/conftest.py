@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from helpers.environment import CHAOS, REAL_DATA
 from helpers.pictures import without_pictures
 from hypothesis import settings
@@ -157,9 +158,11 @@ def no_pictures() -> Iterator[None]:
 def _no_pictures_where_they_are_no_subject(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor a table at the end of a sweep, which takes as long as a small sweep."""
+    """Nor reports and tables at the end of a sweep, which take longer than a small sweep."""
     if request.path.parent.name in UNDRAWN:
         request.getfixturevalue("no_pictures")
+        if "reports" not in request.fixturenames:
+            monkeypatch.setattr("raysafl.report.write.write_report", lambda _: [])
         if "tables" not in request.fixturenames:
             monkeypatch.setattr("raysafl.report.pages.screen.screen", lambda *_: "")
 
@@ -167,6 +170,11 @@ def _no_pictures_where_they_are_no_subject(
 @pytest.fixture
 def tables() -> None:
     """The test is about a table, which is made although its folder is not about tables."""
+
+
+@pytest.fixture
+def reports() -> None:
+    """The test is about a report, which a sweep leaves although its folder is not about them."""
 
 
 @pytest.fixture
@@ -219,10 +227,21 @@ def tiny() -> Run:
 
 @pytest.fixture(scope="session")
 def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`results/` with a quarter of the quickstart, really run in this process, with its report.
+    """`results/` with a quarter of the quickstart, really run in one process, with its report.
 
-    8 runs, 3 seeds, 30 rounds. Shared by tests: do not write into it.
+    8 runs, 3 seeds, 30 rounds. Shared by the tests of all processes: do not write into it.
     """
+    folder = tmp_path_factory.getbasetemp()
+    # The processes of one test run have folders beside each other.
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with FileLock(folder / "real.lock"):
+        if not (folder / "real").is_dir():
+            run_quarter_of_quickstart(folder / "made" / "results" / "quickstart")
+            (folder / "made").rename(folder / "real")
+    return folder / "real" / "results"
+
+
+def run_quarter_of_quickstart(folder: Path) -> None:
     from helpers.here import run_in_process
 
     from raysafl.quickstart import SWEEP
@@ -240,11 +259,10 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sweep = Sweep(
         SWEEP.name, runs=runs, axes=SWEEP.axes, table=SWEEP.table, title=SWEEP.title
     )
-    store = Store(tmp_path_factory.mktemp("real") / "results" / "quickstart")
+    store = Store(folder)
     store.create()
     store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))
     for run in runs.values():
         run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
     write_runs_table(store)
     write_report(store)
-    return store.path.parent

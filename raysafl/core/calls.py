@@ -36,6 +36,8 @@ def checked_call(make: Made) -> Made:
 
 def refuse_unnamed(make: Callable[..., Any], values: Collection[Any]) -> None:
     """Raise a ValueError if more values are given without a name than may be."""
+    if not values:  # To ask for a signature takes longer than to make a component.
+        return
     most = _kinds(make).count(Parameter.POSITIONAL_OR_KEYWORD)
     if len(values) > most:
         free = [*signature(make).parameters][most:]

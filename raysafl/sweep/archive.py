@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import platform
 import random
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -267,20 +269,27 @@ def _sources(experiment: Path) -> dict[str, Path]:
     file = experiment.resolve()
     package = outermost_package(file)
     root = package.parent if package else file.parent
+
+    # Asked of each folder once: thousands of modules lie in hundreds of them.
+    @cache
+    def is_own(folder: str) -> bool:
+        path = Path(folder).resolve()
+        inside = path.is_relative_to(package or root)
+        return inside and "site-packages" not in path.parts
+
     loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
     # Some modules made up their file.
-    own = {Path(name).resolve() for name in loaded if name and Path(name).is_absolute()}
-    inside = sorted(
-        path
-        for path in own - {file}
-        if path.is_relative_to(package or root) and "site-packages" not in path.parts
-    )
+    files = {name for name in loaded if name and os.path.isabs(name)}
+    own = {Path(name).resolve() for name in files if is_own(os.path.dirname(name))}
+    inside = sorted(path for path in own - {file} if is_own(str(path.parent)))
     return {f"{SOURCE}/{path.relative_to(root)}": path for path in [file, *inside]}
 
 
 def _requirements() -> str:
     """Name the versions of Python and of all installed packages, as pip reads them."""
-    found = {f"{d.metadata['Name']}=={d.version}" for d in distributions()}
+    # Each of them reads a file when it is asked for its metadata.
+    every = [distribution.metadata for distribution in distributions()]
+    found = {f"{own['Name']}=={own['Version']}" for own in every}
     return "\n".join([f"# Python {platform.python_version()}", *sorted(found), ""])
 
 

@@ -78,7 +78,7 @@ RUN = Run(
     local=LocalTraining(
         lr=0.2, batch_size=16, epochs=2, schedule=StepRate(milestones=[6])
     ),
-    rounds=12,
+    rounds=9,
     replicates=3,
     seed=5,
 )

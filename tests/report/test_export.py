@@ -31,7 +31,8 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.rows import CLIENTS, ROUNDS
 
 MEASURED = Path(__file__).parents[2] / "results/measured"
-WIDTHS = ("3.25", "5.5", "icml2024", "icml2024:2", "neurips")
+# In inches. Both columns are the widest that is drawn, one column is the narrowest.
+WIDTHS = {"3.25": 3.25, "icml2024": 3.25, "icml2024:2": 6.75, "neurips": 5.5}
 METHODS = [f"method {i}" for i in range(16)]
 POLICIES = [f"policy {i}" for i in range(6)]
 
@@ -93,20 +94,26 @@ def letters_of(figure: Figure) -> set[float]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_a_width_is_given_in_inches_or_by_the_name_of_a_venue(width: str) -> None:
+    pytest.importorskip("tueplots") if width[0].isalpha() else None
+    style = paper_style(width)
+    assert style.width == pytest.approx(WIDTHS[width])
+    assert min(style.letters, style.small) >= LEAST == 7
+
+
+@pytest.mark.parametrize("width", ["3.25", "icml2024:2"])
 def test_all_letters_of_an_exported_figure_have_seven_points_and_it_has_its_width(
     measured: Figures, width: str
 ) -> None:
     pytest.importorskip("tueplots") if width[0].isalpha() else None
     chosen = measured.choose(width, only={"partition": ["Dirichlet(0.1)"]})
-    inches = {"icml2024": 3.25, "icml2024:2": 6.75, "neurips": 5.5}
-    expected = inches.get(width) or float(width)
     drawn = 0
     for name in ("curves", "heatmap", "pareto", "participation"):
         for figure in chosen.draw(name):
             with chosen.style.used():
                 figure.draw_without_rendering()
-            assert min(letters_of(figure)) >= LEAST == 7
-            assert figure.get_figwidth() == pytest.approx(expected)
+            assert min(letters_of(figure)) >= LEAST
+            assert figure.get_figwidth() == pytest.approx(WIDTHS[width])
             assert not figure.get_suptitle()
             drawn += 1
     assert drawn >= 4

@@ -167,7 +167,8 @@ def test_the_files_of_a_report_are_bounded_and_say_what_is_left_out(
 def test_a_distance_to_the_paper_is_that_of_all_entries() -> None:
     table = Table(rows=["a", "b"], columns=["c"])
     sweep = grid(table=table)
-    unseen = next(e for e in sweep.entries if e not in part_of(sweep).manifest.entries)
+    seen = part_of(sweep).manifest.entries
+    unseen = next(entry for entry in sweep.entries if entry not in seen)
     paper = [Printed(labels=unseen.labels, mean=50.0)]
     text = markdown(runs_of(sweep), grid(table=table, paper=paper))
     own = 100 * (int(unseen.run_id, 16) / 1800 + 0.0005)

@@ -38,7 +38,7 @@ def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -
         ("fused", Logistic()),
         ("linear", Logistic()),
         ("loop", MLP(hidden=[8])),
-        ("vmap", MLP(hidden=[8])),
+        pytest.param("vmap", MLP(hidden=[8]), marks=pytest.mark.acceptance),
         ("vmap", CNN(channels=[3], hidden=8)),
     ],
 )

@@ -69,6 +69,7 @@ def merged(raysafl: Command, *folders: Path) -> tuple[int, str, Store]:
     return *raysafl("merge", *folders, "--out", out), Store(out)
 
 
+@pytest.mark.usefixtures("reports")
 def test_two_halves_are_the_whole(
     folders: tuple[Path, Path, Path], raysafl: Command
 ) -> None:

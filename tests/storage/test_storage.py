@@ -423,6 +423,7 @@ SWEEP = Sweep("k", RUNS, axes=("i",))
 """
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.acceptance
 def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_rows(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

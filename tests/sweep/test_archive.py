@@ -59,16 +59,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def archive(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive of the sweep."""
-    monkeypatch.chdir(folder)
-    file = tmp_path / "out.zip"
-    code, said = call_here(
-        monkeypatch, "archive", "out", "--to", str(file), "--file", "mine.py"
-    )
+    file = tmp_path_factory.mktemp("made") / "out.zip"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        options = ["--to", str(file), "--file", "mine.py"]
+        code, said = call_here(patch, "archive", "out", *options)
     assert code == 0, said
     return file
+
+
+@pytest.fixture
+def archive(
+    made: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A copy of the archive, beside the folder of its experiment file."""
+    monkeypatch.chdir(folder)
+    return Path(shutil.copy(made, tmp_path / "out.zip"))
 
 
 def check(patch: pytest.MonkeyPatch, archive: Path, number: int) -> tuple[int, str]:

@@ -96,6 +96,7 @@ def test_a_damaged_manifest_is_named_and_written_anew(
     assert finished.manifest() == before
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_damaged_run_that_is_not_chosen_makes_the_sweep_end_as_not_ok(
     sweep: Sweep, finished: Store
 ) -> None:

@@ -15,6 +15,7 @@ from raysafl.report import write
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
+pytestmark = pytest.mark.usefixtures("reports")
 SHOWN = ("table.md", "report.html", "curves.png", "heatmap.png")
 
 

@@ -51,8 +51,6 @@ class Counted(FedAvg):
 def _begin_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
     Counted.computed.clear()
     monkeypatch.setattr(Counted, "at", -1)
-    # A report takes longer than these sweeps.
-    monkeypatch.setattr("raysafl.report.write.write_report", lambda store: [])
 
 
 def interrupted(at: int, out: Path, *runs: Run, **options: Any) -> None:

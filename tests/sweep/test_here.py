@@ -26,6 +26,7 @@ from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.packs import MEMORY_OF_PACK
 
 
+@pytest.mark.usefixtures("reports")
 def test_results_name_the_partition_of_each_replicate_and_divide_the_spread(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -46,6 +47,7 @@ def grid(tiny: Run) -> Sweep:
     return Sweep("grid", runs, axes=["algorithm"])
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.usefixtures("ray_local")
 def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
     tiny: Run, tmp_path: Path

@@ -155,6 +155,7 @@ Runner(sweep, {str(tmp_path / "s")!r}, executor="ray", quiet=True).run()
     assert not (tmp_path / "s" / "manifest.json").exists()
 
 
+@pytest.mark.usefixtures("reports")
 @on_ray
 @pytest.mark.acceptance
 def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
@@ -197,6 +198,7 @@ def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration
     assert set(outcome.runs.columns) == set(runs.columns)
 
 
+@pytest.mark.usefixtures("reports")
 def test_finished_runs_are_not_run_again_and_new_ones_are(
     tiny: Run, tmp_path: Path
 ) -> None:

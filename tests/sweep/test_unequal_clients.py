@@ -212,6 +212,7 @@ def test_a_search_goes_by_the_worst_client(
     assert searcher.told[0.05] < searcher.told[0.001]
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_table_and_a_stop_rule_go_by_the_worst_client(
     done: tuple[Run, Outcome], tmp_path: Path
 ) -> None:

@@ -252,9 +252,9 @@ def test_a_stack_that_does_not_fit_is_halved_and_trained_all_the_same(
     model: Model, engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     flat = FlatModel(model, (1, 8, 8), 4)
-    asked = [task for task in 32 * tasks(flat, BASE) if task.client == 0]
-    # The samples fit, and the parameters of 8 tasks; those of all 64 do not.
-    limit = max(8 * 4 * flat.num_parameters, DATASET.train.x.nbytes, 64 * 8 * 10 * 8)
+    asked = [task for task in 16 * tasks(flat, BASE) if task.client == 0]
+    # The samples fit, and the parameters of 8 tasks; those of all 32 do not.
+    limit = max(8 * 4 * flat.num_parameters, DATASET.train.x.nbytes, 32 * 8 * 10 * 8)
     with emulated_cuda(largest_allocation=limit):
         local = trainer(model, engine)
         found = local.train(asked).delta_MP

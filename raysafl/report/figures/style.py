@@ -8,9 +8,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -180,12 +181,17 @@ def style_axes(axes: Axes, style: Style = ON_SCREEN) -> None:
 
 def to_png(figure: Figure) -> bytes:
     """Draw a figure as a PNG file with 256 colours, which takes a third of the bytes."""
-    drawn = io.BytesIO()
     small = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
-    picture = Image.open(drawn).convert("RGB")
-    picture.quantize(256, dither=Image.Dither.NONE).save(small, "png", dpi=(DPI, DPI))
+    picture = rendered(figure).quantize(256, dither=Image.Dither.NONE)
+    picture.save(small, "png", dpi=(DPI, DPI))
     return small.getvalue()
+
+
+def rendered(figure: Figure) -> Image.Image:
+    """Draw a figure once; to save it as a file would draw it twice, for its layout."""
+    canvas = cast(FigureCanvasAgg, figure.canvas)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
 def to_file(figure: Figure, kind: FileKind) -> bytes:
