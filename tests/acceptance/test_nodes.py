@@ -49,8 +49,6 @@ def own_ray() -> Iterator[Env]:
             "RAYSAFL_LOGICAL_GPUS": "1",
             "RAY_health_check_period_ms": "500",  # a lost node is noticed sooner than by default
             "RAY_health_check_failure_threshold": "4",
-            # Actors have processes of their own here: those started in advance would be in vain.
-            "RAY_prestart_worker_first_driver": "0",
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         yield os.environ | own
