@@ -56,13 +56,13 @@ HARMLESS_ON_A_GPU = (
 UNDRAWN = ("kept", "storage", "sweep", "tracking")
 # The tests of Ray, and the files whose few tests take minutes; the longest first.
 LONGEST = (
-    *("ray", "test_signals", "test_nodes", "test_chaos", "test_storage"),
+    *("test_nodes", "ray", "test_signals", "test_chaos", "test_storage"),
     *("test_experiments", "test_howto", "test_tutorials", "test_faults"),
     *("test_memory_of_packs", "test_crashes", "test_journal", "test_tracking"),
 )
 # Of `-m acceptance`, so many processes may have a part of these tests.
 PARTS = {
-    **{"ray": 2, "test_nodes": 2, "test_storage": 3, "test_howto": 3},
+    **{"ray": 2, "test_signals": 2, "test_storage": 3, "test_howto": 3},
     **{"test_tutorials": 2, "test_faults": 4, "test_memory_of_packs": 2},
 }
 
@@ -81,18 +81,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos", type=int, default=4, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
     parser.addoption("--many", type=int, default=0, help="runs in packs of ten kills")
-    parser.addoption("--faults", type=int, default=300, help="faults in folders")
+    parser.addoption("--faults", type=int, default=120, help="faults in folders")
     parser.addoption(
         "--autoscaler", action="store_true", help="a sweep on a cluster that grows"
     )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m gpu`, import tests/gpu alone: where the GPU is, others may lack packages."""
-    is_other = not collection_path.is_relative_to(HERE / "gpu")
-    if config.option.markexpr == "gpu" and collection_path.is_file() and is_other:
-        return True
-    return None
+    """With `-m gpu`, import tests/gpu alone: where the GPU is, others may lack packages.
+
+    With `-m acceptance`, import no file that lacks the word: it takes a third of the time that
+    each process needs to begin.
+    """
+    chosen = config.option.markexpr
+    if chosen not in ("gpu", "acceptance") or not collection_path.is_file():
+        return None
+    if collection_path.is_relative_to(HERE / chosen):
+        return None
+    has_none = chosen == "gpu" or chosen not in collection_path.read_text()
+    return True if has_none else None
 
 
 @pytest.hookimpl(tryfirst=True)

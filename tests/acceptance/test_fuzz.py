@@ -334,9 +334,10 @@ def test_a_mutated_ledger_entry_is_used_or_left_out_with_its_name(
         assert ledger == {run.id: entry} if entry else run.id not in (ledger or {})
         assert file.read_bytes() == bad
         tried(lambda: write_runs_table(whole), file.name)
-        with warnings.catch_warnings(action="ignore"):
-            reported(whole)
-            if entry is not None:
+        # The page of a run that is left out is that of damaged rows, as in the test before.
+        if entry is not None:
+            with warnings.catch_warnings(action="ignore"):
+                reported(whole)
                 descriptions.ledger_tags(entry)
     finally:
         file.write_bytes(before)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.commands import RAYSAFL
+from helpers.commands import RAYSAFL, call_here
 from helpers.folders import contents
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
@@ -160,6 +160,7 @@ def eventually(what: Callable[[], Any]) -> Any:
     return found
 
 
+# The tests are in an order in which each finds nodes that it needs.
 TWO_BY_TWO: list[Spec] = [{"num_gpus": 2}, {"num_gpus": 2}]
 
 
@@ -179,119 +180,6 @@ def test_half_gpus_pack_two_to_a_gpu_and_actors_see_theirs_only(
     load = Counter((a["node"], a["gpus"][0]) for a in actors)
     assert len({node for node, _ in load}) == 2
     assert set(load.values()) == {2} and len(load) == 2
-
-
-def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    """With actors outside of placement groups each of two trials held 2 of 3 GPUs for ever."""
-    hardware = {"actors": 3, "cpus": 0.5, "gpus": 1}
-    nodes.become(*TWO_BY_TWO)
-    with Driver(nodes.env, "gang", tmp_path, nodes.address, **hardware) as driver:
-        assert driver.end() == "exit code 0"
-    gangs = defaultdict(set)
-    for a in seen(tmp_path, "clients"):
-        gangs[a["run"]].add((a["node"], *a["gpus"]))
-    assert [len(gangs[i]) for i in range(2)] == [3] * 2  # three GPUs each, none twice
-
-
-FOUR_RUNS = """
-from raysafl import *
-BASE = Run(
-    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Absent(s=4, m=3),
-    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
-    rounds=3,
-)
-RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m})
-        for m in (2, 3) for s in (0, 4)}
-SWEEP = Sweep(name="mine", runs=RUNS, axes=("m", "s"))
-"""
-
-
-def run_four(folder: Path, *options: str, **env: str) -> tuple[int, str]:
-    """Return the exit code of `raysafl run` on four runs, and what it said, as one line."""
-    (folder / "mine.py").write_text(FOUR_RUNS)
-    done = subprocess.run(
-        [*RAYSAFL, "run", "mine.py", "--out", "results", "--track", "none", *options],
-        cwd=folder,
-        env=os.environ | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return done.returncode, " ".join(done.stdout.split())
-
-
-BROKEN = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
-
-
-@pytest.fixture
-def unseen_gpus() -> None:
-    """GPUs that Ray counts and torch does not see; where it sees one, there are none."""
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("torch sees a GPU here")
-
-
-@pytest.mark.usefixtures("unseen_gpus")
-def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    """One node's GPUs are only numbers; another node's should be real, and are not."""
-    code, said = run_four(tmp_path, "--executor", "here", "--only", "m=2")
-    assert code == 0 and "[2/2]" in said, said
-    before = contents(tmp_path / "results")
-
-    nodes.become({"num_gpus": 2}, BROKEN)
-    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
-    code, said = run_four(tmp_path, *cluster, **nodes.env)
-    assert code == 2 and "Traceback" not in said, said
-    assert said.count("Ray counts 2 GPUs on") == 1
-    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
-    assert contents(tmp_path / "results") == before
-
-    nodes.become({"num_gpus": 2})
-    code, said = run_four(tmp_path, *cluster, **nodes.env)
-    assert code == 0 and "2 runs were finished before" in said, said
-    assert len(Store(tmp_path / "results").ledger()) == 4
-
-
-ASK_FOR_A_DEVICE = """
-import sys, ray
-from raysafl.cluster.gpus import own_device
-ray.init(sys.argv[1], log_to_driver=False)
-print(ray.get(ray.remote(num_cpus=0)(own_device).remote()))
-try:
-    ray.get(ray.remote(num_cpus=0, num_gpus=1)(own_device).remote())
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.usefixtures("unseen_gpus")
-def test_without_logical_gpus_idle_ones_are_told_once_and_actors_refuse_unseen_ones(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    nodes.become(BROKEN, {**BROKEN, "num_gpus": 1})
-    real = nodes.env | {"RAYSAFL_LOGICAL_GPUS": "0"}
-    cluster = ("--address", nodes.address, "--trials", "1")
-    code, said = run_four(tmp_path, *cluster, **real)
-    assert code == 0 and said.count("Ray counts 3 GPUs, and this sweep") == 1, said
-    assert said.index("Ray counts 3 GPUs") < said.index("[1/4]")
-    answer = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
-        env=real,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    ).stdout
-    assert answer.startswith("cpu\n")
-    assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 
 
 def check_rows(out: Path, name: str) -> None:
@@ -340,6 +228,20 @@ def test_nodes_killed_in_mid_sweep_change_no_row(nodes: Nodes, tmp_path: Path) -
     check_rows(tmp_path, "long")
 
 
+def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """With actors outside of placement groups each of two trials held 2 of 3 GPUs for ever."""
+    hardware = {"actors": 3, "cpus": 0.5, "gpus": 1}
+    nodes.become(*TWO_BY_TWO)
+    with Driver(nodes.env, "gang", tmp_path, nodes.address, **hardware) as driver:
+        assert driver.end() == "exit code 0"
+    gangs = defaultdict(set)
+    for a in seen(tmp_path, "clients"):
+        gangs[a["run"]].add((a["node"], *a["gpus"]))
+    assert [len(gangs[i]) for i in range(2)] == [3] * 2  # three GPUs each, none twice
+
+
 ONE_PACK_A_GPU = {"actors": 1, "cpus": 0.5, "gpus": 1, "pack": 3}
 
 
@@ -384,6 +286,110 @@ def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_the
     went_on = [told for told in seen(tmp_path, "coordinator") if {told["node"]} == kept]
     assert {told["run"] for told in went_on} == set(range(12))
     check_rows(tmp_path, "lasting")
+
+
+FOUR_RUNS = """
+from raysafl import *
+BASE = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=3,
+)
+RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m})
+        for m in (2, 3) for s in (0, 4)}
+SWEEP = Sweep(name="mine", runs=RUNS, axes=("m", "s"))
+"""
+
+
+FOUR = ["run", "mine.py", "--out", "results", "--track", "none"]
+
+
+def run_four(folder: Path, *options: str, **env: str) -> tuple[int, str]:
+    """Return the exit code of `raysafl run` on four runs, and what it said, as one line."""
+    (folder / "mine.py").write_text(FOUR_RUNS)
+    done = subprocess.run(
+        [*RAYSAFL, *FOUR, *options],
+        cwd=folder,
+        env=os.environ | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return done.returncode, " ".join(done.stdout.split())
+
+
+BROKEN = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
+
+
+@pytest.fixture
+def unseen_gpus() -> None:
+    """GPUs that Ray counts and torch does not see; where it sees one, there are none."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a GPU here")
+
+
+@pytest.mark.usefixtures("unseen_gpus")
+def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node's GPUs are only numbers; another node's should be real, and are not."""
+    (tmp_path / "mine.py").write_text(FOUR_RUNS)
+    monkeypatch.chdir(tmp_path)
+    code, said = call_here(monkeypatch, *FOUR, "--executor", "here", "--only", "m=2")
+    assert code == 0 and "[2/2]" in said, said
+    before = contents(tmp_path / "results")
+
+    nodes.become({"num_gpus": 2}, BROKEN)
+    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 2 and "Traceback" not in said, said
+    assert said.count("Ray counts 2 GPUs on") == 1
+    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
+    assert contents(tmp_path / "results") == before
+
+    nodes.become({"num_gpus": 2})
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 0 and "2 runs were finished before" in said, said
+    assert len(Store(tmp_path / "results").ledger()) == 4
+
+
+ASK_FOR_A_DEVICE = """
+import sys, ray
+from raysafl.cluster.gpus import own_device
+ray.init(sys.argv[1], log_to_driver=False)
+print(ray.get(ray.remote(num_cpus=0)(own_device).remote()))
+try:
+    ray.get(ray.remote(num_cpus=0, num_gpus=1)(own_device).remote())
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.usefixtures("unseen_gpus")
+def test_without_logical_gpus_idle_ones_are_told_once_and_actors_refuse_unseen_ones(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.become(BROKEN, {**BROKEN, "num_gpus": 1})
+    real = nodes.env | {"RAYSAFL_LOGICAL_GPUS": "0"}
+    cluster = ("--address", nodes.address, "--trials", "1")
+    code, said = run_four(tmp_path, *cluster, **real)
+    assert code == 0 and said.count("Ray counts 3 GPUs, and this sweep") == 1, said
+    assert said.index("Ray counts 3 GPUs") < said.index("[1/4]")
+    answer = subprocess.run(
+        [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
+        env=real,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stdout
+    assert answer.startswith("cpu\n")
+    assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 
 
 AUTOSCALED = {

@@ -42,9 +42,13 @@ COMMAND = ["run", "mine.py", "--out", "out", "--track", "none", "--executor"]
 HERE, RAY = ["here"], ["ray", "--trials", "2", "--cpus", "0.5"]
 # So many that no run ends within the moment before a signal.
 ROUNDS = 600
-# Ray's agents tell Ray's head of a lost part before they end, for a minute by default though
-# the head itself is lost.
-SOON = {"RAY_gcs_server_request_timeout_seconds": "10"}
+QUICK = {
+    # Ray's agents tell Ray's head of a lost part before they end, for a minute by default
+    # though the head itself is lost.
+    "RAY_gcs_server_request_timeout_seconds": "10",
+    # Two processes more than a test needs would import torch.
+    "RAY_prestart_worker_first_driver": "0",
+}
 T = TypeVar("T")
 
 
@@ -83,7 +87,7 @@ class Command:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | SOON,
+                env=os.environ | QUICK,
             )
         self.seen: set[psutil.Process] = set()
 

@@ -114,7 +114,7 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     # A fresh environment without the repository. Its dependencies are those of this one,
     # whose own raysafl is installed as a link that a `.pth` file does not follow.
     environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     python = environment / "bin" / "python"
     site = next((environment / "lib").glob("python*/site-packages"))
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -130,7 +130,8 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    call(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel)
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    call(*pip, "install", "--no-deps", "--no-index", wheel)
     here = [path for path in sys.path if path.endswith("site-packages")]
     (site / "dependencies.pth").write_text("\n".join(here))
     said = call(environment / "bin" / "raysafl", "quickstart")

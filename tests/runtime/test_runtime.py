@@ -22,6 +22,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.algorithms import AFL, SCAFFOLD, Compressed, DPFedAvg, Quantised
+from raysafl.cluster.actors import Actors
 from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
@@ -59,13 +60,26 @@ class Doubled(FedAvg):
 
 
 @contextmanager
-def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
-    actors = start_actors(hardware)
+def started(actors: int) -> Iterator[Actors]:
+    """So many client actors."""
+    pool = start_actors(Hardware(actors=actors, cpus=0.25))
     try:
-        ref = ray.put(run.data.load())
-        yield host_pack(actors, PackSetup(run.cells, ref, run.model, "auto"))[0]
+        yield pool
     finally:
-        actors.kill()
+        pool.kill()
+
+
+@pytest.fixture(scope="module")
+def two(ray_local: None) -> Iterator[Actors]:
+    """Two client actors, which have one run after the other, as those of a trial."""
+    with started(2) as pool:
+        yield pool
+
+
+def host(actors: Actors, run: Run) -> OnActors:
+    """Give a run to client actors."""
+    ref = ray.put(run.data.load())
+    return host_pack(actors, PackSetup(run.cells, ref, run.model, "auto"))[0]
 
 
 def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Tensor]]:
@@ -89,13 +103,14 @@ class InPlace(FedAvg):
 
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize("actors", [1, 3])
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     tiny: Run, actors: int
 ) -> None:
     run = tiny.replace(replicates=5)
     reference = Worker(run.cells, run.data.load(), run.model)
-    with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
+    with started(actors) as pool:
+        work = host(pool, run)
         for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)
@@ -104,45 +119,40 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
 
 
 @pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, 2])
 def test_rounds_that_are_lost_with_their_actors_are_made_again(
-    tiny: Run, actors: int
+    tiny: Run, two: Actors
 ) -> None:
     run = tiny.replace(rounds=3, algorithm=InPlace())
     expected, _ = play(run, Worker(run.cells, run.data.load(), run.model))
-    with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
-        sim, records = Simulation(run, work), []
-        while not sim.done:
-            for actor in work.actors.handles if sim.round == 2 else ():
-                kill_actor(actor)
-            records += sim.step()
+    sim, records = Simulation(run, host(two, run)), []
+    while not sim.done:
+        for actor in two.handles if sim.round == 2 else ():
+            kill_actor(actor)
+        records += sim.step()
     assert [record.test_accuracy for record in records] == expected
 
 
 @pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None:
+def test_large_parameters_go_to_two_actors_and_back_unchanged(
+    tiny: Run, two: Actors
+) -> None:
     run = tiny.replace(
         model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2
     )
     reference = Worker(run.cells, run.data.load(), run.model)
     assert reference.init(0).nbytes > LARGE
-    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
-        accuracies, (w_P,) = play(run, work)
+    accuracies, (w_P,) = play(run, host(two, run))
     expected, (w_expected_P,) = play(run, reference)
     assert accuracies == expected
     torch.testing.assert_close(w_P, w_expected_P)
 
 
 @pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
+def test_convolutions_on_two_actors_equal_one_process(tiny: Run, two: Actors) -> None:
     small = {"rounds": 2, "local": LocalTraining(lr=0.1, batch_size=32, steps=2)}
     run = tiny.replace(model=CNN(channels=[4], hidden=8), **small)
     reference = Worker(run.cells, run.data.load(), run.model)
-    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
-        accuracies, w = play(run, work)
+    accuracies, w = play(run, host(two, run))
     expected, w_expected = play(run, reference)
     assert accuracies == expected
     for a, b in zip(w, w_expected, strict=True):
@@ -150,24 +160,25 @@ def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> None:
+def test_two_actors_count_the_training_accuracy_of_one_process(
+    tiny: Run, two: Actors
+) -> None:
     run = tiny.replace(
         participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0)
     )
     reference = Worker(run.cells, run.data.load(), run.model)
     ids = {0: (EVERYONE,), 1: (2, 7)}
     w = {cell: reference.init(cell) for cell in ids}
-    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
-        over = {cell: [Rows("train", own)] for cell, own in ids.items()}
-        theirs = reference.sums(w, over)
-        for cell, found in work.sums(w, over).items():
-            for rows, (size_G, sums_Gn) in found.items():
-                assert size_G == theirs[cell][rows].size_G
-                assert (sums_Gn == theirs[cell][rows].sums_Gn).all()
-        for accuracy in ("cohort", "clients"):
-            measured = run.replace({"participation.accuracy": accuracy})
-            assert play(measured, work)[0] == play(measured, reference)[0]
+    work = host(two, run)
+    over = {cell: [Rows("train", own)] for cell, own in ids.items()}
+    theirs = reference.sums(w, over)
+    for cell, found in work.sums(w, over).items():
+        for rows, (size_G, sums_Gn) in found.items():
+            assert size_G == theirs[cell][rows].size_G
+            assert (sums_Gn == theirs[cell][rows].sums_Gn).all()
+    for accuracy in ("cohort", "clients"):
+        measured = run.replace({"participation.accuracy": accuracy})
+        assert play(measured, work)[0] == play(measured, reference)[0]
 
 
 @given(costs=st.lists(st.integers(1, 100), max_size=30), actors=st.integers(1, 5))

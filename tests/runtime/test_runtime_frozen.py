@@ -60,15 +60,12 @@ def test_only_the_head_moves_and_counts_and_the_backbone_stays(frozen: Run) -> N
 
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, 2])
-def test_frozen_models_on_actors_give_the_rows_of_one_process(
-    frozen: Run, actors: int
-) -> None:
+def test_frozen_models_on_actors_give_the_rows_of_one_process(frozen: Run) -> None:
     # Ray's workers cannot import it.
     ray.cloudpickle.register_pickle_by_value(helpers.frozen)
     expected = Simulation(frozen, worker(frozen))
     expected_rows = rows(expected)
-    pool = start_actors(Hardware(actors=actors, cpus=0.5))
+    pool = start_actors(Hardware(actors=2, cpus=0.5))
     try:
         data = ray.put(frozen.data.load())
         setup = PackSetup(frozen.cells, data, frozen.model, "loop")

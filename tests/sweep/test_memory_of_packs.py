@@ -11,6 +11,8 @@ import pytest
 ALGORITHMS = ("FedAvg", "SCAFFOLD", "FedProx", "FedAvgM")
 # The heap has holes, so peaks vary by a tenth from one process to the next.
 MOST, LEAST = 1.3, 0.65
+# Of two algorithms, each with two engines and two cohorts: which of the eight are measured.
+HALF = (True, False, False, True, False, True, True, False)
 
 
 @pytest.mark.acceptance
@@ -25,7 +27,9 @@ MOST, LEAST = 1.3, 0.65
 def test_large_models_take_about_the_memory_that_is_estimated(
     model: str, algorithms: tuple[str, ...], cohorts: tuple[int, ...]
 ) -> None:
-    asked = list(itertools.product([model], algorithms, ("vmap", "loop"), cohorts))
+    # Each two of algorithm, engine and cohort meet, in half of all combinations.
+    every = itertools.product([model], algorithms, ("vmap", "loop"), cohorts)
+    asked = [one for i, one in enumerate(every) if HALF[i % len(HALF)]]
     answer = subprocess.run(
         [sys.executable, "-m", "helpers.peak_memory", json.dumps(asked)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
