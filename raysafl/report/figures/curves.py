@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import Key, Layout, words_of
 from raysafl.report.analysis.part import thinned
-from raysafl.report.figures.methods import FEW, looks_of, name_methods, sample
+from raysafl.report.figures.methods import FEW, looks_of, name_methods
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     APART,
@@ -28,6 +28,7 @@ from raysafl.report.figures.style import (
     Look,
     Style,
     entitle,
+    fitting_letters,
     literal,
     looks,
     new_figure,
@@ -37,7 +38,7 @@ from raysafl.report.figures.style import (
 )
 from raysafl.report.wording import quality_text
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Label, Manifest, label_text
+from raysafl.storage.manifest import Entry, Label, Manifest
 from raysafl.storage.statistics import declaration_of
 
 # Largest number of panels on all pages together.
@@ -49,10 +50,17 @@ AROUND = 1.3
 # Largest number of panels side by side that can be read, and of lines in one panel.
 ACROSS = 4
 LINES_OF_PANEL = 5
+# A panel whose lines take less than this share of the common range has a range of its own.
+ZOOM = 0.1
+# Names of lines may take this share of the width, and this room above each other.
+NAMES = 0.25
+LINE_OF_TEXT = 1.4
 # Marks on each line, and the share of the first rounds that the vertical axis may cut off.
 MARKS_OF_LINE = 4
 CLIMB = 0.2
 ROUND = "round"
+# The lowest, the highest and the last mean of a line, but for those of its first rounds.
+Limits = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ def draw_curve(
     band: float = 0.2,
     what: Quantity = ACCURACY,
     first_mark: float | None = None,
-) -> tuple[float, float]:
+) -> Limits:
     """Draw the mean as a line, and one standard deviation around it as a band.
 
     Args:
@@ -125,7 +133,7 @@ def draw_curve(
             line without marks.
 
     Returns:
-        The lowest and the highest mean after the first fifth of the rounds.
+        The lowest, the highest and the last mean after the first fifth of the rounds.
     """
     curve = mean_curve(rounds, what)
     numbers = curve.index.to_numpy(float)
@@ -152,8 +160,8 @@ def draw_curve(
     settled = mean[int(CLIMB * len(mean)) :]
     settled = settled[np.isfinite(settled)]
     if not len(settled):
-        return math.inf, -math.inf
-    return float(settled.min()), float(settled.max())
+        return math.inf, -math.inf, math.nan
+    return float(settled.min()), float(settled.max()), float(settled[-1])
 
 
 def curve_of_run(
@@ -273,10 +281,12 @@ def _pages(
     # The groups of the same panels stay together.
     step = max(1, fitting // len(groups)) * len(groups)
     pages = [rows[i : i + step] for i in range(0, len(rows), step)]
-    made = [plot.page(page, wide, len(groups), style) for page in pages]
-    for i, figure in enumerate(made):
+    made = []
+    for i, page in enumerate(pages):
+        figure, zoom = plot.page(page, wide, len(groups), style)
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        entitle(figure, manifest.title or manifest.name, [*notes, count], style)
+        entitle(figure, manifest.title or manifest.name, [*notes, zoom, count], style)
+        made.append(figure)
     return made
 
 
@@ -316,37 +326,39 @@ class _Plot:
         wide: int,
         groups: int,
         style: Style,
-    ) -> Figure:
-        """Draw rows of panels: those of some labels, each with a group of the methods."""
+    ) -> tuple[Figure, str]:
+        """Draw rows of panels: those of some labels, each with a group of the methods.
+
+        Lines are named at their ends in the last panel of a row, unless there are many or
+        the names are long. A note says whether panels have a vertical axis of their own.
+        """
         figure, grid = _panel_grid(rows, wide, self.what, style)
-        limits = [(math.inf, -math.inf)]
-        for i, (line, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
-            for axes, panel in zip(line, panels, strict=False):
-                found = self._panel(axes, panel, group)
-                limits += found.values()
+        names = list(map(self.layout.method_name, self.layout.methods))
+        room = NAMES * fitting_letters(figure.get_figwidth(), style.small)
+        is_short = len(names) <= LINES_OF_PANEL and max(map(len, names)) <= room
+        is_named = self.layout.method is not None and (groups > 1 or is_short)
+        lines: dict[Axes, dict[Label, Limits]] = {}
+        for i, (row, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
+            for axes, panel in zip(row, panels, strict=False):
+                lines[axes] = self._panel(axes, panel, group)
                 if i % groups == 0:
                     labels = dict(zip(self.others, panel, strict=True))
                     width = PANEL_WIDTH * style.room
                     text = wrapped(words_of(labels), width, style.letters)
                     axes.set_title(text, fontsize=style.letters)
-            if groups > 1:
-                _name_lines(line[len(panels) - 1], self.layout, group, style)
-        low = min(own[0] for own in limits)
-        high = max(own[1] for own in limits)
-        if math.isfinite(low):
-            room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
-            grid[0][0].set_ylim(low - room, high + room)
-        if groups == 1:
+        zoom = _set_ranges(lines, grid[0][0])
+        for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
+            last = row[len(panels) - 1]
+            _name_lines(last, self.layout, group, lines[last], style)
+        if not is_named:
             name_methods(figure, self.layout, style, is_line=True)
-        return figure
+        return figure, zoom
 
-    def _panel(
-        self, axes: Axes, panel: Key, group: list[Label]
-    ) -> dict[Label, tuple[float, float]]:
+    def _panel(self, axes: Axes, panel: Key, group: list[Label]) -> dict[Label, Limits]:
         """Draw the lines and points of one panel; return the limits of each line."""
         looks_here = looks_of(self.layout)
         band = 0.2 if len(group) <= 4 else 0.1 if len(group) <= FEW else 0.05
-        found: dict[Label, tuple[float, float]] = {}
+        found: dict[Label, Limits] = {}
         for entry in self.of_panel.get(panel, []):
             label = self.layout.method_of(entry)
             if label not in group:
@@ -355,9 +367,10 @@ class _Plot:
             rows = self.of_run[entry.run_id]
             look = looks_here[label]
             mark = i / len(group) if len(looks_here) <= APART else None
-            found[label] = draw_curve(axes, rows, look, band, self.what, mark)
+            low, high, end = draw_curve(axes, rows, look, band, self.what, mark)
             if entry.run_id in self.points:
                 mean, std = self.points[entry.run_id]
+                low, high = min(low, mean), max(high, mean)
                 # Points of a few methods stand side by side, so that none hides another.
                 behind = 1.03 + 0.025 * (i % FEW)
                 last = max(1.0, behind * float(rows["round"].max()))
@@ -371,28 +384,80 @@ class _Plot:
                     markersize=3,
                     capsize=2,
                 )
+            found[label] = low, high, end
         if not found and panel not in self.of_panel:
             where = axes.transAxes
             axes.text(0.5, 0.5, "no runs yet", transform=where, ha="center", color=GREY)
         return found
 
 
-def _name_lines(axes: Axes, layout: Layout, group: list[Label], style: Style) -> None:
-    """Name the lines of a row at the right of its last panel, from above as they end there."""
+def _set_ranges(lines: Mapping[Axes, Mapping[Label, Limits]], first: Axes) -> str:
+    """Give panels one vertical range, and one of its own to each that would show nothing."""
+    ranges = {
+        axes: (min(own[0] for own in found), max(own[1] for own in found))
+        for axes, each in lines.items()
+        if (found := [own for own in each.values() if math.isfinite(own[0])])
+    }
+    if not ranges:
+        return ""
+    low = min(own[0] for own in ranges.values())
+    high = max(own[1] for own in ranges.values())
+    flat = {a for a, (b, t) in ranges.items() if t - b < ZOOM * (high - low)}
+    before = None
+    for axes in lines:
+        bottom, top = ranges[axes] if axes in flat else (low, high)
+        share = 0.2 if axes in flat else 0.06
+        room = share * (top - bottom) or 0.05 * abs(top) or 0.05
+        axes.set_ylim(bottom - room, top + room)
+        # A panel shows its numbers unless they are those of the one to its left.
+        is_first = axes.get_subplotspec().is_first_col()
+        axes.tick_params(labelleft=is_first or axes.get_ylim() != before)
+        before = axes.get_ylim()
+    return "panels with numbers of their own at the left are zoomed in" if flat else ""
+
+
+def _name_lines(
+    axes: Axes,
+    layout: Layout,
+    group: list[Label],
+    lines: Mapping[Label, Limits],
+    style: Style,
+) -> None:
+    """Name each line of a panel at its right end, with its mark, and apart from others.
+
+    A name stands as near to the end of its line as the others let it. One without a line
+    here stands lowest.
+    """
+    low, high = axes.get_ylim()
     known = looks_of(layout)
-    lines = axes.get_lines()
-    ends = {line.get_color(): np.asarray(line.get_ydata())[-1] for line in lines}
-    ordered = sorted(group, key=lambda label: -ends.get(known[label].colour, -math.inf))
-    axes.legend(
-        [sample(known[label], is_line=True) for label in ordered],
-        [literal(label_text(label)) for label in ordered],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        fontsize=style.small,
-        handlelength=2.4,
-        labelspacing=0.3,
-        frameon=False,
+    ends = {n: np.clip((lines[n][2] - low) / (high - low), 0, 1) for n in lines}
+    ordered = sorted(
+        group, key=lambda label: np.nan_to_num(ends.get(label, -1), nan=-1)
     )
+    wanted = np.array([np.nan_to_num(ends.get(label, 0)) for label in ordered])
+    height = 72 * style.room * (PANEL_HEIGHT - 0.1)
+    steps = min(LINE_OF_TEXT * style.small / height, 1 / len(group)) * np.arange(
+        len(group)
+    )
+    # The names are pushed up from below and down from above, and the means are taken.
+    up = np.minimum(np.maximum.accumulate(wanted - steps), 1 - steps[-1]) + steps
+    down = np.minimum.accumulate((wanted - steps)[::-1])[::-1]
+    places = (up + np.maximum(down, 0) + steps) / 2
+    for label, end, place in zip(ordered, wanted, places, strict=True):
+        look = known[label]
+        (leader,) = axes.plot([1.0, 1.08], [end, place], transform=axes.transAxes)
+        leader.set(color=look.colour, linewidth=0.8, clip_on=False, markevery=[1])
+        leader.set(marker=look.mark, markerfacecolor=look.face, markersize=4)
+        leader.set(visible=label in ends)
+        axes.annotate(
+            literal(layout.method_name(label)),
+            (1.08, place),
+            (4, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            fontsize=style.small,
+        )
 
 
 def _points_of_curves(
@@ -448,7 +513,7 @@ def _panel_grid(
     height = style.room * (PANEL_HEIGHT * tall + AROUND)
     screen = max(4.4, height) if not style.is_fixed else height
     figure = style.figure(max(6.4, PANEL_WIDTH * wide + 0.5), screen)
-    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(tall, wide, sharex=True, squeeze=False)
     counts = [len(panels) for panels, _ in rows] + [0]
     for (i, j), axes in np.ndenumerate(grid):
         is_last = j >= counts[i + 1]

@@ -12,6 +12,7 @@ from raysafl.report.figures.style import (
     LETTERS,
     Look,
     Style,
+    fitting_letters,
     literal,
     looks,
 )
@@ -27,19 +28,6 @@ def looks_of(layout: Layout) -> dict[Label, Look]:
     """Give each method its look."""
     values = layout.methods
     return dict(zip(values, looks(len(values)), strict=True))
-
-
-def sample(look: Look, is_line: bool, has_mark: bool = True) -> Line2D:
-    """Return what a legend shows of a look: a line, a line with marks, or a mark alone."""
-    return Line2D(
-        [],
-        [],
-        color=look.colour,
-        linestyle=look.dash if is_line else "none",
-        marker=look.mark if has_mark else None,
-        markerfacecolor=look.face,
-        markersize=4.5,
-    )
 
 
 def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) -> None:
@@ -65,16 +53,28 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
     beside = many and not style.is_fixed
     name = "" if many or method in METHOD_AXES else f"{method} = "
     names = [f"{name}{label_text(value)}" for value in values]
-    letters = CHARACTERS * LETTERS / style.small
-    fitting = int(figure.get_figwidth() * letters / (max(map(len, names)) + 8))
+    longest = max(map(len, names)) + 8
+    fitting = fitting_letters(figure.get_figwidth(), style.small) // longest
     most = max(1, min(len(values), fitting))
     # Below the figure, columns are evenly filled.
     below = -(-len(values) // -(-len(values) // most))
     if not beside:
         lines = -(-len(values) // below) + int(many)
         figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
+    has_mark = not is_line or len(known) <= APART
     figure.legend(
-        [sample(known[v], is_line, not is_line or len(known) <= APART) for v in values],
+        [
+            Line2D(
+                [],
+                [],
+                color=known[value].colour,
+                linestyle=known[value].dash if is_line else "none",
+                marker=known[value].mark if has_mark else None,
+                markerfacecolor=known[value].face,
+                markersize=4.5,
+            )
+            for value in values
+        ],
         [literal(name) for name in names],
         loc="outside right upper" if beside else "outside lower center",
         ncols=-(-len(values) // 24) if beside else below,
@@ -88,8 +88,9 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
     if beside:
         # The title stands above the panels, beside the legend.
         width = figure.get_figwidth()
-        room = width - -(-len(values) // 24) * (max(map(len, names)) + 8) / letters
-        wrap = textwrap.TextWrapper(max(10, int(room * CHARACTERS)))
+        letters = CHARACTERS * LETTERS / style.small
+        room = width - -(-len(values) // 24) * longest / letters
+        wrap = textwrap.TextWrapper(fitting_letters(room))
         parts = map(wrap.fill, figure.get_suptitle().split("\n"))
         size = style.letters + 1
         figure.suptitle("\n".join(parts), x=room / width / 2, fontsize=size)

@@ -144,10 +144,14 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def fitting_letters(width: float, letters: float = LETTERS) -> int:
+    """Return how many letters of this many points fit into `width` inches."""
+    return max(10, int(width * CHARACTERS * LETTERS / letters))
+
+
 def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
     """Break a text, its letters of this many points, into lines that fit into `width` inches."""
-    fitting = int(width * CHARACTERS * LETTERS / letters)
-    return literal(textwrap.fill(text, max(10, fitting)))
+    return literal(textwrap.fill(text, fitting_letters(width, letters)))
 
 
 def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> None:
