@@ -21,7 +21,7 @@ def test_a_grid_is_the_sweep_of_all_combinations_with_named_axes() -> None:
         title="Two by two",
     )
     assert isinstance(made, Sweep) and made.name == "mine" and made.is_grid
-    assert made.axis_names == ["client_prob", "lr"] and made.title == "Two by two"
+    assert made.axis_names == ["client_prob", "local.lr"] and made.title == "Two by two"
     runs = made.labelled()
     assert list(runs) == [(p, lr) for p in (0.5, 1.0) for lr in (0.1, 0.2)]
     for (prob, lr), run in runs.items():
@@ -29,7 +29,11 @@ def test_a_grid_is_the_sweep_of_all_combinations_with_named_axes() -> None:
         assert run == SERVED.replace(changes, replicates=3)
 
 
-def test_axes_whose_last_parts_are_alike_have_the_whole_path() -> None:
+def test_an_axis_is_named_by_the_end_of_its_path_that_no_other_field_has() -> None:
+    inner = {"algorithm.inner.lr": [1.0], "server_update.lr": [0.1], "p": [1]}
+    inner["algorithm.server_update.lr"] = inner.pop("server_update.lr")
+    made = grid(SERVED, inner)
+    assert made.axis_names == ["inner.lr", "p", "server_update.lr"]
     fields = {"algorithm.lr": [1.0], "local.lr": [0.1], "rounds": [2]}
     made = grid(BASE.replace(algorithm=FedAvg()), fields)
     assert made.axis_names == ["algorithm.lr", "local.lr", "rounds"]

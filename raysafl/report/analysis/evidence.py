@@ -48,7 +48,7 @@ def rule(table: Table) -> str:
     )
 
 
-def _t_quantile(freedom: Floats) -> Floats:
+def t_quantile(freedom: Floats) -> Floats:
     """Return the (1 + level) / 2 quantile of Student's t; NaN without freedom."""
     # Imported here, because a table on the screen needs no interval, and scipy is large.
     from scipy.special import stdtrit
@@ -74,7 +74,7 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
         a = std**2 / n
         b = other**2 / m
         freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-        width = _t_quantile(freedom) * np.sqrt(a + b)
+        width = t_quantile(freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
 
 
@@ -92,7 +92,7 @@ def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     name = manifest.table.statistic
     entries = compare(aggregate(runs, manifest), manifest)
-    entries["half.mean"] = entries["error"] * _t_quantile(
+    entries["half.mean"] = entries["error"] * t_quantile(
         entries["freedom"].to_numpy(float)
     )
     found = entries.rename(columns={f"std.{name}": "std"})
@@ -133,7 +133,7 @@ def _place_among(
     deviation = np.sqrt(variance.to_numpy(float))
     with np.errstate(divide="ignore", invalid="ignore"):
         z = diff.to_numpy(float) / deviation
-    return deviation * _t_quantile(found["freedom"].to_numpy(float)), z
+    return deviation * t_quantile(found["freedom"].to_numpy(float)), z
 
 
 def _replicates(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:

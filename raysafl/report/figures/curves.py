@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from raysafl.core.text import count
 from raysafl.report.analysis.layout import Key, Layout, words_of
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.methods import FEW, looks_of, name_methods
@@ -36,7 +38,7 @@ from raysafl.report.figures.style import (
     to_png,
     wrapped,
 )
-from raysafl.report.wording import quality_text
+from raysafl.report.wording import quality_text, scale_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Label, Manifest
 from raysafl.storage.statistics import declaration_of
@@ -178,15 +180,15 @@ def curve_of_run(
         A PNG file.
     """
     what = Quantity.judging(manifest) if manifest else ACCURACY
-    count = rounds["replicate"].nunique()
-    note = f"mean ± std of {count} replicates" if count > 1 else ""
+    seeds = rounds["replicate"].nunique()
+    note = f"mean ± std of {seeds} replicates" if seeds > 1 else ""
     title = f"{wrapped(title, 6.0)}\n{note}".strip()
     # A layout would draw the figure twice, which takes twice as long.
     figure = new_figure(6.4, 4.0, layout=None)
     figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
     axes = figure.subplots()
     style_axes(axes)
-    for _, rows in rounds.groupby("replicate") if count > 1 else []:
+    for _, rows in rounds.groupby("replicate") if seeds > 1 else []:
         axes.plot(
             rows["round"],
             what.scale * rows[what.column],
@@ -256,15 +258,15 @@ def _pages(
     every = layout.combinations(manifest, others)
     # Panels that have no rows yet are left out, once others have some.
     begun = [panel for panel in every if panel in of_panel] or every
-    empty = f"{len(every) - len(begun)} of {len(every)} panels {what.empty}"
+    empty = f"{len(every) - len(begun)} of {len(every)} panels are {what.empty}"
     panels = thinned(begun, MOST)
-    fewer = f"{len(panels)} of {len(begun):,} panels, evenly spaced"
+    fewer = f"shown are {len(panels)} of {len(begun):,} panels, evenly spaced"
     spread = (rounds["replicate"] > 0).any()
     notes = [
-        "mean ± std over replicates" if spread else "",
-        f"points: {manifest.table.statistic}, as in the table" if points else "",
-        "" if manifest.scale == "paper" else f"scale: {manifest.scale}",
-        study.lines.share,
+        "bands show one standard deviation over seeds" if spread else "",
+        f"points show {manifest.table.statistic}, as in the table" if points else "",
+        scale_text(manifest),
+        f"shown are {study.lines.share}" if study.lines.share else "",
         left_out,
         empty if len(begun) < len(every) else "",
         fewer if len(panels) < len(begun) else "",
@@ -284,8 +286,8 @@ def _pages(
     made = []
     for i, page in enumerate(pages):
         figure, zoom = plot.page(page, wide, len(groups), style)
-        count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        entitle(figure, manifest.title or manifest.name, [*notes, zoom, count], style)
+        place = f"this is page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
+        entitle(figure, manifest.title or manifest.name, [*notes, zoom, place], style)
         made.append(figure)
     return made
 
@@ -445,10 +447,13 @@ def _name_lines(
     places = (up + np.maximum(down, 0) + steps) / 2
     for label, end, place in zip(ordered, wanted, places, strict=True):
         look = known[label]
-        (leader,) = axes.plot([1.0, 1.08], [end, place], transform=axes.transAxes)
-        leader.set(color=look.colour, linewidth=0.8, clip_on=False, markevery=[1])
+        leader = Line2D([1.0, 1.08], [end, place], transform=axes.transAxes)
+        leader.set(
+            color=look.colour, linewidth=0.8, markevery=[1], visible=label in ends
+        )
         leader.set(marker=look.mark, markerfacecolor=look.face, markersize=4)
-        leader.set(visible=label in ends)
+        # It belongs to the figure, so that the lines of the axes are those of the methods.
+        axes.figure.add_artist(leader)
         axes.annotate(
             literal(layout.method_name(label)),
             (1.08, place),
@@ -485,7 +490,8 @@ def _of_the_table(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFram
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])
     left_out = pd.MultiIndex.from_frame(bad[["run_id", "replicate"]])
     kept = rounds[~pairs.isin(left_out)]
-    return kept, f"{len(bad)} {' or '.join(sorted(set(bad['status'])))} left out"
+    ends = " or ".join(sorted(set(bad["status"])))
+    return kept, f"{count(len(bad), f'{ends} replicate')} left out"
 
 
 def _wide(panels: list[Key], style: Style) -> int:

@@ -18,7 +18,7 @@ from raysafl.report.analysis.layout import (
 )
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import ON_SCREEN, Style, entitle, literal, wrapped
-from raysafl.report.wording import NOTHING, number
+from raysafl.report.wording import NOTHING, number, scale_text
 from raysafl.storage.manifest import Manifest, label_text
 
 # Number of entries down or across that can still be read.
@@ -173,7 +173,7 @@ def _write_texts(
     bar.set_label(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
     bar.ax.tick_params(labelsize=style.small)
     bar.outline.set_visible(False)
-    small = "" if manifest.scale == "paper" else f" (scale: {manifest.scale})"
     meaning = manifest.meaning(table.statistic) or table.statistic
-    about = f"mean over replicates of the {meaning}"
-    entitle(figure, (manifest.title or manifest.name) + small, [about], style)
+    about = f"numbers are means over seeds of the {meaning}"
+    notes = [about, scale_text(manifest)]
+    entitle(figure, manifest.title or manifest.name, notes, style)

@@ -81,14 +81,18 @@ def _draw_cost(
     table = study.numbers.manifest.table
     unit = f" ({table.unit})" if table.unit else ""
     figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
-    few = f"{len(shown)} of {len(problems)} problems, where choices differ most"
-    spread = "mean ± std over replicates"
+    few = (
+        f"shown are {len(shown)} of {len(problems)} problems, where choices differ most"
+    )
+    spread = "marks are means, and bars one standard deviation over seeds"
     if max(len(problem.entries) for problem in shown) > WITH_SPREAD:
-        spread = f"mean, without std if there are more than {WITH_SPREAD} points"
+        spread = (
+            f"marks are means, without bars where there are more than {WITH_SPREAD}"
+        )
     notes = [
         few if len(shown) < len(problems) else "",
         spread,
-        "ringed: no other is both cheaper and better",
+        "a ring marks what no other is both cheaper and better than",
     ]
     entitle(figure, f"{table.statistic} against {COSTS[cost]}", notes, style)
     name_methods(figure, study.numbers.layout, style, is_line=False)

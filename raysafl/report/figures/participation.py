@@ -53,10 +53,10 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         side.set_xlabel("% of rounds", fontsize=style.letters)
     for axes in pairs[len(drawn) :].flat:
         axes.set_visible(False)
-    title = "Who came when (first seed; dashed: mean)"
+    notes = ["this is the first seed", "dashed lines are means"]
     if len(policies) > POLICIES:
-        title += f", the first {POLICIES} of {len(policies)} policies"
-    entitle(figure, title, [], style)
+        notes.append(f"shown are the first {POLICIES} of {len(policies)} policies")
+    entitle(figure, "Who came when", notes, style)
     if marked:
         figure.supxlabel(
             "orange: enforced rounds", fontsize=style.letters, color=OKABE_ITO[1]

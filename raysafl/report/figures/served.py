@@ -99,14 +99,17 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         axes.set_xlabel(text, fontsize=style.letters)
         axes.tick_params(labelbottom=True)
     figure.supylabel(what.label, fontsize=style.letters)
-    notes = ["mean over replicates", "last evaluation of the clients"]
+    notes = [
+        "points are means over seeds",
+        "they are of the last evaluation of the clients",
+    ]
     if study.clients["client"].max() < ONE_BY_ONE:
-        notes.insert(0, "one point is a client")
+        notes.insert(0, "a point is a client")
     else:
         groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
         notes.append(f"{groups} of equal size, by how often they came")
     if len(panels) < len(every):
-        notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
+        notes.append(f"shown are {len(panels)} of {len(every):,} panels, evenly spaced")
     entitle(figure, "Who is served", notes, style)
     name_methods(figure, layout, style, is_line=False)
     return [figure]

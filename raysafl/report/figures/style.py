@@ -14,7 +14,10 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
 from PIL import Image
+
+from raysafl.report.wording import FORMULA
 
 DPI = 150
 # Size of the letters, in points.
@@ -140,8 +143,21 @@ def colours(n: int) -> list[str]:
 
 
 def literal(text: str) -> str:
-    """Escape a text, so that matplotlib does not read a dollar sign as a formula."""
-    return text.replace("$", r"\$")
+    """Escape a text, so that matplotlib reads no dollar sign but those of a `FORMULA`."""
+    parts = FORMULA.split(text)
+    return "".join(
+        part if i % 2 and _can_be_drawn(part) else part.replace("$", r"\$")
+        for i, part in enumerate(parts)
+    )
+
+
+def _can_be_drawn(formula: str) -> bool:
+    """Whether matplotlib knows all that a formula has."""
+    try:
+        MathTextParser("path").parse(formula)
+    except ValueError:
+        return False
+    return True
 
 
 def fitting_letters(width: float, letters: float = LETTERS) -> int:
@@ -155,10 +171,11 @@ def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
 
 
 def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> None:
-    """Put a title and notes above a figure, or only keep them as its label, for the caption."""
-    parts = [title, ", ".join(filter(None, notes))]
-    figure.set_label(". ".join(filter(None, parts)))
+    """Put a title and notes above a figure, and keep the notes as sentences for its caption."""
+    kept = list(filter(None, notes))
+    figure.set_label(" ".join(f"{note[0].upper()}{note[1:]}." for note in kept))
     if not style.is_fixed:
+        parts = [title, ", ".join(kept)]
         width = figure.get_figwidth()
         lines = [wrapped(part, width) for part in parts if part]
         figure.suptitle("\n".join(lines), fontsize=style.letters + 1)

@@ -53,7 +53,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
             break
     title = manifest.title or manifest.name
     notes = (
-        caption(manifest),
+        caption(manifest, part.entries),
         scale_note(manifest),
         legend(part.entries),
         part.note,

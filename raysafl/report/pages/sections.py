@@ -48,7 +48,7 @@ VALUES = 8
 def table(numbers: Numbers) -> list[Block]:
     """Write the table, and what stands in its entries."""
     return [
-        f"Entries: {entries_text(numbers)}.",
+        entries_text(numbers),
         numbers.part.note,
         pivot(numbers.part, standing_out(numbers)),
         legend(numbers.part.entries),
@@ -57,10 +57,10 @@ def table(numbers: Numbers) -> list[Block]:
 
 
 def entries_text(numbers: Numbers) -> str:
-    """Say what the entries of the table are, and from what they differ if from anything."""
+    """Say what stands in the entries of the table."""
     minus = numbers.manifest.table.minus
     versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
-    return f"{caption(numbers.shown)}{versus if minus else ''}"
+    return caption(numbers.shown, numbers.part.entries, versus if minus else "")
 
 
 def standings(numbers: Numbers) -> list[Block]:
@@ -72,9 +72,11 @@ def standings(numbers: Numbers) -> list[Block]:
     if numbers.manifest.goal or not _is_told(numbers):
         return []
     unit = numbers.shown.table.unit
-    ranks = numbers.methods.ranks
-    means = numbers.entries.set_index("run_id")[f"mean.{numbers.shown.table.statistic}"]
-    runs = numbers.methods.rows.groupby("method")["run_id"].unique()
+    shown = numbers.shown.table.statistic
+    chosen_by = numbers.chooser.manifest.table.statistic
+    ranks = numbers.chooser.ranks
+    means = numbers.entries.set_index("run_id")[f"mean.{shown}"]
+    runs = numbers.chooser.rows.groupby("method")["run_id"].unique()
     rows = [
         [
             method,
@@ -82,27 +84,29 @@ def standings(numbers: Numbers) -> list[Block]:
             f"{ranks[method].mean():.1f}",
             f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for method in numbers.methods.methods
+        for method in ranks
     ]
     head = [numbers.layout.method or "", "mean", "mean rank"]
     head.append("best, or not told apart from it")
-    statistic = f"`{numbers.shown.table.statistic}`"
+    data = (
+        f"The means show `{shown}`, and the best was chosen by the same numbers, so its own is "
+        "rather too good."
+        if chosen_by == shown
+        else f"The best was chosen on the validation samples, by `{chosen_by}`; the means and the "
+        f"table show `{shown}`, on the test set, which had no part in the choice."
+    )
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        "interval of the difference, seed by seed, holds 0. With few seeds "
-        "intervals are wide, and much is bold. Nothing is adjusted for the number of "
-        "comparisons, and the best was chosen by the same numbers."
+        "interval of the difference, seed by seed, holds 0. With few seeds intervals are wide, "
+        f"and much is bold. Nothing is adjusted for the number of comparisons. {data}"
     )
-    means_of_ranks = ranks.mean()
     first = [
-        f"**{method}**"
-        for method in numbers.methods.methods
-        if means_of_ranks[method] == means_of_ranks.min()
+        f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
     ]
     verb = "has" if len(first) == 1 else "share"
     return [
-        f"{' and '.join(first)} {verb} the best mean rank over "
-        f"{count(len(ranks), 'setting')} by {statistic}. The best entry of each setting is {bold}",
+        f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
+        f"`{chosen_by}`. The best entry of each setting is {bold}",
         Grid("How methods stand", head, rows),
     ]
 
