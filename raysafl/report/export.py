@@ -43,7 +43,6 @@ class Figures:
     """The table and the figures of a sweep, as `raysafl export` writes them.
 
     Args:
-        runs: the rows of `runs.parquet`.
         sweep: the whole sweep.
         rounds: rows as in `rounds/`.
         clients: rows as in `clients/`.

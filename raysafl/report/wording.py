@@ -99,11 +99,7 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
 
 
 def legend(entries: pd.DataFrame) -> str:
-    """Explain the marks of entries: not learnt, or not all replicates finished.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-    """
+    """Explain the marks of entries: not learnt, or not all replicates finished."""
     lines = []
     if (entries["above_chance"] < LEARNT).any():
         lines.append(
@@ -181,12 +177,7 @@ def caption(manifest: Manifest, entries: pd.DataFrame, versus: str = "") -> str:
 
 
 def spread_note(entries: pd.DataFrame, table: Table) -> str:
-    """Say what of the spread is between partitions; empty if each run has only one.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-        table: the table that the entries are of.
-    """
+    """Say what of the spread is between partitions; empty if each run has only one."""
     several = entries[entries["partitions"] > 1]
     if several.empty:
         return ""

@@ -28,9 +28,6 @@ def write_report(store: Store) -> list[Location]:
     report that are not made again are deleted. The page ends with a digest of what the
     report was made from, which `is_current` compares.
 
-    Args:
-        store: the folder of the sweep, with `runs.parquet`.
-
     Returns:
         The files written, the table first.
 

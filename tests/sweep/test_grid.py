@@ -91,6 +91,12 @@ def test_a_wrong_grid_is_refused(fields: Any, said: str) -> None:
         grid(SERVED, fields)
 
 
+@pytest.mark.parametrize("seeds", [[0, 1, 2], 0, 2.5])
+def test_what_is_no_number_of_seeds_is_refused(seeds: Any) -> None:
+    with pytest.raises(ValueError, match=r"give the number of seeds, such as seeds=3"):
+        grid(SERVED, {"rounds": [1]}, seeds=seeds)
+
+
 def test_what_is_no_run_is_refused() -> None:
     with pytest.raises(ValueError, match="base is the class Run; give a Run"):
         grid(Run, {"rounds": [1]})  # type: ignore[arg-type]

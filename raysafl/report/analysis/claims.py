@@ -75,7 +75,6 @@ def check_claim(
     Args:
         claim: the claim.
         entries: from `raysafl.report.analysis.entries.aggregate` with this manifest.
-        manifest: the sweep.
 
     Raises:
         ValueError: the claim speaks of an axis that the sweep does not have.

@@ -81,10 +81,6 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
 def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Return the entries of a table with the paper's numbers, and how these are judged.
 
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-
     Returns:
         The columns of `raysafl.report.analysis.entries.compare`, and `half.mean` (half the
         width of the 95 % interval of our mean), `half.diff`, `z`, `below` and `verdict`
@@ -124,7 +120,6 @@ def _place_among(
     Args:
         found: from `nested`, in the table's unit.
         diff: ours minus the paper's.
-        manifest: the sweep.
     """
     within = found["within"].fillna(0)
     # Without `within`, `std` cannot be divided; without `between`, it is `within`.
@@ -165,11 +160,6 @@ def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.Da
     Replicates of one number have one partition and one seed in all entries. So the mean
     over the entries of a group is a result of its own, which is judged as that of an entry
     is (`rule`): the entries' dependence is in its spread.
-
-    Args:
-        entries: from `judged`.
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
 
     Returns:
         Rows `group` ("all entries" or "<axis> = <value>"), `entries`, `lower` (how many of
@@ -228,11 +218,6 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     Replicates with the same seed see the same cohorts whatever the algorithm. So the
     differences of their two numbers are tested (paired t test, two-sided), which is
     sharper than a comparison of means. `holm` adjusts for all comparisons of the sweep.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes.
 
     Returns:
         One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (how

@@ -55,10 +55,6 @@ class Numbers:
     def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Numbers":
         """Compute the numbers of a sweep, of which only a part may have run.
 
-        Args:
-            runs: the rows of `runs.parquet`.
-            manifest: the sweep.
-
         Raises:
             ValueError: the table names an unknown axis or statistic.
         """

@@ -48,14 +48,7 @@ class Problem:
 def find_problems(
     entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> list[Problem]:
-    """Return the problems of a sweep that have two or more choices with a number.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes.
-    """
+    """Return the problems of a sweep that have two or more choices with a number."""
     if runs.empty or "config" not in runs:
         return []
     done = runs[runs["status"] == Status.FINISHED]

@@ -38,7 +38,6 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
 
     Args:
         figure: the figure, to which room for a legend below it is added.
-        layout: the layout of the sweep's axes.
         style: how wide it is.
         is_line: whether methods are shown as lines.
     """

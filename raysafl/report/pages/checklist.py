@@ -28,7 +28,6 @@ def checklist_document(
     """Answer what conferences' reproducibility checklists ask about a sweep.
 
     Args:
-        numbers: from the stored rows.
         ledger: how each run ended, failed and damaged ones included, by run id.
         data: the SHA-256 of each dataset, or why it is not known, by the dataset's name.
     """

@@ -31,8 +31,6 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     """Write the main table of a sweep for a terminal, and below it the winner of a search.
 
     Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
         width: number of columns of the terminal. A table that is wider is divided into
             tables of some of its columns, one below the other. One of very many entries
             shows a part of them, and says which.
