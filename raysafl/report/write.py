@@ -70,7 +70,8 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     note = numbers.part.note.replace("`", "")
     made = defaultdict[str, list[Picture]](list)
     for kind, listed in FIGURES.items():
-        pages = listed.draw(study, ON_SCREEN)
+        with ON_SCREEN.used():
+            pages = listed.draw(study, ON_SCREEN)
         alt = listed.about(listed.alt, manifest) + ELSEWHERE
         caption = listed.about(listed.caption, manifest)
         text = f"{caption} {note if listed.is_part else ''}".strip()

@@ -53,11 +53,7 @@ class Numbers:
 
     @classmethod
     def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Numbers":
-        """Compute the numbers of a sweep, of which only a part may have run.
-
-        Raises:
-            ValueError: the table names an unknown axis or statistic.
-        """
+        """Compute the numbers of a sweep, of which only a part may have run."""
         layout = Layout.of(manifest)
         versus, shown = improvements(runs, manifest)
         shown_layout = Layout.of(shown)

@@ -25,7 +25,6 @@ from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     APART,
     GREY,
-    LETTERS,
     ON_SCREEN,
     Look,
     Style,
@@ -103,17 +102,6 @@ ENFORCED = Quantity(
 )
 
 
-def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
-    """Return mean and standard deviation over replicates of each round.
-
-    The standard deviation has the divisor n - 1, and is NaN for one replicate.
-    """
-    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
-    return (
-        pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
-    )
-
-
 def draw_curve(
     axes: Axes,
     rounds: pd.DataFrame,
@@ -137,7 +125,8 @@ def draw_curve(
     Returns:
         The lowest, the highest and the last mean after the first fifth of the rounds.
     """
-    curve = mean_curve(rounds, what)
+    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
+    curve = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()}) * what.scale
     numbers = curve.index.to_numpy(float)
     mean = curve["mean"].to_numpy(float)
     std = curve["std"].fillna(0.0).to_numpy(float)
@@ -166,6 +155,7 @@ def draw_curve(
     return float(settled.min()), float(settled.max()), float(settled[-1])
 
 
+@ON_SCREEN.used()
 def curve_of_run(
     rounds: pd.DataFrame, title: str, manifest: Manifest | None = None
 ) -> bytes:
@@ -200,9 +190,9 @@ def curve_of_run(
     axes.xaxis.set_major_locator(
         MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
     )
-    axes.set_xlabel(ROUND, fontsize=LETTERS)
-    axes.set_ylabel(literal(what.label), fontsize=LETTERS)
-    axes.set_title(title, fontsize=LETTERS + 1)
+    axes.set_xlabel(ROUND)
+    axes.set_ylabel(literal(what.label))
+    axes.set_title(title)
     return to_png(figure)
 
 
@@ -304,15 +294,9 @@ def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
 
 @dataclass(frozen=True)
 class _Plot:
-    """What is drawn on pages of panels with one line per method.
+    """What is drawn on pages of panels, which `others` tell apart, with one line per method.
 
-    Attributes:
-        layout: the layout of the sweep's axes.
-        others: the axes whose labels tell panels apart.
-        of_run: the rows of each run.
-        of_panel: the entries of each panel that have rows.
-        what: what is drawn.
-        points: mean and standard deviation in the table, by run.
+    `points` are mean and standard deviation in the table, by run.
     """
 
     layout: Layout
@@ -347,7 +331,7 @@ class _Plot:
                     labels = dict(zip(self.others, panel, strict=True))
                     width = PANEL_WIDTH * style.room
                     text = wrapped(words_of(labels), width, style.letters)
-                    axes.set_title(text, fontsize=style.letters)
+                    axes.set_title(text)
         zoom = _set_ranges(lines, grid[0][0])
         for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
             last = row[len(panels) - 1]
@@ -461,7 +445,6 @@ def _name_lines(
             xycoords="axes fraction",
             textcoords="offset points",
             va="center",
-            fontsize=style.small,
         )
 
 
@@ -524,13 +507,13 @@ def _panel_grid(
     for (i, j), axes in np.ndenumerate(grid):
         is_last = j >= counts[i + 1]
         axes.set_visible(j < counts[i])
-        style_axes(axes, style)
+        style_axes(axes)
         axes.xaxis.set_major_locator(
             MaxNLocator(
                 nbins=6 if style.room == 1 else 4, steps=[1, 2, 5, 10], integer=True
             )
         )
         axes.tick_params(labelbottom=is_last)
-        axes.set_xlabel(ROUND if is_last else "", fontsize=style.letters)
-    figure.supylabel(literal(what.label), fontsize=style.letters + int(style.room == 1))
+        axes.set_xlabel(ROUND if is_last else "")
+    figure.supylabel(literal(what.label))
     return figure, grid

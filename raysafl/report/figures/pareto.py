@@ -74,13 +74,13 @@ def _draw_cost(
         named.append((axes, _draw_problem(axes, problem, cost, study, style)))
         width = (PANEL_WIDTH - 0.2) * style.room
         title = wrapped(problem.name, width, style.letters)
-        axes.set_title(title, fontsize=style.letters, loc="left")
-        axes.set_xlabel(COSTS[cost], fontsize=style.letters)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel(COSTS[cost])
     for axes in grid.flat[len(shown) :]:
         axes.set_visible(False)
     table = study.numbers.manifest.table
     unit = f" ({table.unit})" if table.unit else ""
-    figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
+    figure.supylabel(literal(f"{table.statistic}{unit}"))
     few = (
         f"shown are {len(shown)} of {len(problems)} problems, where choices differ most"
     )
@@ -108,7 +108,7 @@ def _draw_problem(
     axes: Axes, problem: Problem, cost: str, study: Study, style: Style
 ) -> list[Annotation]:
     """Draw the choices of one problem, and mark and name those that no other beats."""
-    style_axes(axes, style)
+    style_axes(axes)
     manifest = study.numbers.manifest
     method = study.numbers.layout.method
     entries = problem.entries
@@ -161,7 +161,6 @@ def _draw_problem(
             (0, 0),
             textcoords="offset points",
             va="center",
-            fontsize=style.small,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.5, "shrinkB": 4},
             bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
         )

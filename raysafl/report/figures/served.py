@@ -70,10 +70,10 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     )
     places = dict(zip(panels, grid.flat, strict=False))
     for panel, axes in places.items():
-        style_axes(axes, style)
+        style_axes(axes)
         labels = dict(zip(others, panel, strict=True))
         title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
-        axes.set_title(title, fontsize=style.letters)
+        axes.set_title(title)
     for entry in entries:
         key = entry.key(others)
         if key in places:
@@ -96,9 +96,9 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         axes.set_visible(False)
     for axes in list(places.values())[-wide:]:
         text = wrapped(RATE, 3.0 * style.room, style.letters)
-        axes.set_xlabel(text, fontsize=style.letters)
+        axes.set_xlabel(text)
         axes.tick_params(labelbottom=True)
-    figure.supylabel(what.label, fontsize=style.letters)
+    figure.supylabel(what.label)
     notes = [
         "points are means over seeds",
         "they are of the last evaluation of the clients",

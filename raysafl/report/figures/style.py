@@ -22,6 +22,11 @@ from raysafl.report.wording import FORMULA
 DPI = 150
 # Size of the letters, in points.
 LETTERS = 9
+# What has the size of numbers and legends.
+SMALL = (
+    *("font.size", "xtick.labelsize", "ytick.labelsize"),
+    *("legend.fontsize", "legend.title_fontsize"),
+)
 # Letters of this size that fit in one inch.
 CHARACTERS = 13
 GREY = "#555555"
@@ -99,10 +104,13 @@ class Style:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Draw and save with this font, and with letters that a PDF file holds as such."""
+        """Draw and save with letters of this font and size, which a PDF file holds as such."""
         ours: dict[Any, Any] = {
             "font.family": [self.font],
-            "font.size": self.small,
+            **dict.fromkeys(SMALL, self.small),
+            **dict.fromkeys(("axes.labelsize", "axes.titlesize"), self.letters),
+            "figure.labelsize": self.letters,
+            "figure.titlesize": self.letters + 1,
             "mathtext.fontset": "stix",
             # Venues refuse the fonts of type 3 that are written otherwise.
             "pdf.fonttype": 42,
@@ -178,7 +186,7 @@ def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> N
         parts = [title, ", ".join(kept)]
         width = figure.get_figwidth()
         lines = [wrapped(part, width) for part in parts if part]
-        figure.suptitle("\n".join(lines), fontsize=style.letters + 1)
+        figure.suptitle("\n".join(lines))
 
 
 def new_figure(
@@ -190,13 +198,13 @@ def new_figure(
     return figure
 
 
-def style_axes(axes: Axes, style: Style = ON_SCREEN) -> None:
+def style_axes(axes: Axes) -> None:
     """Give axes a light grid, small ticks, and no lines at the top and the right."""
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
-    axes.tick_params(labelsize=style.small, color=GREY, length=3)
+    axes.tick_params(color=GREY, length=3)
 
 
 def to_png(figure: Figure) -> bytes:

@@ -44,10 +44,11 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     part = Part.of(entries, manifest, Layout.of(manifest), MOST)
     grid = pivot(part)
     numbers = max(1, len(grid.head) - grid.heads)
+    ruler = Console(width=10_000, file=io.StringIO())
     for size in range(min(numbers, max(1, width // HEAD)), 0, -1):
         firsts = range(grid.heads, grid.heads + numbers, size)
         tables = [_fill(part, grid, range(i, i + size), width) for i in firsts]
-        if size == 1 or max(map(_width, tables)) <= width:
+        if size == 1 or max(ruler.measure(own).maximum for own in tables) <= width:
             break
     title = manifest.title or manifest.name
     notes = (
@@ -123,8 +124,3 @@ def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[str]:
         else "\n".join(filter(None, (mean, pair.beside)))
         for pair, (mean, sign, end) in zip(pairs, ends, strict=True)
     ]
-
-
-def _width(table: Screen) -> int:
-    """Return the number of columns that a table takes."""
-    return Console(width=10_000, file=io.StringIO()).measure(table).maximum

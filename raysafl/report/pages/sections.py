@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
@@ -12,7 +13,6 @@ from raysafl.report.analysis.entries import statistics, unit_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL, paired
 from raysafl.report.analysis.layout import (
     entries_by_labels,
-    head_text,
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers
@@ -147,7 +147,8 @@ def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
         return Pair(own, beside, verdict, here["run_id"] in strong)
 
     columns = layout.combinations(part.manifest, layout.across)
-    heads = [head_text(key, layout.across, shown.statistic) for key in columns]
+    labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
+    heads = [labels_text(own, layout.across) or shown.statistic for own in labels]
     rows = [
         [*map(label_text, row), *(entry((*row, *column)) for column in columns)]
         for row in layout.combinations(part.manifest, layout.down)
@@ -222,7 +223,11 @@ def methods(numbers: Numbers) -> list[Block]:
     axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
     unit = manifest.table.unit
     rows = list[list[str]]()
-    shown = _of_part(pairs, numbers.part)
+    shown = pairs
+    if numbers.part.note:
+        values = numbers.part.layout.values.items()
+        there = [pairs[f"label.{axis}"].isin(own) for axis, own in values]
+        shown = pairs[np.logical_and.reduce(there)].iloc[:MOST]
     where = "shown here"
     if len(shown) < len(pairs):
         where = f"of the sweep, of which {len(shown):,} are shown here"
@@ -250,16 +255,6 @@ def methods(numbers: Numbers) -> list[Block]:
     )
     head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
-
-
-def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
-    """Return the comparisons whose labels are shown."""
-    if not part.note:
-        return pairs
-    there = pd.Series(True, index=pairs.index)
-    for axis, values in part.layout.values.items():
-        there &= pairs[f"label.{axis}"].isin(values)
-    return pairs[there].iloc[:MOST]
 
 
 def losses(numbers: Numbers) -> list[Block]:
