@@ -106,13 +106,14 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     )
 
 
-def judging(done: pd.DataFrame, manifest: Manifest) -> str:
+def judging(runs: pd.DataFrame, manifest: Manifest) -> str:
     """Return the column by which the best is chosen, unless the sweep has a goal.
 
     It is that by which the runs are judged: on the validation samples if all finished
     runs have some, otherwise on the test set.
     """
     on_val = manifest.quality.replace("test_", "val_", 1)
+    done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
     is_there = len(done) > 0 and _last_values(done, on_val).notna().all()
     return on_val if is_there else manifest.quality
 

@@ -205,12 +205,11 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     are named beside the panels. More panels than fit on a page make more pages, up to 192
     panels, which are evenly spaced if there are more combinations of labels. Once there
     are rows, combinations of labels without any row have no panel. Replicates that
-    diverged or failed are left out, as in the table, whose numbers stand as points with
-    their standard deviation behind the last round, if they are values of the same column.
+    diverged or failed are left out, as in the table.
     """
     manifest = study.lines.manifest
     what = Quantity.judging(manifest)
-    return _pages(study, study.rounds, what, style, _points_of_curves(study, what))
+    return _pages(study, study.rounds, what, style)
 
 
 def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
@@ -220,7 +219,7 @@ def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     moving = study.rounds["run_id"].isin(spread.index[spread > 0])
     if not moving.any():
         return []
-    return _pages(study, study.rounds[moving], ENFORCED, style, {})
+    return _pages(study, study.rounds[moving], ENFORCED, style)
 
 
 def _pages(
@@ -228,7 +227,6 @@ def _pages(
     rounds: pd.DataFrame,
     what: Quantity,
     style: Style,
-    points: Mapping[str, tuple[float, float]],
 ) -> list[Figure]:
     """Draw a column over the rounds, on as many pages as it takes."""
     manifest = study.lines.manifest
@@ -254,14 +252,13 @@ def _pages(
     spread = (rounds["replicate"] > 0).any()
     notes = [
         "bands show one standard deviation over seeds" if spread else "",
-        f"points show {manifest.table.statistic}, as in the table" if points else "",
         scale_text(manifest),
         f"shown are {study.lines.share}" if study.lines.share else "",
         left_out,
         empty if len(begun) < len(every) else "",
         fewer if len(panels) < len(begun) else "",
     ]
-    plot = _Plot(layout, others, of_run, of_panel, what, points)
+    plot = _Plot(layout, others, of_run, of_panel, what)
     groups = _shared_out(layout.methods)
     wide = _wide(panels, style)
     rows = [
@@ -294,17 +291,13 @@ def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
 
 @dataclass(frozen=True)
 class _Plot:
-    """What is drawn on pages of panels, which `others` tell apart, with one line per method.
-
-    `points` are mean and standard deviation in the table, by run.
-    """
+    """What is drawn on pages of panels, which `others` tell apart, with one line per method."""
 
     layout: Layout
     others: list[str]
     of_run: Mapping[str, pd.DataFrame]
     of_panel: Mapping[Key, list[Entry]]
     what: Quantity
-    points: Mapping[str, tuple[float, float]]
 
     def page(
         self,
@@ -330,9 +323,8 @@ class _Plot:
                 if i % groups == 0:
                     labels = dict(zip(self.others, panel, strict=True))
                     width = PANEL_WIDTH * style.room
-                    text = wrapped(words_of(labels), width, style.letters)
-                    axes.set_title(text)
-        zoom = _set_ranges(lines, grid[0][0])
+                    axes.set_title(wrapped(words_of(labels), width, style.letters))
+        zoom = _set_ranges(lines)
         for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
             last = row[len(panels) - 1]
             _name_lines(last, self.layout, group, lines[last], style)
@@ -341,7 +333,7 @@ class _Plot:
         return figure, zoom
 
     def _panel(self, axes: Axes, panel: Key, group: list[Label]) -> dict[Label, Limits]:
-        """Draw the lines and points of one panel; return the limits of each line."""
+        """Draw the lines of one panel; return the limits of each."""
         looks_here = looks_of(self.layout)
         band = 0.2 if len(group) <= 4 else 0.1 if len(group) <= FEW else 0.05
         found: dict[Label, Limits] = {}
@@ -353,41 +345,22 @@ class _Plot:
             rows = self.of_run[entry.run_id]
             look = looks_here[label]
             mark = i / len(group) if len(looks_here) <= APART else None
-            low, high, end = draw_curve(axes, rows, look, band, self.what, mark)
-            if entry.run_id in self.points:
-                mean, std = self.points[entry.run_id]
-                low, high = min(low, mean), max(high, mean)
-                # Points of a few methods stand side by side, so that none hides another.
-                behind = 1.03 + 0.025 * (i % FEW)
-                last = max(1.0, behind * float(rows["round"].max()))
-                axes.errorbar(
-                    last,
-                    mean,
-                    std,
-                    color=look.colour,
-                    fmt=look.mark,
-                    markerfacecolor=look.face,
-                    markersize=3,
-                    capsize=2,
-                )
-            found[label] = low, high, end
+            found[label] = draw_curve(axes, rows, look, band, self.what, mark)
         if not found and panel not in self.of_panel:
             where = axes.transAxes
             axes.text(0.5, 0.5, "no runs yet", transform=where, ha="center", color=GREY)
         return found
 
 
-def _set_ranges(lines: Mapping[Axes, Mapping[Label, Limits]], first: Axes) -> str:
+def _set_ranges(lines: Mapping[Axes, Mapping[Label, Limits]]) -> str:
     """Give panels one vertical range, and one of its own to each that would show nothing."""
     ranges = {
         axes: (min(own[0] for own in found), max(own[1] for own in found))
         for axes, each in lines.items()
         if (found := [own for own in each.values() if math.isfinite(own[0])])
     }
-    if not ranges:
-        return ""
-    low = min(own[0] for own in ranges.values())
-    high = max(own[1] for own in ranges.values())
+    low = min((own[0] for own in ranges.values()), default=0.0)
+    high = max((own[1] for own in ranges.values()), default=1.0)
     flat = {a for a, (b, t) in ranges.items() if t - b < ZOOM * (high - low)}
     before = None
     for axes in lines:
@@ -416,15 +389,16 @@ def _name_lines(
     """
     low, high = axes.get_ylim()
     known = looks_of(layout)
-    ends = {n: np.clip((lines[n][2] - low) / (high - low), 0, 1) for n in lines}
-    ordered = sorted(
-        group, key=lambda label: np.nan_to_num(ends.get(label, -1), nan=-1)
-    )
-    wanted = np.array([np.nan_to_num(ends.get(label, 0)) for label in ordered])
+    ends = {
+        label: float(np.clip((last - low) / (high - low), 0, 1))
+        for label, (_, _, last) in lines.items()
+        if math.isfinite(last)
+    }
+    ordered = sorted(group, key=lambda label: ends.get(label, -1.0))
+    wanted = np.array([ends.get(label, 0.0) for label in ordered])
     height = 72 * style.room * (PANEL_HEIGHT - 0.1)
-    steps = min(LINE_OF_TEXT * style.small / height, 1 / len(group)) * np.arange(
-        len(group)
-    )
+    step = min(LINE_OF_TEXT * style.small / height, 1 / len(group))
+    steps = step * np.arange(len(group))
     # The names are pushed up from below and down from above, and the means are taken.
     up = np.minimum(np.maximum.accumulate(wanted - steps), 1 - steps[-1]) + steps
     down = np.minimum.accumulate((wanted - steps)[::-1])[::-1]
@@ -432,10 +406,10 @@ def _name_lines(
     for label, end, place in zip(ordered, wanted, places, strict=True):
         look = known[label]
         leader = Line2D([1.0, 1.08], [end, place], transform=axes.transAxes)
+        leader.set(color=look.colour, linewidth=0.8, visible=label in ends)
         leader.set(
-            color=look.colour, linewidth=0.8, markevery=[1], visible=label in ends
+            markevery=[1], marker=look.mark, markerfacecolor=look.face, markersize=4
         )
-        leader.set(marker=look.mark, markerfacecolor=look.face, markersize=4)
         # It belongs to the figure, so that the lines of the axes are those of the methods.
         axes.figure.add_artist(leader)
         axes.annotate(
@@ -446,23 +420,6 @@ def _name_lines(
             textcoords="offset points",
             va="center",
         )
-
-
-def _points_of_curves(
-    study: Study, what: Quantity
-) -> Mapping[str, tuple[float, float]]:
-    """Return mean and standard deviation in the table by run, if the column has such values."""
-    manifest = study.lines.manifest
-    entries = study.lines.entries
-    name = manifest.table.statistic
-    known = manifest.statistic(name)
-    if known is None or known.column != what.column:
-        return {}
-    if manifest.table.scale != what.scale:
-        return {}
-    found = entries.set_index("run_id")[[f"mean.{name}", f"std.{name}"]]
-    there = found[found[f"mean.{name}"].notna()]
-    return {i: (mean, std) for i, mean, std in there.itertuples(name=None)}
 
 
 def _of_the_table(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
