@@ -369,7 +369,8 @@ def _set_ranges(lines: Mapping[Axes, Mapping[Label, Limits]]) -> str:
         room = share * (top - bottom) or 0.05 * abs(top) or 0.05
         axes.set_ylim(bottom - room, top + room)
         # A panel shows its numbers unless they are those of the one to its left.
-        is_first = axes.get_subplotspec().is_first_col()
+        place = axes.get_subplotspec()
+        is_first = place is not None and place.is_first_col()
         axes.tick_params(labelleft=is_first or axes.get_ylim() != before)
         before = axes.get_ylim()
     return "panels with numbers of their own at the left are zoomed in" if flat else ""

@@ -84,7 +84,7 @@ def standings(numbers: Numbers) -> list[Block]:
             f"{ranks[method].mean():.1f}",
             f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for method in ranks
+        for method in numbers.chooser.methods
     ]
     head = [numbers.layout.method or "", "mean", "mean rank"]
     head.append("best, or not told apart from it")
