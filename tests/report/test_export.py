@@ -133,7 +133,9 @@ def test_sixteen_methods_differ_without_colour_and_any_that_share_a_panel_with_i
 
 def test_small_multiples_of_many_methods_have_five_lines_named_where_they_end() -> None:
     manifest, rows = study_of_many()
-    pages = curves(study_of(manifest, rows), paper_style("5.5"))
+    style = paper_style("5.5")
+    with style.used():
+        pages = curves(study_of(manifest, rows), style)
     named: set[str] = set()
     limits = set()
     for axes in [axes for page in pages for axes in page.axes if axes.get_visible()]:

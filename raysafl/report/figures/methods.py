@@ -59,7 +59,7 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
         line = Line2D(
             [], [], color=own.colour, linestyle=own.dash if is_line else "none"
         )
-        line.set(marker=own.mark if has_mark else None, markerfacecolor=own.face)
+        line.set(marker=own.mark if has_mark else "", markerfacecolor=own.face)
         line.set(markersize=4.5)
         handles.append(line)
     figure.legend(
