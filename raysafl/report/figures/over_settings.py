@@ -27,7 +27,7 @@ def critical_difference(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     better = -(-len(ranks) // 2)
     bars = 0.5 * len(methods.groups) + 0.7
     lowest = better + bars - 0.5
-    figure = style.figure(min(8.0, 4.0 + 0.5 * len(ranks)), 0.7 + 0.2 * lowest)
+    figure = style.figure(8.0, 0.7 + 0.2 * lowest)
     axes = figure.subplots()
     axes.set(xlim=(1, len(ranks)), ylim=(lowest, 0), yticks=[])
     axes.spines[["left", "right", "bottom"]].set_visible(False)
