@@ -79,7 +79,7 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     metric, mode = manifest.goal or (judging(done, manifest), "")
     declared = declaration_of(metric, manifest.columns)
     mode = mode or ("min" if declared and not declared.higher_is_better else "max")
-    last = _last_values(done, metric).groupby(done["run_id"]).mean()
+    last = _in_last_round(done, metric).groupby(done["run_id"]).mean()
     values = last.dropna()
     if values.empty:
         return None
@@ -98,7 +98,7 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
         value=float(values[run_id]),
         interval=_interval_of(own, metric),
         quality=manifest.quality,
-        test=float(_last_values(own, manifest.quality).mean()),
+        test=float(_in_last_round(own, manifest.quality).mean()),
         test_interval=_interval_of(own, manifest.quality),
         seeds=len(own),
         candidates=len(values),
@@ -114,11 +114,11 @@ def judging(runs: pd.DataFrame, manifest: Manifest) -> str:
     """
     on_val = manifest.quality.replace("test_", "val_", 1)
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
-    is_there = len(done) > 0 and _last_values(done, on_val).notna().all()
+    is_there = len(done) > 0 and _in_last_round(done, on_val).notna().all()
     return on_val if is_there else manifest.quality
 
 
-def _last_values(done: pd.DataFrame, column: str) -> "pd.Series[float]":
+def _in_last_round(done: pd.DataFrame, column: str) -> "pd.Series[float]":
     """Return the last value of a column of each replicate; NaN where it has none."""
     name = quality_statistics(column)[0]
     return done.reindex(columns=[name])[name].astype(float)
@@ -126,7 +126,7 @@ def _last_values(done: pd.DataFrame, column: str) -> "pd.Series[float]":
 
 def _interval_of(own: pd.DataFrame, column: str) -> tuple[float, float] | None:
     """Return the interval of the mean last value of a run; None with one seed."""
-    found = nested(_last_values(own, column), own["run_id"], partitions_of(own))
+    found = nested(_in_last_round(own, column), own["run_id"], partitions_of(own))
     half = found["error"] * t_quantile(found["freedom"].to_numpy(float))
     ends = [(m - h, m + h) for m, h in zip(found["mean"], half, strict=True)]
     return ends[0] if len(ends) and math.isfinite(ends[0][0]) else None

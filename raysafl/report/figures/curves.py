@@ -110,20 +110,10 @@ def draw_curve(
     what: Quantity = ACCURACY,
     first_mark: float | None = None,
 ) -> Limits:
-    """Draw the mean as a line, and one standard deviation around it as a band.
+    """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
 
-    Args:
-        axes: where to draw.
-        rounds: the rows of one run, as in `rounds/`.
-        look: the look of the line.
-        band: the opacity of the band, from 0 to 1.
-        what: what is drawn.
-        first_mark: where the marks of the line begin, from 0 to 1 of the way to the
-            second one, so that lines do not have theirs at the same rounds; None for a
-            line without marks.
-
-    Returns:
-        The lowest, the highest and the last mean after the first fifth of the rounds.
+    Marks of the line begin at `first_mark`, from 0 to 1 of the way to the second one, so that
+    lines do not have theirs at the same rounds; None is a line without marks.
     """
     grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
     curve = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()}) * what.scale

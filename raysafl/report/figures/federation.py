@@ -155,13 +155,11 @@ def draw_raster(
     """Draw which clients came, and beside it each client's share of the rounds.
 
     Args:
-        axes: where the raster is drawn.
+        axes: where the raster is drawn, `width` inches wide.
         side: where the shares are drawn.
         came: which clients came in which rounds, [rounds, clients].
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
-        width: the width of `axes` in inches.
-        style: how large letters are.
     """
     clients = came.shape[1]
     for panel in (axes, side):

@@ -30,12 +30,6 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
     """Name the methods below a figure, to which room is added for it.
 
     Very many names would leave no room, so the first and the last one are named then.
-
-    Args:
-        figure: the figure.
-        layout: the layout of the sweep's axes.
-        style: how wide it is.
-        is_line: whether methods are shown as lines.
     """
     method = layout.method
     if method is None:

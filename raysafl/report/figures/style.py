@@ -24,8 +24,7 @@ DPI = 150
 LETTERS = 9
 # What has the size of numbers and legends.
 SMALL = (
-    *("font.size", "xtick.labelsize", "ytick.labelsize"),
-    *("legend.fontsize", "legend.title_fontsize"),
+    "font.size xtick.labelsize ytick.labelsize legend.fontsize legend.title_fontsize"
 )
 # Letters of this size that fit in one inch.
 CHARACTERS = 13
@@ -107,7 +106,7 @@ class Style:
         """Draw and save with letters of this font and size, which a PDF file holds as such."""
         ours: dict[Any, Any] = {
             "font.family": [self.font],
-            **dict.fromkeys(SMALL, self.small),
+            **dict.fromkeys(SMALL.split(), self.small),
             **dict.fromkeys(("axes.labelsize", "axes.titlesize"), self.letters),
             "figure.labelsize": self.letters,
             "figure.titlesize": self.letters + 1,

@@ -65,14 +65,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
 
 
 def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
-    """Fill a table with some of the columns of numbers.
-
-    Args:
-        part: the entries.
-        grid: all columns.
-        places: the places of the columns of numbers.
-        width: number of columns of the terminal.
-    """
+    """Fill a table with the columns of numbers at some places of the grid."""
     layout = part.layout
     out = Screen(
         caption_justify="left",
