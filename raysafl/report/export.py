@@ -128,6 +128,7 @@ class Figures:
             return {}
         about, grid, *_ = blocks
         assert isinstance(about, str) and isinstance(grid, Grid)
+        about = re.sub("[`*]", "", about)
         means = self.study.numbers.methods.interquartile_means
         return {
             "methods.tex": latex(grid, "", about),

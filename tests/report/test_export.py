@@ -401,6 +401,7 @@ def test_captions_are_whole_sentences_and_say_how_many_seeds() -> None:
         assert text[0].isupper() and text.endswith(".") and ".." not in text
     assert "mean ± standard deviation over 2 seeds of final" in texts[0] == texts[-1]
     assert "with 2 seeds each" in texts[1]
+    assert not re.search("[`*]", " ".join(texts))
 
 
 def planted() -> Figures:

@@ -95,6 +95,7 @@ def _draw_cost(
         "a ring marks what no other is both cheaper and better than",
     ]
     entitle(figure, f"{table.statistic} against {COSTS[cost]}", notes, style)
+    figure.set_label(f"The cost is {COSTS[cost]}. {figure.get_label()}")
     name_methods(figure, study.numbers.layout, style, is_line=False)
     # Names are placed where panels and legend leave room.
     figure.draw_without_rendering()
