@@ -51,7 +51,7 @@ AROUND = 1.3
 # Largest number of panels side by side that can be read, and of lines in one panel.
 ACROSS = 4
 LINES_OF_PANEL = 5
-# A panel whose lines take less than this share of the common range has a range of its own.
+# A panel whose bands take less than this share of the common range has a range of its own.
 ZOOM = 0.1
 # Names of lines may take this share of the width, and this room above each other.
 NAMES = 0.25
@@ -60,8 +60,9 @@ LINE_OF_TEXT = 1.4
 MARKS_OF_LINE = 4
 CLIMB = 0.2
 ROUND = "round"
-# The lowest, the highest and the last mean of a line, but for those of its first rounds.
-Limits = tuple[float, float, float]
+# The lowest and the highest mean of a line, those of its band, and the last mean; all but for
+# its first rounds.
+Limits = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,13 @@ def draw_curve(
         axes.fill_between(
             numbers, low, high, color=look.colour, alpha=band, linewidth=0
         )
-    settled = mean[int(CLIMB * len(mean)) :]
-    settled = settled[np.isfinite(settled)]
-    if not len(settled):
-        return math.inf, -math.inf, math.nan
-    return float(settled.min()), float(settled.max()), float(settled[-1])
+    settled = np.isfinite(mean)
+    settled[: int(CLIMB * len(mean))] = False
+    if not settled.any():
+        return math.inf, -math.inf, math.inf, -math.inf, math.nan
+    own = mean[settled]
+    ends = (own.min(), own.max(), low[settled].min(), high[settled].max(), own[-1])
+    return tuple(map(float, ends))  # type: ignore[return-value]
 
 
 @ON_SCREEN.used()
@@ -344,19 +347,22 @@ class _Plot:
 
 def _set_ranges(lines: Mapping[Axes, Mapping[Label, Limits]]) -> str:
     """Give panels one vertical range, and one of its own to each that would show nothing."""
-    ranges = {
-        axes: (min(own[0] for own in found), max(own[1] for own in found))
-        for axes, each in lines.items()
-        if (found := [own for own in each.values() if math.isfinite(own[0])])
+    each = [own for found in lines.values() for own in found.values()]
+    low = min((own[0] for own in each if math.isfinite(own[0])), default=0.0)
+    high = max((own[1] for own in each if math.isfinite(own[0])), default=1.0)
+    bands = {
+        axes: (
+            min(own[2] for own in found.values()),
+            max(own[3] for own in found.values()),
+        )
+        for axes, found in lines.items()
+        if found
     }
-    low = min((own[0] for own in ranges.values()), default=0.0)
-    high = max((own[1] for own in ranges.values()), default=1.0)
-    flat = {a for a, (b, t) in ranges.items() if t - b < ZOOM * (high - low)}
+    flat = {a for a, (b, t) in bands.items() if 0 <= t - b < ZOOM * (high - low)}
     before = None
     for axes in lines:
-        bottom, top = ranges[axes] if axes in flat else (low, high)
-        share = 0.2 if axes in flat else 0.06
-        room = share * (top - bottom) or 0.05 * abs(top) or 0.05
+        bottom, top = bands[axes] if axes in flat else (low, high)
+        room = 0.06 * (top - bottom) or 0.05 * abs(top) or 0.05
         axes.set_ylim(bottom - room, top + room)
         # A panel shows its numbers unless they are those of the one to its left.
         place = axes.get_subplotspec()
@@ -382,7 +388,7 @@ def _name_lines(
     known = looks_of(layout)
     ends = {
         label: float(np.clip((last - low) / (high - low), 0, 1))
-        for label, (_, _, last) in lines.items()
+        for label, (*_, last) in lines.items()
         if math.isfinite(last)
     }
     ordered = sorted(group, key=lambda label: ends.get(label, -1.0))
