@@ -171,6 +171,15 @@ Track = Annotated[
 class SweepCommand(TyperCommand):
     """A command that runs a sweep: its help shows its many options in groups."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say where the number of seeds stands, which is no option."""
+        if any(arg.partition("=")[0] in ("--seeds", "--replicates") for arg in args):
+            raise ValueError(
+                "the experiment file says how many seeds each run has, and not an option: "
+                "write fl.grid(..., seeds=5) or Run(replicates=5)"
+            )
+        return super().parse_args(ctx, args)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         for group, names in GROUPS.items():
@@ -219,6 +228,7 @@ def quickstart_command(
     "trials at once.",
 )
 def run_command(
+    ctx: typer.Context,
     file: Experiment,
     scale: Scale = "paper",
     out: Out = None,
@@ -257,7 +267,7 @@ def run_command(
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
     options = locals()
     if check:
-        _repeat_runs(file, check, options)
+        _repeat_runs(file, check, ctx)
         return
     from raysafl.sweep.experiment_file import load_sweep
 
@@ -297,12 +307,23 @@ def report_command(
             "software and data. The data are loaded for it.",
         ),
     ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --checklist: the experiment file, which data of your own need."
+        ),
+    ] = None,
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
     from raysafl.sweep.archive import write_checklist
+    from raysafl.sweep.experiment_file import load_sweep
 
+    if file and not checklist:
+        raise ValueError("--file is for --checklist")
+    if file:
+        load_sweep(file)
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
     damaged = 0
@@ -757,11 +778,24 @@ def _folders(path: str) -> list[Any]:
     return [Store(root)] if lost else _sweeps(path)
 
 
-def _repeat_runs(file: Path, number: int, options: Mapping[str, Any]) -> None:
-    """Compute some runs of an archive again; the exit code is 1 if rows differ."""
+def _repeat_runs(file: Path, number: int, ctx: typer.Context) -> None:
+    """Compute some runs of an archive again; the exit code is 1 if rows differ.
+
+    Raises:
+        ValueError: an option is given that says nothing of how runs are carried out.
+    """
+    from raysafl.cluster.hardware import Hardware
     from raysafl.sweep.archive import check_archive
 
-    carried_out = {name: options[name] for name in ("executor", "address", "engine")}
+    named = [n for n in ctx.params if ctx.get_parameter_source(n).name == "COMMANDLINE"]  # type: ignore[union-attr]
+    given = {name: ctx.params[name] for name in named if name not in ("file", "check")}
+    of_trial = {n: given.pop(n) for n in named if n in Hardware.model_fields}
+    for name in given.keys() - {"executor", "address", "engine"}:
+        raise ValueError(
+            "--check takes options that say how runs are carried out, such as --trials, and no "
+            f"--{name.replace('_', '-')}"
+        )
+    carried_out = {**given, "hardware": Hardware(**of_trial)}
     with working():
         done = check_archive(file, number, **carried_out)
     for text in done.texts:

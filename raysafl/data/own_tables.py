@@ -175,6 +175,14 @@ def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
         frame: pd.DataFrame = pd.read_csv(path, **options)
     except (TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}") from error
+    head = str(frame.columns[0]) if len(frame.columns) == 1 else ""
+    for sep in (
+        own for own in ";\t|" if own in head and not {"sep", "delimiter"} & {*options}
+    ):
+        raise ValueError(
+            f"{path} is read with commas between values, and has one column then, {head!r}; "
+            f"give sep={sep!r}"
+        )
     return frame
 
 

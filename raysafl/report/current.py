@@ -8,11 +8,7 @@ PAGE = "report.html"
 
 
 def is_current(store: Store) -> bool:
-    """Return whether the report is there and shows the present manifest and runs.
-
-    Args:
-        store: the folder of the sweep, with `runs.parquet`.
-    """
+    """Return whether the report is there and shows the present manifest and runs."""
     written = store.file(PAGE)
     if not written.is_file() or not store.file("table.md").is_file():
         return False

@@ -1,5 +1,6 @@
 """Tables and figures of a sweep that go into a paper as they are."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,9 +30,11 @@ from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.statistics import final_of
 
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
+TEXTS = ("tex", "md", "csv")
+CAPTIONS = "captions.md"
 BOLD = (
-    "Bold: the best of each setting, and what cannot be told apart from it (the 95% interval "
-    "of the difference, seed by seed, holds 0)."
+    "Bold are the best of each setting, chosen by {}, and all that cannot be told apart from it: "
+    "the 95 % interval of their difference, seed by seed, holds 0."
 )
 
 
@@ -40,7 +43,6 @@ class Figures:
     """The table and the figures of a sweep, as `raysafl export` writes them.
 
     Args:
-        runs: the rows of `runs.parquet`.
         sweep: the whole sweep.
         rounds: rows as in `rounds/`.
         clients: rows as in `clients/`.
@@ -126,6 +128,7 @@ class Figures:
             return {}
         about, grid, *_ = blocks
         assert isinstance(about, str) and isinstance(grid, Grid)
+        about = re.sub("[`*]", "", about)
         means = self.study.numbers.methods.interquartile_means
         return {
             "methods.tex": latex(grid, "", about),
@@ -138,18 +141,22 @@ class Figures:
         captions = [f"- table: {self._caption()}"]
         texts = self.files_of_table() | self.files_of_methods()
         made = {name: text.encode() for name, text in texts.items()}
+        if "methods.md" in texts:
+            captions.append(f"- methods: {texts['methods.md'].splitlines()[-1]}")
         for kind, listed in FIGURES.items():
             pages = self.draw(kind)
             about = listed.about(listed.caption, self.manifest)
             for name, page in zip(page_names(kind, len(pages)), pages, strict=True):
-                notes = f" {page.get_label()}." if page.get_label() else ""
-                captions.append(f"- {name}: {about}{notes}")
+                captions.append(f"- {name}: {about} {page.get_label()}".rstrip())
                 with self.style.used():
                     made |= {f"{name}.{own}": to_file(page, own) for own in KINDS}
-        return made | {"captions.md": "\n".join([*captions, ""]).encode()}
+        return made | {CAPTIONS: "\n".join([*captions, ""]).encode()}
 
     def write(self, to: str | Location) -> list[Location]:
         """Write all files into a folder, after all of them are made.
+
+        Files of an earlier export, which its `captions.md` names, are deleted if they are
+        not made again. No other file is touched.
 
         Raises:
             ValueError: the folder is a file, or the sweep has no numbers yet.
@@ -160,6 +167,12 @@ class Figures:
         if self.study.numbers.runs.empty:
             raise ValueError(f"no run of {self.sweep.name} that is shown has ended yet")
         made = self.files()
+        listed = folder / CAPTIONS
+        before = listed.read_text() if listed.is_file() else ""
+        for name in re.findall(r"^- ([a-z_]+(?:-\d+)?): ", before, re.MULTILINE):
+            for kind in (*KINDS, *TEXTS):
+                if f"{name}.{kind}" not in made:
+                    (folder / f"{name}.{kind}").unlink(missing_ok=True)
         for name, content in made.items():
             atomic_write(folder / name, content)
         return [folder / name for name in made]
@@ -167,8 +180,9 @@ class Figures:
     def _caption(self) -> str:
         """Say what the numbers of the table are."""
         numbers = self.study.numbers
-        bold = BOLD if standing_out(numbers) else ""
-        texts = [f"{entries_text(numbers)}.", numbers.part.note, bold]
+        by = numbers.chooser.manifest.table.statistic
+        bold = BOLD.format(by) if standing_out(numbers) else ""
+        texts = [entries_text(numbers), numbers.part.note, bold]
         texts.append(legend(numbers.part.entries))
         return " ".join(filter(None, texts)).replace("`", "")
 

@@ -1,11 +1,13 @@
 """The words and numbers of a report: the same in tables, on the screen and in figures."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from raysafl.core.text import count
 from raysafl.report.analysis.entries import LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
@@ -16,6 +18,9 @@ from raysafl.storage.statistics import FIXED, declaration_of, final_of
 LOST = ("stopped", "diverged", "failed", "damaged", "missing")
 # Stands before the number of an entry that has not learnt.
 MARK = "†"
+# A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
+# digit follows, so that prices are none.
+FORMULA = re.compile(r"(\$(?!\s)[^$\n]+(?<!\s)\$(?!\d))")
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
 
@@ -94,23 +99,19 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
 
 
 def legend(entries: pd.DataFrame) -> str:
-    """Explain the marks of entries: not learnt, or not all replicates finished.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-    """
+    """Explain the marks of entries: not learnt, or not all replicates finished."""
     lines = []
     if (entries["above_chance"] < LEARNT).any():
         lines.append(
-            f"{MARK} not learnt: its `{LEVEL_STATISTIC}` has come less than "
+            f"{MARK} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
             f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
         )
     partly = entries[entries["replicates"] > 0]
     ends = [name for name in LOST if partly[name].any()]
     if ends:
         lines.append(
-            "[3 of 5]: only three of five replicates have finished and are in the mean; others "
-            f"are {' or '.join(ends)}."
+            "[3 of 5] says that only three of five replicates have finished and are in the mean; "
+            f"others are {' or '.join(ends)}."
         )
     return " ".join(lines)
 
@@ -118,22 +119,30 @@ def legend(entries: pd.DataFrame) -> str:
 def winner_text(winner: Winner, manifest: Manifest) -> str:
     """Say in a line of Markdown which run is best, by what, and how good it is on the test set."""
 
-    def value(column: str, own: float) -> str:
+    def value(column: str, own: float, interval: tuple[float, float] | None) -> str:
         declared = declaration_of(column, manifest.columns)
         unit = "%" if declared and declared.is_fraction else ""
-        scaled = 100 * own if unit else own
-        return f"`{column}` {number(scaled, unit)}{unit and ' %'}"
+        scale = 100 if unit else 1
+        ends = ", ".join(number(scale * end, unit) for end in interval or ())
+        text = f"`{column}` {number(scale * own, unit)}{unit and ' %'}"
+        return f"{text} [{ends}]" if ends else text
 
     labels = labels_text(winner.labels, manifest.axes) or winner.run_id
     direction = "highest" if winner.mode == "max" else "lowest"
+    best = value(winner.metric, winner.value, winner.interval)
     text = (
-        f"Best run: **{labels}**, with the {direction} {value(winner.metric, winner.value)} in the "
-        f"last round, of {winner.candidates} finished"
+        f"Best run: **{labels}**, with the {direction} {best} in the last round, of "
+        f"{winner.candidates} finished"
     )
     if winner.is_held_out:
-        test = value(winner.quality, winner.test)
-        return f"{text}; on the test set, which had no part in the choice: {test}."
-    return f"{text}. It was chosen by the test set, so this number is too good."
+        test = value(winner.quality, winner.test, winner.test_interval)
+        text += f"; on the test set, which had no part in the choice: {test}."
+    else:
+        text += ". It was chosen by the test set, so this number is too good."
+    if winner.interval:
+        text += f" Brackets hold 95 % intervals of the means over {winner.seeds} seeds."
+    ties = f"{len(winner.ties)} of {count(winner.candidates - 1, 'other')}"
+    return f"{text} {ties} cannot be told apart from it, seed by seed."
 
 
 def printed_text(printed: Printed, unit: str) -> str:
@@ -148,28 +157,27 @@ def theirs(entry: Any, unit: str) -> str:
     return "" if math.isnan(mean) else f"paper {spread(mean, entry['paper.std'], unit)}"
 
 
-def caption(manifest: Manifest) -> str:
-    """Describe what stands in the entries of a table."""
+def caption(manifest: Manifest, entries: pd.DataFrame, versus: str = "") -> str:
+    """Say what stands in the entries of a table, and what they differ from if from anything."""
     table = manifest.table
     meaning = manifest.meaning(table.statistic)
-    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
+    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "") + versus
     unit = f", in {table.unit}" if table.unit else ""
+    seeds = " or ".join(str(n) for n in sorted({*entries["replicates"]} - {0}))
+    text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
+    if seeds == "1":
+        text = f"Each entry shows {what}{unit}, of one seed."
     known = manifest.statistic(table.statistic)
     # What the statistics of every run mean is plain from their names.
     if known and not known.higher_is_better and table.statistic not in FIXED:
-        unit += "; lower is better"
+        text += " A lower value is better."
     if final_of(table.statistic):
-        unit += "; its round was chosen by the test set, and *final* is the last round"
-    return f"mean ± standard deviation over replicates of {what}{unit}"
+        text += " Its round was chosen by the test set; *final* is the last round."
+    return text.replace("  ", " ")
 
 
 def spread_note(entries: pd.DataFrame, table: Table) -> str:
-    """Say what of the spread is between partitions; empty if each run has only one.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-        table: the table that the entries are of.
-    """
+    """Say what of the spread is between partitions; empty if each run has only one."""
     several = entries[entries["partitions"] > 1]
     if several.empty:
         return ""
@@ -201,6 +209,11 @@ def scale_note(manifest: Manifest) -> str:
         f"Scale: {manifest.scale}. These runs are smaller than the paper's, and may take other "
         "data or networks (see the notes): read trends, not numbers."
     )
+
+
+def scale_text(manifest: Manifest) -> str:
+    """Say at which scale the runs are; empty at the paper's."""
+    return "" if manifest.scale == "paper" else f"the scale is {manifest.scale}"
 
 
 def search_note(manifest: Manifest) -> str:

@@ -28,9 +28,6 @@ def write_report(store: Store) -> list[Location]:
     report that are not made again are deleted. The page ends with a digest of what the
     report was made from, which `is_current` compares.
 
-    Args:
-        store: the folder of the sweep, with `runs.parquet`.
-
     Returns:
         The files written, the table first.
 
@@ -73,7 +70,8 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     note = numbers.part.note.replace("`", "")
     made = defaultdict[str, list[Picture]](list)
     for kind, listed in FIGURES.items():
-        pages = listed.draw(study, ON_SCREEN)
+        with ON_SCREEN.used():
+            pages = listed.draw(study, ON_SCREEN)
         alt = listed.about(listed.alt, manifest) + ELSEWHERE
         caption = listed.about(listed.caption, manifest)
         text = f"{caption} {note if listed.is_part else ''}".strip()

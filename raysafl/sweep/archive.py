@@ -305,7 +305,10 @@ def _unpack(file: Path, folder: Path) -> set[str]:
         lines = (folder / SUMS).read_text().splitlines()
     # What is damaged makes zipfile and its decompressors raise errors of many kinds.
     except Exception as error:
-        raise ValueError(f"{file} is no archive of a sweep: {error}") from error
+        raise ValueError(
+            f"{file} is no archive of a sweep, which --check needs and `raysafl archive FOLDER` "
+            f"writes: {error}. What a run of an experiment file would do is said by --dry-run"
+        ) from error
     sums = {
         name: digest for digest, _, name in (line.partition("  ") for line in lines)
     }

@@ -30,7 +30,7 @@ from raysafl.sweep.executor_choice import choose_executor
 from raysafl.sweep.forecast import Forecast, foretell
 from raysafl.sweep.growth import Growth, reuse
 from raysafl.sweep.keeping import keeping_note
-from raysafl.sweep.options import Options
+from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
@@ -68,7 +68,7 @@ class Attempt:
         self.store = options.store
         self.digests = CodeDigests()
         known, self.runs, self.example = known_runs(self.sweep)
-        self.manifest = known.replace(command=options.command)
+        self.manifest = known.replace(command=options.command or command_of_script())
         self.chosen = self.manifest.select(options.only)
         # The manifest that was in the folder before, or None.
         self.earlier: Manifest | None = None

@@ -24,7 +24,8 @@ def grid(
 ) -> Sweep:
     """Return the sweep of all combinations of some fields' values, which needs no Ray.
 
-    Each field is an axis, named by the last part of its path where no other axis has it.
+    Each field is an axis. Its name is the end of its path, as long as it takes to be that of
+    no other field of `base` and of no other axis: `client_prob`, but `local.lr`.
 
     Example:
         >>> import raysafl as fl
@@ -32,7 +33,7 @@ def grid(
         >>> base = BASE.replace(algorithm=fl.SAFARI())
         >>> sweep = fl.grid(base, {"client_prob": [0.5, 1.0], "local.lr": [0.1]}, seeds=3)
         >>> sweep
-        Sweep 'sweep': 2 runs over client_prob, lr
+        Sweep 'sweep': 2 runs over client_prob, local.lr
         >>> [(key, run.replicates) for key, run in sweep.labelled().items()]
         [((0.5, 0.1), 3), ((1.0, 0.1), 3)]
 
@@ -41,7 +42,8 @@ def grid(
         values: by field, the values that it takes, or a mapping from labels to values.
             A field is a dotted path in the run, such as `algorithm.client_prob`, or its
             last part, if one component alone has such a field.
-        seeds: the number of replicates of each run; None: that of `base`.
+        seeds: the number of replicates of each run, of which the first has the seed
+            `base.seed` and each other one the next; None: that of `base`.
         name: the name of the sweep, which is also that of its folder.
         others: further arguments of `Sweep`, such as `title` or `table`.
 
@@ -52,10 +54,15 @@ def grid(
     refuse_unknown(grid, others, Sweep)
     check_run(base, "base")
     if seeds is not None:
+        if not isinstance(seeds, int) or seeds < 1:
+            raise ValueError(
+                f"seeds is {seeds!r}; give the number of seeds, such as seeds=3 for the seeds "
+                "0, 1 and 2; base.replace(seed=...) says which is the first"
+            )
         base = base.replace(replicates=seeds)
     paths = {_path(base, field): own for field, own in values.items()}
-    last = [path.rpartition(".")[2] for path in paths]
-    axes = [p if last.count(n) > 1 else n for p, n in zip(paths, last, strict=True)]
+    every = {*base.flat(), *paths}
+    axes = [_unique_end(path, every) for path in paths]
     if len(paths) < max(1, len(values)):
         raise ValueError(
             "a grid needs an axis or several different ones, such as "
@@ -69,6 +76,14 @@ def grid(
         for point in itertools.product(*labelled)
     }
     return Sweep(name, runs, axes, **others)
+
+
+def _unique_end(path: str, every: Iterable[str]) -> str:
+    """Return the shortest end of a path that is the end of no other one."""
+    parts = path.split(".")
+    ends = (".".join(parts[i:]) for i in range(len(parts) - 1, 0, -1))
+    others = [f".{other}" for other in every if other != path]
+    return next((e for e in ends if not any(o.endswith(f".{e}") for o in others)), path)
 
 
 def _path(base: Run, field: str) -> str:

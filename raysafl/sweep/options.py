@@ -1,6 +1,9 @@
 """What a person asks for who runs a sweep."""
 
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -10,6 +13,7 @@ from rich.console import Console
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.sweep.code.stale import Stale
 from raysafl.sweep.definition import Sweep
@@ -90,6 +94,15 @@ class Options:
             if not self.command and [type(part) for part in error.args] == [str]:
                 error.args = (in_python(error.args[0]),)
             raise
+
+
+def command_of_script() -> str:
+    """Return the command that started this script; empty in a notebook or a module."""
+    main = sys.modules["__main__"]
+    file = str(getattr(main, "__file__", ""))
+    if not file.endswith(".py") or getattr(main, "__spec__", None) is not None:
+        return ""
+    return shlex.join(["python", os.path.relpath(file), *map(redacted, sys.argv[1:])])
 
 
 def in_python(message: str) -> str:

@@ -96,7 +96,10 @@ def test_the_help_of_run_shows_each_option_in_a_group_and_an_example(
     # Only --help itself is in no group.
     command = next(c for c in cli.app.registered_commands if c.name == "run")
     options = {name for names in cli.GROUPS.values() for name in names.split()}
-    assert options == {*inspect.signature(command.callback).parameters} - {"file"}
+    assert options == {*inspect.signature(command.callback).parameters} - {
+        "file",
+        "ctx",
+    }
 
 
 def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
@@ -116,6 +119,10 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     ("arguments", "message"),
     [
         (["run", "nowhere.py"], "there is no experiment file nowhere.py"),
+        (["run", "mine.py", "--seeds", "5"], "write fl.grid(..., seeds=5) or Run(repl"),
+        (["run", "mine.py", "--check", "1"], "mine.py is no archive of a sweep, which"),
+        (["run", "a.zip", "--check", "1", "--scale", "smoke"], "and no --scale"),
+        (["report", ".", "--file", "mine.py"], "--file is for --checklist"),
         (
             ["run", "mine.py", "--scale", "papr"],
             "unknown scale 'papr': did you mean 'paper'",

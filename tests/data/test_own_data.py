@@ -173,6 +173,8 @@ def test_a_csv_file_is_the_same_run_as_the_table_in_it(
 ) -> None:
     TABLE.to_csv(tmp_path / "a.csv", index=False)
     TABLE.to_csv(tmp_path / "b.csv", index=False, sep=";")
+    with pytest.raises(ValueError, match=r"has one column then, '.*;.*'; give sep=';'"):
+        fl.from_csv(tmp_path / "b.csv", label="ill")
     options = {"label": "ill", "client": "town", "split": "split"}
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     one, two = fl.from_csv("a.csv", **options), fl.from_csv("b.csv", **options, sep=";")

@@ -23,7 +23,7 @@ from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.export import Figures
 from raysafl.report.figures.curves import LINES_OF_PANEL, curves
-from raysafl.report.figures.style import LINES, looks, to_file
+from raysafl.report.figures.style import LINES, literal, looks, to_file
 from raysafl.report.figures.venues import LEAST, paper_style
 from raysafl.report.pages.document import Grid, Pair
 from raysafl.report.pages.latex import latex
@@ -138,24 +138,62 @@ def test_sixteen_methods_differ_without_colour_and_any_that_share_a_panel_with_i
     assert close and all(looks(8)[i].dash != looks(8)[j].dash for i, j in close)
 
 
-def test_small_multiples_of_many_methods_have_five_lines_and_name_them_beside() -> None:
+def test_small_multiples_of_many_methods_have_five_lines_named_where_they_end() -> None:
     manifest, rows = study_of_many()
-    pages = curves(study_of(manifest, rows), paper_style("5.5"))
+    style = paper_style("5.5")
+    with style.used():
+        pages = curves(study_of(manifest, rows), style)
     named: set[str] = set()
     limits = set()
     for axes in [axes for page in pages for axes in page.axes if axes.get_visible()]:
-        assert 2 <= len(axes.get_lines()) <= 5
+        lines = axes.get_lines()
+        assert 2 <= len(lines) <= 5
         limits.add(axes.get_ylim())
-        if (legend := axes.get_legend()) is not None:
-            names = [text.get_text() for text in legend.get_texts()]
+        if axes.texts:
+            axes.figure.draw_without_rendering()
+            assert axes.get_legend() is None and len(axes.texts) == len(lines)
+            boxes = [Text.get_window_extent(text) for text in axes.texts]
+            assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
             # The method that ends highest stands highest.
-            assert names == sorted(names, key=METHODS.index, reverse=True)
-            assert "method 0" in names
+            heights = dict(zip((t.get_text() for t in axes.texts), boxes, strict=True))
+            names = sorted(heights, key=lambda name: heights[name].y0)
+            assert names == sorted(names, key=METHODS.index) and names[0] == "method 0"
             named |= set(names)
     assert named == set(METHODS)
     # The climb from 0 is left out, and panels share one range.
     ((low, high),) = limits
     assert 45 < low < 51 and 80 < high < 85
+
+
+def test_a_panel_in_which_nothing_would_be_seen_has_a_range_and_numbers_of_its_own() -> (
+    None
+):
+    manifest, rows = study_of_many()
+    kept = [e for e in manifest.entries if e.labels["algorithm"] in METHODS[:3]]
+    kept = [e for e in kept if e.labels["policy"] in POLICIES[:3]]
+    flat = [e.run_id for e in kept if e.labels["policy"] == POLICIES[1]]
+    at = rows["run_id"].isin(flat)
+    rows.loc[at, "test_accuracy"] = 0.52 + 0.01 * rows.loc[at, "test_accuracy"]
+    study = study_of(
+        manifest.replace(entries=kept),
+        rows[rows["run_id"].isin([e.run_id for e in kept])],
+    )
+    (figure,) = curves(study, paper_style("5.5"))
+    first, second, third = figure.axes
+    assert first.get_ylim() == third.get_ylim() != second.get_ylim()
+    low, high = second.get_ylim()
+    assert all(low < line.get_ydata()[-1] < high for line in second.get_lines())
+    are_shown = [a.yaxis.get_tick_params()["labelleft"] for a in figure.axes]
+    assert are_shown == [True, True, True]
+    assert "zoomed in" in figure.get_label()
+    # Long names stand below instead, where they leave the panels their width.
+    names = {m: f"{m} with a very long name of its own" for m in METHODS[:3]}
+    labels = [{**e.labels, "algorithm": names[e.labels["algorithm"]]} for e in kept]
+    long = [e.replace(labels=own) for e, own in zip(kept, labels, strict=True)]
+    (figure,) = curves(
+        study_of(manifest.replace(entries=long), study.rounds), paper_style("3.25")
+    )
+    assert len(figure.legends) == 1 and not any(axes.texts for axes in figure.axes)
 
 
 def test_names_in_pareto_plots_cover_no_other_name(measured: Figures) -> None:
@@ -195,6 +233,21 @@ def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> N
     assert r"50\% \& \#1 & \textbf{1.00} $\pm$ 0.10 \\" in text
     ends = r"x\textasciicircum{}2\textasciitilde{}\{\}\textbackslash{} & 2 \\"
     assert ends in text
+
+
+def test_a_formula_in_a_name_is_one_in_latex_and_in_figures_and_other_dollars_are_not(
+    measured: Figures,
+) -> None:
+    names = {"SAFARI": r"$\lambda$ = 0.1", "FedAvg": "costs $5 and $6_a"}
+    chosen = measured.choose(methods=["SAFARI", "FedAvg"], names=names)
+    text = chosen.files_of_table()["table.tex"]
+    assert r"$\lambda$ = 0.1" in text and r"costs \$5 and \$6\_a" in text
+    (figure,) = chosen.draw("profiles")
+    (legend,) = figure.legends
+    own = [entry.get_text() for entry in legend.get_texts()]
+    assert own == [r"$\lambda$ = 0.1", r"costs \$5 and \$6_a"]
+    # What matplotlib does not know is shown as it is.
+    assert literal(r"$\unknown$") == r"\$\unknown\$"
 
 
 def test_bold_are_the_best_and_what_a_paired_test_does_not_tell_apart(
@@ -263,8 +316,8 @@ def test_lines_panels_order_and_names_are_those_that_were_chosen(
     (figure,) = chosen.draw("curves")
     panels = [axes.get_title() for axes in figure.axes]
     assert [title.split()[-1] for title in panels] == ["cyclic", "uniform"] * 2
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["Ours", "FedAvg"]
+    named = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert named == {"Ours", "FedAvg"} and not figure.legends
     turned = measured.choose(
         only={"partition": ["1 class"], "algorithm": ["FedAvg"]}, lines="participation"
     )
@@ -325,6 +378,37 @@ def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
         assert {f"{name}.{kind}" for kind in ("pdf", "svg", "png")} <= names
         assert f"- {name}: " in (to / "captions.md").read_text()
     assert "us" in (to / "table.tex").read_text()
+
+
+def test_files_of_an_earlier_export_that_are_not_made_again_are_deleted(
+    tmp_path: Path,
+) -> None:
+    figures = planted()
+    figures.write(tmp_path)
+    (tmp_path / "mine-2.pdf").write_text("mine")
+    before = {file.name for file in tmp_path.iterdir()}
+    again = figures.choose(methods=["FedAvg"])
+    again.write(tmp_path)
+    left = {file.name for file in tmp_path.iterdir()}
+    assert before - left == {
+        f"{name}.{kind}"
+        for name, kinds in (("heatmap", "pdf svg png"), ("ranks", "pdf svg png"),
+                            ("profiles", "pdf svg png"), ("methods", "tex md csv"))
+        for kind in kinds.split()
+    }  # fmt: skip
+    assert left == {*again.files(), "mine-2.pdf"}
+
+
+def test_captions_are_whole_sentences_and_say_how_many_seeds() -> None:
+    files = planted().files()
+    lines = files["captions.md"].decode().splitlines()
+    texts = [line.partition(": ")[2] for line in lines]
+    texts.append(files["table.tex"].decode().splitlines()[0].removeprefix("% "))
+    for text in texts:
+        assert text[0].isupper() and text.endswith(".") and ".." not in text
+    assert "mean ± standard deviation over 2 seeds of final" in texts[0] == texts[-1]
+    assert "with 2 seeds each" in texts[1]
+    assert not re.search("[`*]", " ".join(texts))
 
 
 def planted() -> Figures:

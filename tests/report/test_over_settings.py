@@ -12,13 +12,11 @@ from matplotlib.figure import Figure
 
 from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.figures.methods import name_methods
 from raysafl.report.figures.over_settings import (
     critical_difference,
     performance_profiles,
 )
 from raysafl.report.figures.study import Study
-from raysafl.report.figures.style import ON_SCREEN, entitle
 from raysafl.report.pages.document import Grid, Lines
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
@@ -131,18 +129,6 @@ def test_no_two_names_of_the_ranks_overlap(methods: int) -> None:
     # All of them are inside the figure.
     assert all(0 <= box.x0 and box.x1 <= figure.bbox.width for box in boxes)
     assert all(0 <= box.y0 and box.y1 <= figure.bbox.height for box in boxes)
-
-
-def test_a_title_does_not_run_into_the_legend_beside_it() -> None:
-    layout = numbers_of(12, 2).methods.layout
-    figure = ON_SCREEN.figure(6.4, 3.0)
-    figure.subplots()
-    entitle(figure, "A title that is as long as the figure is wide " * 3, [], ON_SCREEN)
-    name_methods(figure, layout, ON_SCREEN, is_line=True)
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    (title,) = [text for text in figure.texts if text.get_text()]
-    assert title.get_window_extent().x1 < legend.get_window_extent().x0
 
 
 def test_the_bars_of_the_ranks_are_the_groups_and_do_not_lie_on_each_other() -> None:

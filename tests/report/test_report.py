@@ -445,7 +445,10 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
     for text in (as_shown(sweep, runs), markdown(runs, sweep)):
         plain = " ".join(text.replace("`", "").split())
         assert plain.count("† 12.00 ±") == 1
-        assert "† not learnt: its last5 has come less than 10 % of the way" in plain
+        assert (
+            "† marks what has not learnt: its last5 has come less than 10 % of the way"
+            in plain
+        )
         assert "others are diverged" in plain
     # Without a level of chance, nothing is marked.
     unknown = as_shown(sweep, runs.assign(chance=math.nan, status="finished"))
@@ -490,7 +493,9 @@ def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
     means = [page.axes[0].get_lines()[0].get_ydata() for page in (every, kept)]
     one = rounds[rounds["replicate"] == 0]["test_accuracy"]
     np.testing.assert_allclose(means[1], 100 * one)
-    assert not np.allclose(*means) and "2 diverged left out" in kept.get_label()
+    assert (
+        not np.allclose(*means) and "2 diverged replicates left out" in kept.get_label()
+    )
 
 
 def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -> None:

@@ -64,7 +64,7 @@ def test_a_report_of_regressions_shows_errors_and_no_accuracy(
         "`final_mae` (mean absolute error, of the global model on the test set, "
         in table
     )
-    assert "; lower is better." in table and "accuracy" not in table
+    assert " A lower value is better." in table and "accuracy" not in table
     text = re.sub(r"<style.*?</style>|base64,[\w+/=]+", "", page, flags=re.DOTALL)
     assert "accuracy" not in text
     assert "Test mae (mean absolute error" in text and "final_rmse" in text

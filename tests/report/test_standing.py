@@ -5,7 +5,9 @@ import pytest
 from helpers.scored import made
 from scipy import stats
 
+from raysafl.core.record import further_column
 from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.winner import best_of
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.results import results_document
@@ -62,6 +64,28 @@ def test_means_and_ranks_are_over_all_settings(
     first = sorted(METHODS, key=lambda m: ranks[m])
     told = [[m, f"{means[m]:.2f}", f"{ranks[m]:.1f}"] for m in first]
     assert [list(row[:3]) for row in grid.rows] == told
+
+
+def test_the_answer_goes_by_validation_samples_as_best_does_and_shows_the_test_set() -> (
+    None
+):
+    rng = np.random.default_rng(5)
+    values = {(s, m): rng.normal(0.7, 0.001, SEEDS) for s in "ab" for m in METHODS}
+    runs, manifest = made(values)
+    # On the validation samples the last method is best, on the test set the first.
+    runs["final"] -= 0.1 * runs["label.algorithm"].map(METHODS.index)
+    runs["final_val_accuracy"] = 1.2 - runs["final"]
+    columns = {"val_accuracy": further_column("accuracy", is_fraction=True)}
+    numbers = Numbers.of(runs.assign(config=""), manifest.replace(columns=columns))
+    said, grid = standings(numbers)
+    assert isinstance(grid, Grid) and grid.rows[0][0] == METHODS[-1]
+    shown = runs.loc[runs["label.algorithm"] == METHODS[-1], "final"].mean()
+    assert grid.rows[0][1] == f"{100 * shown:.2f}"
+    best = best_of(numbers.runs, numbers.manifest)
+    assert best.labels["algorithm"] == METHODS[-1] and best.metric == "val_accuracy"
+    assert best.run_id in numbers.close and len(numbers.close) == 2
+    assert "chosen on the validation samples, by `final_val_accuracy`" in str(said)
+    assert "the means and the table show `final`, on the test set" in str(said)
 
 
 def test_where_lower_is_better_the_lowest_is_best(

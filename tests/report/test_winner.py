@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.reports import markdown
+from scipy import stats
 
 from raysafl import Run, Sweep, Validation
 from raysafl.core.record import further_column
@@ -64,6 +65,33 @@ def test_the_winner_is_chosen_by_the_validation_samples_and_judged_by_the_test_s
     assert best.candidates == 3
 
 
+def test_the_best_has_the_interval_of_scipy_and_names_what_is_not_told_apart_from_it() -> (
+    None
+):
+    runs, manifest = searched(("test_accuracy", "max"))
+    rng = np.random.default_rng(1)
+    runs = pd.concat(
+        [runs.assign(replicate=2 * k + runs["replicate"]) for k in range(2)]
+    )
+    runs = runs.assign(seed=runs["replicate"])
+    near = runs["run_id"] == manifest.entries[1].run_id
+    runs.loc[near, "final"] = 0.9
+    runs["final"] += rng.normal(0, 0.01, len(runs))
+    best = winner_of(runs, manifest)
+    assert best is not None and best.seeds == 4
+    values = {i: own.sort_values("seed")["final"] for i, own in runs.groupby("run_id")}
+    mine = values[best.run_id]
+    t = stats.ttest_1samp(mine, 0.0).confidence_interval(0.95)
+    assert best.interval == pytest.approx(tuple(t)) == best.test_interval
+    alike = {
+        i: {"lr": rate}
+        for rate, i in zip(RATES, values, strict=True)
+        if i != best.run_id
+        and stats.ttest_rel(values[i].to_numpy(), mine.to_numpy()).pvalue >= 0.05
+    }
+    assert best.ties == alike and len(alike) == 1
+
+
 def test_a_choice_by_the_test_set_is_said_to_be_one() -> None:
     best = outcome(*searched(("test_accuracy", "max"))).best
     assert best.labels == {"lr": 0.1} and not best.is_held_out
@@ -98,9 +126,11 @@ def test_the_report_of_a_search_begins_with_its_winner_in_bold() -> None:
     text = markdown(*searched())
     answer = text.partition("## Answer")[2].partition("## Table")[0].strip()
     assert answer == (
-        "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % in the last round, of "
-        "3 finished; on the test set, which had no part in the choice: `test_accuracy` 75.00 %. "
-        "It is bold in the table."
+        "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % [80.00, 80.00] in the "
+        "last round, of 3 finished; on the test set, which had no part in the choice: "
+        "`test_accuracy` 75.00 % [68.65, 81.35]. Brackets hold 95 % intervals of the means over "
+        "2 seeds. 0 of 2 others cannot be told apart from it, seed by seed. It is bold in the "
+        "table."
     )
     table = text.partition("## Table")[2].partition("## ")[0]
     assert table.count("**75.00 ±") == 1 and table.count("**") == 2

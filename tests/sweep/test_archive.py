@@ -82,7 +82,7 @@ def archive(
 
 def check(patch: pytest.MonkeyPatch, archive: Path, number: int) -> tuple[int, str]:
     """Compute runs of the archive again, in this process."""
-    options = ["--check", str(number), "--executor", "here"]
+    options = ["--check", str(number), "--executor", "here", "--trials", "1"]
     return call_here(patch, "run", str(archive), *options)
 
 
@@ -263,7 +263,7 @@ def test_the_checklist_counts_seeds_and_the_time_of_failed_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    call_here(monkeypatch, "report", "out", "--checklist")
+    call_here(monkeypatch, "report", "out", "--checklist", "--file", "mine.py")
     text = (folder / "out" / "checklist.md").read_text()
     assert "- seeds 0 to 1: 3 runs" in text
     assert "- finished runs: 2, " in text and "- failed runs: 1, " in text

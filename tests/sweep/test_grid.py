@@ -21,7 +21,7 @@ def test_a_grid_is_the_sweep_of_all_combinations_with_named_axes() -> None:
         title="Two by two",
     )
     assert isinstance(made, Sweep) and made.name == "mine" and made.is_grid
-    assert made.axis_names == ["client_prob", "lr"] and made.title == "Two by two"
+    assert made.axis_names == ["client_prob", "local.lr"] and made.title == "Two by two"
     runs = made.labelled()
     assert list(runs) == [(p, lr) for p in (0.5, 1.0) for lr in (0.1, 0.2)]
     for (prob, lr), run in runs.items():
@@ -40,7 +40,11 @@ def test_a_table_of_a_statistic_alone_has_the_rows_and_columns_that_none_has() -
     assert (own.rows, own.columns) == (["client_prob"], ["n0"])
 
 
-def test_axes_whose_last_parts_are_alike_have_the_whole_path() -> None:
+def test_an_axis_is_named_by_the_end_of_its_path_that_no_other_field_has() -> None:
+    inner = {"algorithm.inner.lr": [1.0], "server_update.lr": [0.1], "p": [1]}
+    inner["algorithm.server_update.lr"] = inner.pop("server_update.lr")
+    made = grid(SERVED, inner)
+    assert made.axis_names == ["inner.lr", "p", "server_update.lr"]
     fields = {"algorithm.lr": [1.0], "local.lr": [0.1], "rounds": [2]}
     made = grid(BASE.replace(algorithm=FedAvg()), fields)
     assert made.axis_names == ["algorithm.lr", "local.lr", "rounds"]
@@ -96,6 +100,12 @@ def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
 def test_a_wrong_grid_is_refused(fields: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         grid(SERVED, fields)
+
+
+@pytest.mark.parametrize("seeds", [[0, 1, 2], 0, 2.5])
+def test_what_is_no_number_of_seeds_is_refused(seeds: Any) -> None:
+    with pytest.raises(ValueError, match=r"give the number of seeds, such as seeds=3"):
+        grid(SERVED, {"rounds": [1]}, seeds=seeds)
 
 
 def test_what_is_no_run_is_refused() -> None:

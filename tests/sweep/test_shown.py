@@ -29,7 +29,7 @@ def test_a_notebook_shows_the_table_and_the_figure(outcome: Outcome) -> None:
     html = outcome._repr_html_()
     assert html.count("<tr>") == 5 and "<th" in html  # s and algorithm go down
     assert ">SAFARI</td>" in html and "p →" in html and ">1</th>" in html
-    assert "mean ± standard deviation over replicates of last10" in html
+    assert "Each entry shows the mean ± standard deviation over" in html
     assert 'src="data:image/png;base64,' in html
     assert len(html) < 500_000
 

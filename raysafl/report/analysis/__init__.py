@@ -1,1 +1,6 @@
-"""The numbers of a report: entries, intervals, verdicts, claims."""
+"""The numbers of a report, computed from stored rows.
+
+Functions here and in `raysafl.report.pages` take, by these names: `runs`, the rows of
+`runs.parquet`; `manifest`, the sweep; `layout`, the layout of its axes; `entries`, those of
+its table, from `entries.aggregate`; `compared`, the same with the paper's numbers.
+"""

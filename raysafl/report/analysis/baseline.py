@@ -19,10 +19,6 @@ def improvements(
     seed, and so the same cohorts. The baseline's own entries are left out. A replicate
     whose baseline has not finished is left out as well, and so counts as missing.
 
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-
     Returns:
         The runs and the manifest of the table; unchanged if the table has no `minus`.
     """
@@ -60,7 +56,6 @@ def baselines(manifest: Manifest, labels: Mapping[str, Label]) -> list[str]:
     run.
 
     Args:
-        manifest: the sweep.
         labels: the labels of a baseline on some axes.
     """
     # Entries are found by their labels, in any order of the axes.

@@ -35,7 +35,6 @@ class Choice:
         """Return the sweep as it is shown, without the numbers and claims of a paper.
 
         Args:
-            manifest: the sweep.
             columns: the columns of `runs.parquet`.
 
         Raises:

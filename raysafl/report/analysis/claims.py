@@ -75,7 +75,6 @@ def check_claim(
     Args:
         claim: the claim.
         entries: from `raysafl.report.analysis.entries.aggregate` with this manifest.
-        manifest: the sweep.
 
     Raises:
         ValueError: the claim speaks of an axis that the sweep does not have.
@@ -113,11 +112,6 @@ class _Place(NamedTuple):
     learnt: bool
 
 
-def _has_learnt(entries: pd.DataFrame) -> bool:
-    """Return whether no entry is known to be at chance level."""
-    return not (entries["above_chance"] < LEARNT).any()
-
-
 def _have_labels(
     entries: pd.DataFrame, labels: Mapping[str, Label]
 ) -> "pd.Series[bool]":
@@ -143,7 +137,7 @@ def _ordered(claim: Claim, entries: pd.DataFrame, manifest: Manifest) -> list[_P
         if any(part.empty for part in parts):
             continue
         mean = np.array([part["value"].mean(skipna=False) for part in parts])
-        learnt = all(_has_learnt(part) for part in parts)
+        learnt = not any((part["above_chance"] < LEARNT).any() for part in parts)
         if claim.within is not None:
             gap = float(mean.max() - mean.min())
             found.append(_Place(gap <= claim.within, gap, learnt))

@@ -97,10 +97,6 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     All are in the table's unit. Replicates that were stopped, diverged, failed or are
     damaged are counted, but not averaged.
 
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
         in the manifest), `replicates` (n), `stopped`, `diverged`, `failed`, `damaged`,
@@ -191,7 +187,6 @@ def compare(entries: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Args:
         entries: from `aggregate`.
-        manifest: the sweep, which holds the printed numbers.
 
     Returns:
         The entries with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's
@@ -246,12 +241,7 @@ class Distance(NamedTuple):
 
 
 def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
-    """Return the distance of a table to the paper's.
-
-    Args:
-        compared: from `compare`.
-        manifest: the sweep.
-    """
+    """Return the distance of a table to the paper's."""
     gaps = compared[f"diff.{manifest.table.statistic}"].abs().dropna()
     printed = compared.loc[gaps.index, "paper.std"]
     return Distance(len(gaps), float(gaps.mean()), float(printed.mean()))
@@ -272,11 +262,6 @@ def matching(
     distance is mean_C |diff.x|. Distances are comparable only over equally many entries,
     so `best` is the least distance among the statistics that most entries have; ties go
     to the first.
-
-    Args:
-        compared: from `compare`.
-        manifest: the sweep.
-        layout: the layout of its axes.
 
     Returns:
         Rows `group` ("all entries" or "<axis> = <value>"), `statistic`, `entries`,
@@ -308,10 +293,6 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     a statistic x is mean |diff.x| over its entries with a printed number. If there is an
     axis for the method, each method has a row of its own, because a baseline may not
     depend on some reading.
-
-    Args:
-        compared: from `compare`.
-        manifest: the sweep.
 
     Returns:
         Rows `method` (empty if there is no such axis), `reading`, `entries`, `statistic`

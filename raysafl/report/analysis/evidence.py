@@ -48,7 +48,7 @@ def rule(table: Table) -> str:
     )
 
 
-def _t_quantile(freedom: Floats) -> Floats:
+def t_quantile(freedom: Floats) -> Floats:
     """Return the (1 + level) / 2 quantile of Student's t; NaN without freedom."""
     # Imported here, because a table on the screen needs no interval, and scipy is large.
     from scipy.special import stdtrit
@@ -74,16 +74,12 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
         a = std**2 / n
         b = other**2 / m
         freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-        width = _t_quantile(freedom) * np.sqrt(a + b)
+        width = t_quantile(freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
 
 
 def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Return the entries of a table with the paper's numbers, and how these are judged.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
 
     Returns:
         The columns of `raysafl.report.analysis.entries.compare`, and `half.mean` (half the
@@ -92,7 +88,7 @@ def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     name = manifest.table.statistic
     entries = compare(aggregate(runs, manifest), manifest)
-    entries["half.mean"] = entries["error"] * _t_quantile(
+    entries["half.mean"] = entries["error"] * t_quantile(
         entries["freedom"].to_numpy(float)
     )
     found = entries.rename(columns={f"std.{name}": "std"})
@@ -124,7 +120,6 @@ def _place_among(
     Args:
         found: from `nested`, in the table's unit.
         diff: ours minus the paper's.
-        manifest: the sweep.
     """
     within = found["within"].fillna(0)
     # Without `within`, `std` cannot be divided; without `between`, it is `within`.
@@ -133,7 +128,7 @@ def _place_among(
     deviation = np.sqrt(variance.to_numpy(float))
     with np.errstate(divide="ignore", invalid="ignore"):
         z = diff.to_numpy(float) / deviation
-    return deviation * _t_quantile(found["freedom"].to_numpy(float)), z
+    return deviation * t_quantile(found["freedom"].to_numpy(float)), z
 
 
 def _replicates(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
@@ -165,11 +160,6 @@ def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.Da
     Replicates of one number have one partition and one seed in all entries. So the mean
     over the entries of a group is a result of its own, which is judged as that of an entry
     is (`rule`): the entries' dependence is in its spread.
-
-    Args:
-        entries: from `judged`.
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
 
     Returns:
         Rows `group` ("all entries" or "<axis> = <value>"), `entries`, `lower` (how many of
@@ -228,11 +218,6 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     Replicates with the same seed see the same cohorts whatever the algorithm. So the
     differences of their two numbers are tested (paired t test, two-sided), which is
     sharper than a comparison of means. `holm` adjusts for all comparisons of the sweep.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes.
 
     Returns:
         One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (how

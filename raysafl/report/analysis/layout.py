@@ -122,11 +122,6 @@ def words_of(labels: Mapping[str, Label]) -> str:
     )
 
 
-def head_text(key: Key, axes: list[str], otherwise: str) -> str:
-    """Write the labels of a column of a table; `otherwise` if it has none."""
-    return labels_text(dict(zip(axes, key, strict=True)), axes) or otherwise
-
-
 def entries_by_labels(entries: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
     """Map the labels on some axes to the entry that has them."""
     return {

@@ -11,8 +11,9 @@ from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.standing import close_to_best
-from raysafl.report.analysis.winner import Winner, winner_of
+from raysafl.report.analysis.winner import Winner, judging, winner_of
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import quality_statistics
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Numbers:
         part: the entries of the table that are shown one by one.
         close: the runs that are the best of their setting, or not told apart from it.
         methods: how the sweep's methods compare over all settings.
+        chooser: the same by the statistic that chooses the best: one on the validation
+            samples if all runs have some, otherwise the table's.
         winner: the best run, if the sweep chooses one and a run has finished.
     """
 
@@ -45,26 +48,25 @@ class Numbers:
     part: Part
     close: frozenset[str]
     methods: MethodStatistics
+    chooser: MethodStatistics
     winner: Winner | None
 
     @classmethod
     def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Numbers":
-        """Compute the numbers of a sweep, of which only a part may have run.
-
-        Args:
-            runs: the rows of `runs.parquet`.
-            manifest: the sweep.
-
-        Raises:
-            ValueError: the table names an unknown axis or statistic.
-        """
+        """Compute the numbers of a sweep, of which only a part may have run."""
         layout = Layout.of(manifest)
         versus, shown = improvements(runs, manifest)
         shown_layout = Layout.of(shown)
         entries = judged(versus, shown)
         own = entries if versus is runs else aggregate(runs, manifest)
         part = Part.of(entries, shown, shown_layout)
-        close = close_to_best(versus, shown, shown_layout, entries)
+        chooser = shown
+        column = judging(versus, shown)
+        known = shown.statistic(shown.table.statistic)
+        if column != shown.quality and known and known.column == shown.quality:
+            statistic = quality_statistics(column)[0]
+            chooser = shown.replace(table=shown.table.replace(statistic=statistic))
+        close = close_to_best(versus, chooser, shown_layout)
         return cls(
             runs,
             manifest,
@@ -77,5 +79,6 @@ class Numbers:
             part,
             close,
             MethodStatistics(runs, manifest),
+            MethodStatistics(runs, chooser),
             winner_of(runs, manifest) if manifest.goal else None,
         )

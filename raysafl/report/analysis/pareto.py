@@ -48,14 +48,7 @@ class Problem:
 def find_problems(
     entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> list[Problem]:
-    """Return the problems of a sweep that have two or more choices with a number.
-
-    Args:
-        entries: from `raysafl.report.analysis.entries.aggregate`.
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes.
-    """
+    """Return the problems of a sweep that have two or more choices with a number."""
     if runs.empty or "config" not in runs:
         return []
     done = runs[runs["status"] == Status.FINISHED]
@@ -71,20 +64,15 @@ def find_problems(
     own = [configs[i] for i in known["run_id"]]
     spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
     shares = np.array([bool(c["data"].get("share")) for c in own], bool)
+    held = [(c["data"].get("server") or {}).get("n0") or 0 for c in own]
     # Server data cost nothing in runs that never use them.
     used = shares | (spent["total_server_rounds"].to_numpy(float) > 0)
-    known["samples"] = np.array([_server_samples(c) for c in own], float) * used
+    known["samples"] = np.array(held, float) * used
     snapshot = np.array([c["participation"]["kind"] == SNAPSHOT for c in own], bool)
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
     groups = known.groupby([_question(c) for c in own], sort=False)
     return [Problem(part, layout) for _, part in groups if len(part) > 1]
-
-
-def _server_samples(config: dict[str, Any]) -> float:
-    """Return the number of samples that the server holds in a run."""
-    server = config["data"].get("server") or {}
-    return float(server.get("n0") or 0)
 
 
 def _question(config: dict[str, Any]) -> str:

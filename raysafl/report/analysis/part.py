@@ -51,9 +51,6 @@ class Part:
         """Choose the entries that are shown.
 
         Args:
-            entries: from `raysafl.report.analysis.entries.aggregate`.
-            manifest: the sweep.
-            layout: the layout of its axes.
             most: the largest number of entries.
         """
         by_key = {entry.key(manifest.axes): entry for entry in manifest.entries}
@@ -126,8 +123,6 @@ def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list
     """Return the first run of each policy, of six policies at most.
 
     Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
         there: the ids of the runs that have rows.
     """
     firsts = [entries[0].run_id for entries in entries_by_policy(runs, manifest)]

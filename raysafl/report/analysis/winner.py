@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from raysafl.report.analysis.evidence import t_quantile
+from raysafl.report.analysis.nested import nested, partitions_of
+from raysafl.report.analysis.standing import told_apart
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest
+from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.statistics import declaration_of, quality_statistics
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The best run of a sweep. All numbers are means over its replicates, of the last round.
+    """The best run of a sweep. All numbers are means over its seeds, of the last round.
 
     Attributes:
         run_id: its id.
@@ -21,10 +24,15 @@ class Winner:
         metric: the column of `rounds/` that it was chosen by.
         mode: whether the `max` or the `min` of it is best.
         value: its value of it.
+        interval: the 95 % interval of that, by Student's t; None with one seed.
         quality: the column by which runs are judged on the test set.
         test: its value of that.
+        test_interval: the 95 % interval of that.
+        seeds: how many replicates it has.
         candidates: how many runs it was chosen from: those of which all replicates have
             finished.
+        ties: the labels of the others that cannot be told apart from it, by run id: the
+            95 % interval of their difference, seed by seed, holds 0.
     """
 
     run_id: str
@@ -33,9 +41,13 @@ class Winner:
     metric: str
     mode: str
     value: float
+    interval: tuple[float, float] | None
     quality: str
     test: float
+    test_interval: tuple[float, float] | None
+    seeds: int
     candidates: int
+    ties: dict[str, dict[str, Label]]
 
     @property
     def is_held_out(self) -> bool:
@@ -58,45 +70,63 @@ def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     """Return the best run of a sweep; None if no run has finished.
 
-    The choice goes by the last value of the sweep's goal. Without a goal it goes by what
-    the runs are judged by: on the validation samples if all finished runs have some,
-    otherwise on the test set.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
+    The choice goes by the last value of the sweep's goal, or without one of `judging`.
     """
     if runs.empty:
         return None
     whole = (runs["status"] == Status.FINISHED).groupby(runs["run_id"]).transform("all")
     done = runs[whole]
-
-    def last(column: str) -> "pd.Series[float]":
-        name = quality_statistics(column)[0]
-        values = done[name] if name in done else pd.Series(math.nan, done.index)
-        found: pd.Series[float] = values.astype(float).groupby(done["run_id"]).mean()
-        return found
-
-    if manifest.goal is not None:
-        metric, mode = manifest.goal
-    else:
-        on_val = manifest.quality.replace("test_", "val_", 1)
-        metric = manifest.quality if last(on_val).isna().any() else on_val
-        declared = declaration_of(metric, manifest.columns)
-        mode = "min" if declared and not declared.higher_is_better else "max"
-    values = last(metric).dropna()
+    metric, mode = manifest.goal or (judging(done, manifest), "")
+    declared = declaration_of(metric, manifest.columns)
+    mode = mode or ("min" if declared and not declared.higher_is_better else "max")
+    last = _in_last_round(done, metric).groupby(done["run_id"]).mean()
+    values = last.dropna()
     if values.empty:
         return None
     run_id = str(values.idxmax() if mode == "max" else values.idxmin())
-    config = done.loc[done["run_id"] == run_id, "config"].iloc[0]
+    own = done[done["run_id"] == run_id]
+    pairs = [(str(other), run_id) for other in values.index if other != run_id]
+    table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")
+    apart = told_apart(pairs, done, manifest.replace(table=table))
+    labels = manifest.labels()
     return Winner(
         run_id=run_id,
-        labels=manifest.labels()[run_id],
-        config=str(config),
+        labels=labels[run_id],
+        config=str(own["config"].iloc[0]),
         metric=metric,
         mode=mode,
         value=float(values[run_id]),
+        interval=_interval_of(own, metric),
         quality=manifest.quality,
-        test=float(last(manifest.quality)[run_id]),
+        test=float(_in_last_round(own, manifest.quality).mean()),
+        test_interval=_interval_of(own, manifest.quality),
+        seeds=len(own),
         candidates=len(values),
+        ties={i: labels[i] for k, (i, _) in enumerate(pairs) if k not in apart},
     )
+
+
+def judging(runs: pd.DataFrame, manifest: Manifest) -> str:
+    """Return the column by which the best is chosen, unless the sweep has a goal.
+
+    It is that by which the runs are judged: on the validation samples if all finished
+    runs have some, otherwise on the test set.
+    """
+    on_val = manifest.quality.replace("test_", "val_", 1)
+    done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
+    is_there = len(done) > 0 and _in_last_round(done, on_val).notna().all()
+    return on_val if is_there else manifest.quality
+
+
+def _in_last_round(done: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return the last value of a column of each replicate; NaN where it has none."""
+    name = quality_statistics(column)[0]
+    return done.reindex(columns=[name])[name].astype(float)
+
+
+def _interval_of(own: pd.DataFrame, column: str) -> tuple[float, float] | None:
+    """Return the interval of the mean last value of a run; None with one seed."""
+    found = nested(_in_last_round(own, column), own["run_id"], partitions_of(own))
+    half = found["error"] * t_quantile(found["freedom"].to_numpy(float))
+    ends = [(m - h, m + h) for m, h in zip(found["mean"], half, strict=True)]
+    return ends[0] if len(ends) and math.isfinite(ends[0][0]) else None

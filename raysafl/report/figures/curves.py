@@ -13,21 +13,23 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from raysafl.core.text import count
 from raysafl.report.analysis.layout import Key, Layout, words_of
 from raysafl.report.analysis.part import thinned
-from raysafl.report.figures.methods import FEW, looks_of, name_methods, sample
+from raysafl.report.figures.methods import FEW, looks_of, name_methods
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     APART,
     GREY,
-    LETTERS,
     ON_SCREEN,
     Look,
     Style,
     entitle,
+    fitting_letters,
     literal,
     looks,
     new_figure,
@@ -35,9 +37,9 @@ from raysafl.report.figures.style import (
     to_png,
     wrapped,
 )
-from raysafl.report.wording import quality_text
+from raysafl.report.wording import quality_text, scale_text
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Label, Manifest, label_text
+from raysafl.storage.manifest import Entry, Label, Manifest
 from raysafl.storage.statistics import declaration_of
 
 # Largest number of panels on all pages together.
@@ -49,10 +51,18 @@ AROUND = 1.3
 # Largest number of panels side by side that can be read, and of lines in one panel.
 ACROSS = 4
 LINES_OF_PANEL = 5
+# A panel whose bands take less than this share of the common range has a range of its own.
+ZOOM = 0.1
+# Names of lines may take this share of the width, and this room above each other.
+NAMES = 0.25
+LINE_OF_TEXT = 1.4
 # Marks on each line, and the share of the first rounds that the vertical axis may cut off.
 MARKS_OF_LINE = 4
 CLIMB = 0.2
 ROUND = "round"
+# The lowest and the highest mean of a line, those of its band, and the last mean; all but for
+# its first rounds.
+Limits = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -93,17 +103,6 @@ ENFORCED = Quantity(
 )
 
 
-def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
-    """Return mean and standard deviation over replicates of each round.
-
-    The standard deviation has the divisor n - 1, and is NaN for one replicate.
-    """
-    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
-    return (
-        pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
-    )
-
-
 def draw_curve(
     axes: Axes,
     rounds: pd.DataFrame,
@@ -111,23 +110,14 @@ def draw_curve(
     band: float = 0.2,
     what: Quantity = ACCURACY,
     first_mark: float | None = None,
-) -> tuple[float, float]:
-    """Draw the mean as a line, and one standard deviation around it as a band.
+) -> Limits:
+    """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
 
-    Args:
-        axes: where to draw.
-        rounds: the rows of one run, as in `rounds/`.
-        look: the look of the line.
-        band: the opacity of the band, from 0 to 1.
-        what: what is drawn.
-        first_mark: where the marks of the line begin, from 0 to 1 of the way to the
-            second one, so that lines do not have theirs at the same rounds; None for a
-            line without marks.
-
-    Returns:
-        The lowest and the highest mean after the first fifth of the rounds.
+    Marks of the line begin at `first_mark`, from 0 to 1 of the way to the second one, so that
+    lines do not have theirs at the same rounds; None is a line without marks.
     """
-    curve = mean_curve(rounds, what)
+    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
+    curve = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()}) * what.scale
     numbers = curve.index.to_numpy(float)
     mean = curve["mean"].to_numpy(float)
     std = curve["std"].fillna(0.0).to_numpy(float)
@@ -149,13 +139,16 @@ def draw_curve(
         axes.fill_between(
             numbers, low, high, color=look.colour, alpha=band, linewidth=0
         )
-    settled = mean[int(CLIMB * len(mean)) :]
-    settled = settled[np.isfinite(settled)]
-    if not len(settled):
-        return math.inf, -math.inf
-    return float(settled.min()), float(settled.max())
+    settled = np.isfinite(mean)
+    settled[: int(CLIMB * len(mean))] = False
+    if not settled.any():
+        return math.inf, -math.inf, math.inf, -math.inf, math.nan
+    own = mean[settled]
+    ends = (own.min(), own.max(), low[settled].min(), high[settled].max(), own[-1])
+    return tuple(map(float, ends))  # type: ignore[return-value]
 
 
+@ON_SCREEN.used()
 def curve_of_run(
     rounds: pd.DataFrame, title: str, manifest: Manifest | None = None
 ) -> bytes:
@@ -170,15 +163,15 @@ def curve_of_run(
         A PNG file.
     """
     what = Quantity.judging(manifest) if manifest else ACCURACY
-    count = rounds["replicate"].nunique()
-    note = f"mean ± std of {count} replicates" if count > 1 else ""
+    seeds = rounds["replicate"].nunique()
+    note = f"mean ± std of {seeds} replicates" if seeds > 1 else ""
     title = f"{wrapped(title, 6.0)}\n{note}".strip()
     # A layout would draw the figure twice, which takes twice as long.
     figure = new_figure(6.4, 4.0, layout=None)
     figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
     axes = figure.subplots()
     style_axes(axes)
-    for _, rows in rounds.groupby("replicate") if count > 1 else []:
+    for _, rows in rounds.groupby("replicate") if seeds > 1 else []:
         axes.plot(
             rows["round"],
             what.scale * rows[what.column],
@@ -190,9 +183,9 @@ def curve_of_run(
     axes.xaxis.set_major_locator(
         MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
     )
-    axes.set_xlabel(ROUND, fontsize=LETTERS)
-    axes.set_ylabel(literal(what.label), fontsize=LETTERS)
-    axes.set_title(title, fontsize=LETTERS + 1)
+    axes.set_xlabel(ROUND)
+    axes.set_ylabel(literal(what.label))
+    axes.set_title(title)
     return to_png(figure)
 
 
@@ -205,12 +198,11 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     are named beside the panels. More panels than fit on a page make more pages, up to 192
     panels, which are evenly spaced if there are more combinations of labels. Once there
     are rows, combinations of labels without any row have no panel. Replicates that
-    diverged or failed are left out, as in the table, whose numbers stand as points with
-    their standard deviation behind the last round, if they are values of the same column.
+    diverged or failed are left out, as in the table.
     """
     manifest = study.lines.manifest
     what = Quantity.judging(manifest)
-    return _pages(study, study.rounds, what, style, _points_of_curves(study, what))
+    return _pages(study, study.rounds, what, style)
 
 
 def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
@@ -220,7 +212,7 @@ def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     moving = study.rounds["run_id"].isin(spread.index[spread > 0])
     if not moving.any():
         return []
-    return _pages(study, study.rounds[moving], ENFORCED, style, {})
+    return _pages(study, study.rounds[moving], ENFORCED, style)
 
 
 def _pages(
@@ -228,7 +220,6 @@ def _pages(
     rounds: pd.DataFrame,
     what: Quantity,
     style: Style,
-    points: Mapping[str, tuple[float, float]],
 ) -> list[Figure]:
     """Draw a column over the rounds, on as many pages as it takes."""
     manifest = study.lines.manifest
@@ -248,20 +239,19 @@ def _pages(
     every = layout.combinations(manifest, others)
     # Panels that have no rows yet are left out, once others have some.
     begun = [panel for panel in every if panel in of_panel] or every
-    empty = f"{len(every) - len(begun)} of {len(every)} panels {what.empty}"
+    empty = f"{len(every) - len(begun)} of {len(every)} panels are {what.empty}"
     panels = thinned(begun, MOST)
-    fewer = f"{len(panels)} of {len(begun):,} panels, evenly spaced"
+    fewer = f"shown are {len(panels)} of {len(begun):,} panels, evenly spaced"
     spread = (rounds["replicate"] > 0).any()
     notes = [
-        "mean ± std over replicates" if spread else "",
-        f"points: {manifest.table.statistic}, as in the table" if points else "",
-        "" if manifest.scale == "paper" else f"scale: {manifest.scale}",
-        study.lines.share,
+        "bands show one standard deviation over seeds" if spread else "",
+        scale_text(manifest),
+        f"shown are {study.lines.share}" if study.lines.share else "",
         left_out,
         empty if len(begun) < len(every) else "",
         fewer if len(panels) < len(begun) else "",
     ]
-    plot = _Plot(layout, others, of_run, of_panel, what, points)
+    plot = _Plot(layout, others, of_run, of_panel, what)
     groups = _shared_out(layout.methods)
     wide = _wide(panels, style)
     rows = [
@@ -273,10 +263,12 @@ def _pages(
     # The groups of the same panels stay together.
     step = max(1, fitting // len(groups)) * len(groups)
     pages = [rows[i : i + step] for i in range(0, len(rows), step)]
-    made = [plot.page(page, wide, len(groups), style) for page in pages]
-    for i, figure in enumerate(made):
-        count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        entitle(figure, manifest.title or manifest.name, [*notes, count], style)
+    made = []
+    for i, page in enumerate(pages):
+        figure, zoom = plot.page(page, wide, len(groups), style)
+        place = f"this is page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
+        entitle(figure, manifest.title or manifest.name, [*notes, zoom, place], style)
+        made.append(figure)
     return made
 
 
@@ -292,23 +284,13 @@ def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
 
 @dataclass(frozen=True)
 class _Plot:
-    """What is drawn on pages of panels with one line per method.
-
-    Attributes:
-        layout: the layout of the sweep's axes.
-        others: the axes whose labels tell panels apart.
-        of_run: the rows of each run.
-        of_panel: the entries of each panel that have rows.
-        what: what is drawn.
-        points: mean and standard deviation in the table, by run.
-    """
+    """What is drawn on pages of panels, which `others` tell apart, with one line per method."""
 
     layout: Layout
     others: list[str]
     of_run: Mapping[str, pd.DataFrame]
     of_panel: Mapping[Key, list[Entry]]
     what: Quantity
-    points: Mapping[str, tuple[float, float]]
 
     def page(
         self,
@@ -316,37 +298,38 @@ class _Plot:
         wide: int,
         groups: int,
         style: Style,
-    ) -> Figure:
-        """Draw rows of panels: those of some labels, each with a group of the methods."""
+    ) -> tuple[Figure, str]:
+        """Draw rows of panels: those of some labels, each with a group of the methods.
+
+        Lines are named at their ends in the last panel of a row, unless there are many or
+        the names are long. A note says whether panels have a vertical axis of their own.
+        """
         figure, grid = _panel_grid(rows, wide, self.what, style)
-        limits = [(math.inf, -math.inf)]
-        for i, (line, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
-            for axes, panel in zip(line, panels, strict=False):
-                found = self._panel(axes, panel, group)
-                limits += found.values()
+        names = list(map(self.layout.method_name, self.layout.methods))
+        room = NAMES * fitting_letters(figure.get_figwidth(), style.small)
+        is_short = len(names) <= LINES_OF_PANEL and max(map(len, names)) <= room
+        is_named = self.layout.method is not None and (groups > 1 or is_short)
+        lines: dict[Axes, dict[Label, Limits]] = {}
+        for i, (row, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
+            for axes, panel in zip(row, panels, strict=False):
+                lines[axes] = self._panel(axes, panel, group)
                 if i % groups == 0:
                     labels = dict(zip(self.others, panel, strict=True))
                     width = PANEL_WIDTH * style.room
-                    text = wrapped(words_of(labels), width, style.letters)
-                    axes.set_title(text, fontsize=style.letters)
-            if groups > 1:
-                _name_lines(line[len(panels) - 1], self.layout, group, style)
-        low = min(own[0] for own in limits)
-        high = max(own[1] for own in limits)
-        if math.isfinite(low):
-            room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
-            grid[0][0].set_ylim(low - room, high + room)
-        if groups == 1:
+                    axes.set_title(wrapped(words_of(labels), width, style.letters))
+        zoom = _set_ranges(lines)
+        for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
+            last = row[len(panels) - 1]
+            _name_lines(last, self.layout, group, lines[last], style)
+        if not is_named:
             name_methods(figure, self.layout, style, is_line=True)
-        return figure
+        return figure, zoom
 
-    def _panel(
-        self, axes: Axes, panel: Key, group: list[Label]
-    ) -> dict[Label, tuple[float, float]]:
-        """Draw the lines and points of one panel; return the limits of each line."""
+    def _panel(self, axes: Axes, panel: Key, group: list[Label]) -> dict[Label, Limits]:
+        """Draw the lines of one panel; return the limits of each."""
         looks_here = looks_of(self.layout)
         band = 0.2 if len(group) <= 4 else 0.1 if len(group) <= FEW else 0.05
-        found: dict[Label, tuple[float, float]] = {}
+        found: dict[Label, Limits] = {}
         for entry in self.of_panel.get(panel, []):
             label = self.layout.method_of(entry)
             if label not in group:
@@ -356,60 +339,84 @@ class _Plot:
             look = looks_here[label]
             mark = i / len(group) if len(looks_here) <= APART else None
             found[label] = draw_curve(axes, rows, look, band, self.what, mark)
-            if entry.run_id in self.points:
-                mean, std = self.points[entry.run_id]
-                # Points of a few methods stand side by side, so that none hides another.
-                behind = 1.03 + 0.025 * (i % FEW)
-                last = max(1.0, behind * float(rows["round"].max()))
-                axes.errorbar(
-                    last,
-                    mean,
-                    std,
-                    color=look.colour,
-                    fmt=look.mark,
-                    markerfacecolor=look.face,
-                    markersize=3,
-                    capsize=2,
-                )
         if not found and panel not in self.of_panel:
             where = axes.transAxes
             axes.text(0.5, 0.5, "no runs yet", transform=where, ha="center", color=GREY)
         return found
 
 
-def _name_lines(axes: Axes, layout: Layout, group: list[Label], style: Style) -> None:
-    """Name the lines of a row at the right of its last panel, from above as they end there."""
+def _set_ranges(lines: Mapping[Axes, Mapping[Label, Limits]]) -> str:
+    """Give panels one vertical range, and one of its own to each that would show nothing."""
+    each = [own for found in lines.values() for own in found.values()]
+    low = min((own[0] for own in each if math.isfinite(own[0])), default=0.0)
+    high = max((own[1] for own in each if math.isfinite(own[0])), default=1.0)
+    bands = {
+        axes: (
+            min(own[2] for own in found.values()),
+            max(own[3] for own in found.values()),
+        )
+        for axes, found in lines.items()
+        if found
+    }
+    flat = {a for a, (b, t) in bands.items() if 0 <= t - b < ZOOM * (high - low)}
+    before = None
+    for axes in lines:
+        bottom, top = bands[axes] if axes in flat else (low, high)
+        room = 0.06 * (top - bottom) or 0.05 * abs(top) or 0.05
+        axes.set_ylim(bottom - room, top + room)
+        # A panel shows its numbers unless they are those of the one to its left.
+        place = axes.get_subplotspec()
+        is_first = place is not None and place.is_first_col()
+        axes.tick_params(labelleft=is_first or axes.get_ylim() != before)
+        before = axes.get_ylim()
+    return "panels with numbers of their own at the left are zoomed in" if flat else ""
+
+
+def _name_lines(
+    axes: Axes,
+    layout: Layout,
+    group: list[Label],
+    lines: Mapping[Label, Limits],
+    style: Style,
+) -> None:
+    """Name each line of a panel at its right end, with its mark, and apart from others.
+
+    A name stands as near to the end of its line as the others let it. One without a line
+    here stands lowest.
+    """
+    low, high = axes.get_ylim()
     known = looks_of(layout)
-    lines = axes.get_lines()
-    ends = {line.get_color(): np.asarray(line.get_ydata())[-1] for line in lines}
-    ordered = sorted(group, key=lambda label: -ends.get(known[label].colour, -math.inf))
-    axes.legend(
-        [sample(known[label], is_line=True) for label in ordered],
-        [literal(label_text(label)) for label in ordered],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        fontsize=style.small,
-        handlelength=2.4,
-        labelspacing=0.3,
-        frameon=False,
-    )
-
-
-def _points_of_curves(
-    study: Study, what: Quantity
-) -> Mapping[str, tuple[float, float]]:
-    """Return mean and standard deviation in the table by run, if the column has such values."""
-    manifest = study.lines.manifest
-    entries = study.lines.entries
-    name = manifest.table.statistic
-    known = manifest.statistic(name)
-    if known is None or known.column != what.column:
-        return {}
-    if manifest.table.scale != what.scale:
-        return {}
-    found = entries.set_index("run_id")[[f"mean.{name}", f"std.{name}"]]
-    there = found[found[f"mean.{name}"].notna()]
-    return {i: (mean, std) for i, mean, std in there.itertuples(name=None)}
+    ends = {
+        label: float(np.clip((last - low) / (high - low), 0, 1))
+        for label, (*_, last) in lines.items()
+        if math.isfinite(last)
+    }
+    ordered = sorted(group, key=lambda label: ends.get(label, -1.0))
+    wanted = np.array([ends.get(label, 0.0) for label in ordered])
+    height = 72 * style.room * (PANEL_HEIGHT - 0.1)
+    step = min(LINE_OF_TEXT * style.small / height, 1 / len(group))
+    steps = step * np.arange(len(group))
+    # The names are pushed up from below and down from above, and the means are taken.
+    up = np.minimum(np.maximum.accumulate(wanted - steps), 1 - steps[-1]) + steps
+    down = np.minimum.accumulate((wanted - steps)[::-1])[::-1]
+    places = (up + np.maximum(down, 0) + steps) / 2
+    for label, end, place in zip(ordered, wanted, places, strict=True):
+        look = known[label]
+        leader = Line2D([1.0, 1.08], [end, place], transform=axes.transAxes)
+        leader.set(color=look.colour, linewidth=0.8, visible=label in ends)
+        leader.set(
+            markevery=[1], marker=look.mark, markerfacecolor=look.face, markersize=4
+        )
+        # It belongs to the figure, so that the lines of the axes are those of the methods.
+        axes.figure.add_artist(leader)
+        axes.annotate(
+            literal(layout.method_name(label)),
+            (1.08, place),
+            (4, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+        )
 
 
 def _of_the_table(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -420,7 +427,8 @@ def _of_the_table(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFram
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])
     left_out = pd.MultiIndex.from_frame(bad[["run_id", "replicate"]])
     kept = rounds[~pairs.isin(left_out)]
-    return kept, f"{len(bad)} {' or '.join(sorted(set(bad['status'])))} left out"
+    ends = " or ".join(sorted(set(bad["status"])))
+    return kept, f"{count(len(bad), f'{ends} replicate')} left out"
 
 
 def _wide(panels: list[Key], style: Style) -> int:
@@ -448,18 +456,18 @@ def _panel_grid(
     height = style.room * (PANEL_HEIGHT * tall + AROUND)
     screen = max(4.4, height) if not style.is_fixed else height
     figure = style.figure(max(6.4, PANEL_WIDTH * wide + 0.5), screen)
-    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(tall, wide, sharex=True, squeeze=False)
     counts = [len(panels) for panels, _ in rows] + [0]
     for (i, j), axes in np.ndenumerate(grid):
         is_last = j >= counts[i + 1]
         axes.set_visible(j < counts[i])
-        style_axes(axes, style)
+        style_axes(axes)
         axes.xaxis.set_major_locator(
             MaxNLocator(
                 nbins=6 if style.room == 1 else 4, steps=[1, 2, 5, 10], integer=True
             )
         )
         axes.tick_params(labelbottom=is_last)
-        axes.set_xlabel(ROUND if is_last else "", fontsize=style.letters)
-    figure.supylabel(literal(what.label), fontsize=style.letters + int(style.room == 1))
+        axes.set_xlabel(ROUND if is_last else "")
+    figure.supylabel(literal(what.label))
     return figure, grid

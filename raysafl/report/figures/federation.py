@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from raysafl.report.figures.style import (
     GREY,
-    LETTERS,
     OKABE_ITO,
     ON_SCREEN,
     Style,
@@ -34,6 +33,7 @@ LETTERS_OF_NAME = 10
 FURTHER = ("#999999", "#882255", "#332288", "#DDCC77")
 
 
+@ON_SCREEN.used()
 def label_histogram(
     counts: NDArray[np.int64],
     server: NDArray[np.int64],
@@ -66,11 +66,11 @@ def label_histogram(
     else:
         axes = figure.subplots()
     _stack(axes, counts, shades)
-    axes.set_xlabel("client", fontsize=LETTERS)
-    axes.set_ylabel("training samples", fontsize=LETTERS)
+    axes.set_xlabel("client")
+    axes.set_ylabel("training samples")
     axes.set_xlim(-0.7, clients - 0.3)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_title(wrapped(title, WIDTH - 1), fontsize=LETTERS, loc="left")
+    axes.set_title(wrapped(title, WIDTH - 1), loc="left")
     _name_classes(figure, names or [str(c) for c in range(classes)], shades)
     return to_png(figure)
 
@@ -86,18 +86,15 @@ def _name_classes(figure: Figure, names: Sequence[str], shades: Sequence[str]) -
             # The bars are stacked from below.
             handles=handles[::-1],
             loc="outside right center",
-            fontsize=LETTERS - 1,
             frameon=False,
             title="class",
-            title_fontsize=LETTERS - 1,
         )
     else:
         norm = BoundaryNorm(np.arange(len(shades) + 1) - 0.5, len(shades))
         scale = matplotlib.cm.ScalarMappable(norm, ListedColormap(shades))
         bar = figure.colorbar(scale, ax=figure.axes, pad=0.02, fraction=0.04)
         bar.set_ticks(np.linspace(0, len(shades) - 1, 6).round().astype(int).tolist())
-        bar.set_label("class", fontsize=LETTERS)
-        bar.ax.tick_params(labelsize=LETTERS - 1)
+        bar.set_label("class")
         bar.minorticks_off()
 
 
@@ -129,6 +126,7 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
     axes.set_ylim(0, max(1.03 * float(bottom.max()), 1.0))
 
 
+@ON_SCREEN.used()
 def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
     """Draw which clients came when, and beside it how often, as in FAST, figure 2.
 
@@ -157,17 +155,15 @@ def draw_raster(
     """Draw which clients came, and beside it each client's share of the rounds.
 
     Args:
-        axes: where the raster is drawn.
+        axes: where the raster is drawn, `width` inches wide.
         side: where the shares are drawn.
         came: which clients came in which rounds, [rounds, clients].
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
-        width: the width of `axes` in inches.
-        style: how large letters are.
     """
     clients = came.shape[1]
     for panel in (axes, side):
-        style_axes(panel, style)
+        style_axes(panel)
     axes.grid(visible=False)
     when, who = np.nonzero(came)
     second = np.zeros(len(came), bool) if enforced is None else enforced
@@ -179,11 +175,9 @@ def draw_raster(
     axes.set_ylim(-0.7, clients - 0.3)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("round", fontsize=style.letters)
-    axes.set_ylabel("client", fontsize=style.letters)
-    axes.set_title(
-        wrapped(title, width, style.letters), fontsize=style.letters, loc="left"
-    )
+    axes.set_xlabel("round")
+    axes.set_ylabel("client")
+    axes.set_title(wrapped(title, width, style.letters), loc="left")
     side.set_ylim(axes.get_ylim())
     share = 100 * came.mean(axis=0)
     side.barh(
@@ -191,4 +185,4 @@ def draw_raster(
     )
     side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")
     side.set_xlim(0, max(1.08 * float(share.max()), 1e-9))
-    side.set_xlabel("rounds, %\n(dashed: mean)", fontsize=style.letters)
+    side.set_xlabel("rounds, %\n(dashed: mean)")

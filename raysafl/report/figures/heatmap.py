@@ -18,7 +18,7 @@ from raysafl.report.analysis.layout import (
 )
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import ON_SCREEN, Style, entitle, literal, wrapped
-from raysafl.report.wording import NOTHING, number
+from raysafl.report.wording import NOTHING, number, scale_text
 from raysafl.storage.manifest import Manifest, label_text
 
 # Number of entries down or across that can still be read.
@@ -69,9 +69,14 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         _draw_panel(axes, np.array(values, float), norm, manifest.table.unit, style)
         title = labels_text(dict(zip(panel_axes, panel, strict=True)), panel_axes)
         width = _panel_width(len(columns), style)
-        axes.set_title(wrapped(title, width, style.letters), fontsize=style.letters)
+        axes.set_title(wrapped(title, width, style.letters))
         axes.set_yticks(range(len(rows)), [_tick_text(key) for key in rows])
-        _label_columns(axes, [_tick_text(key) for key in columns])
+        heads = [_tick_text(key) for key in columns]
+        axes.set_xticks(range(len(heads)), heads)
+        # Labels that are wider than an entry end below it, at an angle.
+        if max(map(len, heads)) > SHORT:
+            for label in axes.get_xticklabels():
+                label.set(rotation=40, ha="right", rotation_mode="anchor")
         axes.tick_params(labelbottom=i + grid.shape[1] >= len(panels))
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
@@ -100,14 +105,6 @@ def heatmap_axes(
 def _tick_text(key: Key) -> str:
     """Write the labels of a row or a column."""
     return literal(", ".join(label_text(value) for value in key))
-
-
-def _label_columns(axes: Axes, heads: list[str]) -> None:
-    """Write labels that are wider than an entry at an angle, each ending below its entry."""
-    axes.set_xticks(range(len(heads)), heads)
-    if max(map(len, heads)) > SHORT:
-        for label in axes.get_xticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
 
 
 def _panel_width(columns: int, style: Style) -> float:
@@ -145,13 +142,13 @@ def _draw_panel(
     axes.imshow(values, cmap=COLOURS, norm=norm, aspect="auto")
     axes.set_facecolor("#EEEEEE")
     axes.spines[:].set_visible(False)
-    axes.tick_params(labelsize=style.small, length=0)
+    axes.tick_params(length=0)
     middle = ((norm.vmin or 0.0) + (norm.vmax or 0.0)) / 2
     for (row, column), value in np.ndenumerate(values):
         short = f"{value:.1f}" if unit == "%" else number(value, unit)
         is_none = math.isnan(value)
         text = axes.text(column, row, NOTHING if is_none else short)
-        text.set(ha="center", va="center", fontsize=style.small)
+        text.set(ha="center", va="center")
         text.set_color("black" if is_none or value > middle else "white")
 
 
@@ -167,13 +164,12 @@ def _write_texts(
     down, across = axes
     table = manifest.table
     unit = f" ({table.unit})" if table.unit else ""
-    figure.supxlabel(literal(", ".join(across)), fontsize=style.letters)
-    figure.supylabel(literal(", ".join(down)), fontsize=style.letters)
+    figure.supxlabel(literal(", ".join(across)))
+    figure.supylabel(literal(", ".join(down)))
     bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=grid, pad=0.02, aspect=30)
-    bar.set_label(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
-    bar.ax.tick_params(labelsize=style.small)
+    bar.set_label(literal(f"{table.statistic}{unit}"))
     bar.outline.set_visible(False)
-    small = "" if manifest.scale == "paper" else f" (scale: {manifest.scale})"
     meaning = manifest.meaning(table.statistic) or table.statistic
-    about = f"mean over replicates of the {meaning}"
-    entitle(figure, (manifest.title or manifest.name) + small, [about], style)
+    about = f"numbers are means over seeds of the {meaning}"
+    notes = [about, scale_text(manifest)]
+    entitle(figure, manifest.title or manifest.name, notes, style)

@@ -1,17 +1,14 @@
 """How methods look in figures, and the legend that names them."""
 
-import textwrap
-
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raysafl.report.analysis.layout import METHOD_AXES, Layout
 from raysafl.report.figures.style import (
     APART,
-    CHARACTERS,
-    LETTERS,
     Look,
     Style,
+    fitting_letters,
     literal,
     looks,
 )
@@ -19,7 +16,7 @@ from raysafl.storage.manifest import Label, label_text
 
 # Largest number of methods that a legend names one by one.
 NAMED = 48
-# Largest number of methods whose legend stands below the figure.
+# Largest number of methods that a legend names without a title.
 FEW = 8
 
 
@@ -29,30 +26,10 @@ def looks_of(layout: Layout) -> dict[Label, Look]:
     return dict(zip(values, looks(len(values)), strict=True))
 
 
-def sample(look: Look, is_line: bool, has_mark: bool = True) -> Line2D:
-    """Return what a legend shows of a look: a line, a line with marks, or a mark alone."""
-    return Line2D(
-        [],
-        [],
-        color=look.colour,
-        linestyle=look.dash if is_line else "none",
-        marker=look.mark if has_mark else None,
-        markerfacecolor=look.face,
-        markersize=4.5,
-    )
-
-
 def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) -> None:
-    """Name the methods: below the figure, or in columns beside it if there are many.
+    """Name the methods below a figure, to which room is added for it.
 
-    A figure of a fixed width has room below only. Very many names would leave no room,
-    so the first and the last one are named then.
-
-    Args:
-        figure: the figure, to which room for a legend below it is added.
-        layout: the layout of the sweep's axes.
-        style: how wide it is.
-        is_line: whether methods are shown as lines.
+    Very many names would leave no room, so the first and the last one are named then.
     """
     method = layout.method
     if method is None:
@@ -62,34 +39,30 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
     if len(values) > NAMED:
         values = [values[0], values[-1]]
     many = len(values) > FEW
-    beside = many and not style.is_fixed
     name = "" if many or method in METHOD_AXES else f"{method} = "
-    names = [f"{name}{label_text(value)}" for value in values]
-    letters = CHARACTERS * LETTERS / style.small
-    fitting = int(figure.get_figwidth() * letters / (max(map(len, names)) + 8))
-    most = max(1, min(len(values), fitting))
-    # Below the figure, columns are evenly filled.
-    below = -(-len(values) // -(-len(values) // most))
-    if not beside:
-        lines = -(-len(values) // below) + int(many)
-        figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
+    names = [literal(f"{name}{label_text(value)}") for value in values]
+    fitting = fitting_letters(figure.get_figwidth(), style.small)
+    most = max(1, min(len(values), fitting // (max(map(len, names)) + 8)))
+    # Columns are evenly filled.
+    columns = -(-len(values) // -(-len(values) // most))
+    lines = -(-len(values) // columns) + int(many)
+    figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
+    has_mark = not is_line or len(known) <= APART
+    handles = []
+    for own in (known[value] for value in values):
+        line = Line2D(
+            [], [], color=own.colour, linestyle=own.dash if is_line else "none"
+        )
+        line.set(marker=own.mark if has_mark else "", markerfacecolor=own.face)
+        line.set(markersize=4.5)
+        handles.append(line)
     figure.legend(
-        [sample(known[v], is_line, not is_line or len(known) <= APART) for v in values],
-        [literal(name) for name in names],
-        loc="outside right upper" if beside else "outside lower center",
-        ncols=-(-len(values) // 24) if beside else below,
+        handles,
+        names,
+        loc="outside lower center",
+        ncols=columns,
         title=literal(method) if many else None,
-        fontsize=style.letters if not style.is_fixed else style.small,
-        title_fontsize=style.small,
         handlelength=3.2 if is_line else 1.0,
         columnspacing=1.2,
         frameon=False,
     )
-    if beside:
-        # The title stands above the panels, beside the legend.
-        width = figure.get_figwidth()
-        room = width - -(-len(values) // 24) * (max(map(len, names)) + 8) / letters
-        wrap = textwrap.TextWrapper(max(10, int(room * CHARACTERS)))
-        parts = map(wrap.fill, figure.get_suptitle().split("\n"))
-        size = style.letters + 1
-        figure.suptitle("\n".join(parts), x=room / width / 2, fontsize=size)

@@ -26,16 +26,14 @@ def critical_difference(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     ranks = methods.ranks.mean()
     better = -(-len(ranks) // 2)
     bars = 0.5 * len(methods.groups) + 0.7
-    figure = style.figure(8.0, 0.9 + 0.2 * (better + bars))
+    lowest = better + bars - 0.5
+    figure = style.figure(8.0, 0.7 + 0.2 * lowest)
     axes = figure.subplots()
-    axes.set(xlim=(1, len(ranks)), ylim=(better + bars, 0), yticks=[])
+    axes.set(xlim=(1, len(ranks)), ylim=(lowest, 0), yticks=[])
     axes.spines[["left", "right", "bottom"]].set_visible(False)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.tick_params(labelsize=style.small)
-    axes.set_xlabel(
-        f"mean rank over {len(methods.ranks)} settings", fontsize=style.letters
-    )
+    axes.set_xlabel(f"mean rank over {len(methods.ranks)} settings")
     for i, (method, rank) in enumerate(ranks.items()):
         edge = 1 if i < better else len(ranks)
         height = bars + min(i, len(ranks) - 1 - i)
@@ -47,7 +45,6 @@ def critical_difference(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
             textcoords="offset points",
             ha="right" if i < better else "left",
             va="center",
-            fontsize=style.letters,
         )
     for i, group in enumerate(methods.groups):
         ends = [ranks[group[0]] - 0.05, ranks[group[-1]] + 0.05]
@@ -64,7 +61,7 @@ def performance_profiles(study: Study, style: Style = ON_SCREEN) -> list[Figure]
     table = methods.manifest.table
     figure = style.figure(8.0, 3.6)
     axes = figure.subplots()
-    style_axes(axes, style)
+    style_axes(axes)
     own = methods.profiles.pivot(index="tau", columns="method", values="fraction")
     for i, (label, look) in enumerate(looks_of(methods.layout).items()):
         name = study.numbers.layout.method_name(label)
@@ -73,8 +70,8 @@ def performance_profiles(study: Study, style: Style = ON_SCREEN) -> list[Figure]
             line.set(linestyle=look.dash, marker=look.mark, markerfacecolor=look.face)
             line.set_label(literal(name))
             line.set(markevery=(i, 16), markersize=4)
-    axes.set_xlabel(literal(f"{table.statistic} {table.unit}"), fontsize=style.letters)
-    axes.set_ylabel("fraction of scores that are better", fontsize=style.letters)
+    axes.set_xlabel(literal(f"{table.statistic} {table.unit}"))
+    axes.set_ylabel("fraction of scores that are better")
     entitle(figure, "", [], style)
     name_methods(figure, methods.layout, style, is_line=True)
     return [figure]

@@ -61,7 +61,8 @@ def _draw_cost(
     study: Study, cost: str, problems: list[Problem], style: Style
 ) -> Figure:
     """Draw the problems in which a cost differs, each in a panel."""
-    shown = problems[:MOST]
+    # As in the table, whose order the entries have.
+    shown = sorted(problems[:MOST], key=lambda problem: problem.entries.index[0])
     wide = style.across(PANEL_WIDTH, min(ACROSS, len(shown)))
     tall = -(-len(shown) // wide)
     figure = style.figure(
@@ -73,23 +74,28 @@ def _draw_cost(
         named.append((axes, _draw_problem(axes, problem, cost, study, style)))
         width = (PANEL_WIDTH - 0.2) * style.room
         title = wrapped(problem.name, width, style.letters)
-        axes.set_title(title, fontsize=style.letters, loc="left")
-        axes.set_xlabel(COSTS[cost], fontsize=style.letters)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel(COSTS[cost])
     for axes in grid.flat[len(shown) :]:
         axes.set_visible(False)
     table = study.numbers.manifest.table
     unit = f" ({table.unit})" if table.unit else ""
-    figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=style.letters)
-    few = f"{len(shown)} of {len(problems)} problems, where choices differ most"
-    spread = "mean ± std over replicates"
+    figure.supylabel(literal(f"{table.statistic}{unit}"))
+    few = (
+        f"shown are {len(shown)} of {len(problems)} problems, where choices differ most"
+    )
+    spread = "marks are means, and bars one standard deviation over seeds"
     if max(len(problem.entries) for problem in shown) > WITH_SPREAD:
-        spread = f"mean, without std if there are more than {WITH_SPREAD} points"
+        spread = (
+            f"marks are means, without bars where there are more than {WITH_SPREAD}"
+        )
     notes = [
         few if len(shown) < len(problems) else "",
         spread,
-        "ringed: no other is both cheaper and better",
+        "a ring marks what no other is both cheaper and better than",
     ]
     entitle(figure, f"{table.statistic} against {COSTS[cost]}", notes, style)
+    figure.set_label(f"The cost is {COSTS[cost]}. {figure.get_label()}")
     name_methods(figure, study.numbers.layout, style, is_line=False)
     # Names are placed where panels and legend leave room.
     figure.draw_without_rendering()
@@ -103,7 +109,7 @@ def _draw_problem(
     axes: Axes, problem: Problem, cost: str, study: Study, style: Style
 ) -> list[Annotation]:
     """Draw the choices of one problem, and mark and name those that no other beats."""
-    style_axes(axes, style)
+    style_axes(axes)
     manifest = study.numbers.manifest
     method = study.numbers.layout.method
     entries = problem.entries
@@ -156,7 +162,6 @@ def _draw_problem(
             (0, 0),
             textcoords="offset points",
             va="center",
-            fontsize=style.small,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.5, "shrinkB": 4},
             bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
         )

@@ -38,11 +38,16 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     )
     grid = figure.subplots(tall, 2 * wide, width_ratios=[4, 1] * wide, squeeze=False)
     pairs = grid.reshape(-1, 2)
+    # The number of clients of a run is 0 where its configuration is not known.
+    known = study.numbers.runs.reindex(columns=["run_id", "config.data.clients"])
+    clients = pd.to_numeric(
+        known.groupby("run_id")["config.data.clients"].first()
+    ).fillna(0)
     marked = False
     for (axes, side), entries in zip(pairs, drawn, strict=False):
         rows = rounds[rounds["run_id"] == entries[0].run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
-        came = came_in(rows, _num_clients(study.numbers.runs, entries[0]))
+        came = came_in(rows, int(clients.get(entries[0].run_id, 0)))
         enforced = np.concatenate(rows["enforced"].tolist())
         # Under uniform participation every round is, which a colour would not tell.
         enforced &= not enforced.all()
@@ -50,17 +55,15 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         title = _shared(entries, study.numbers.manifest, study.numbers.layout)
         draw_raster(axes, side, came, title, enforced, panel, style)
         side.tick_params(labelleft=False)
-        side.set_xlabel("% of rounds", fontsize=style.letters)
+        side.set_xlabel("% of rounds")
     for axes in pairs[len(drawn) :].flat:
         axes.set_visible(False)
-    title = "Who came when (first seed; dashed: mean)"
+    notes = ["this is the first seed", "dashed lines are means"]
     if len(policies) > POLICIES:
-        title += f", the first {POLICIES} of {len(policies)} policies"
-    entitle(figure, title, [], style)
+        notes.append(f"shown are the first {POLICIES} of {len(policies)} policies")
+    entitle(figure, "Who came when", notes, style)
     if marked:
-        figure.supxlabel(
-            "orange: enforced rounds", fontsize=style.letters, color=OKABE_ITO[1]
-        )
+        figure.supxlabel("orange: enforced rounds", color=OKABE_ITO[1])
     return [figure]
 
 
@@ -69,16 +72,6 @@ def _shared(entries: list[Entry], manifest: Manifest, layout: Layout) -> str:
     several = [axis for axis in manifest.axes if axis in layout.varying]
     shared = [a for a in several if len({str(e.labels.get(a)) for e in entries}) == 1]
     return labels_text(entries[0].labels, shared) or manifest.name
-
-
-def _num_clients(runs: pd.DataFrame, entry: Entry) -> int:
-    """Return the number of clients of a run; 0 if its configuration is not known."""
-    if "config.data.clients" not in runs:
-        return 0
-    clients = pd.to_numeric(
-        runs.loc[runs["run_id"] == entry.run_id, "config.data.clients"]
-    )
-    return int(clients.fillna(0).iloc[0])
 
 
 def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:

@@ -70,10 +70,10 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     )
     places = dict(zip(panels, grid.flat, strict=False))
     for panel, axes in places.items():
-        style_axes(axes, style)
+        style_axes(axes)
         labels = dict(zip(others, panel, strict=True))
         title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
-        axes.set_title(title, fontsize=style.letters)
+        axes.set_title(title)
     for entry in entries:
         key = entry.key(others)
         if key in places:
@@ -96,17 +96,20 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         axes.set_visible(False)
     for axes in list(places.values())[-wide:]:
         text = wrapped(RATE, 3.0 * style.room, style.letters)
-        axes.set_xlabel(text, fontsize=style.letters)
+        axes.set_xlabel(text)
         axes.tick_params(labelbottom=True)
-    figure.supylabel(what.label, fontsize=style.letters)
-    notes = ["mean over replicates", "last evaluation of the clients"]
+    figure.supylabel(what.label)
+    notes = [
+        "points are means over seeds",
+        "they are of the last evaluation of the clients",
+    ]
     if study.clients["client"].max() < ONE_BY_ONE:
-        notes.insert(0, "one point is a client")
+        notes.insert(0, "a point is a client")
     else:
         groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
         notes.append(f"{groups} of equal size, by how often they came")
     if len(panels) < len(every):
-        notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
+        notes.append(f"shown are {len(panels)} of {len(every):,} panels, evenly spaced")
     entitle(figure, "Who is served", notes, style)
     name_methods(figure, layout, style, is_line=False)
     return [figure]

@@ -35,7 +35,6 @@ class Study:
         Who came takes most of the memory, and curves do not show it.
 
         Args:
-            numbers: from the stored rows.
             rounds: the rows of all runs but the damaged ones, as in `rounds/`.
             clients: the rows of `clients/`.
         """

@@ -15,11 +15,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
 from PIL import Image
+
+from raysafl.report.wording import FORMULA
 
 DPI = 150
 # Size of the letters, in points.
 LETTERS = 9
+# What has the size of numbers and legends.
+SMALL = (
+    "font.size xtick.labelsize ytick.labelsize legend.fontsize legend.title_fontsize"
+)
 # Letters of this size that fit in one inch.
 CHARACTERS = 13
 GREY = "#555555"
@@ -97,10 +104,13 @@ class Style:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Draw and save with this font, and with letters that a PDF file holds as such."""
+        """Draw and save with letters of this font and size, which a PDF file holds as such."""
         ours: dict[Any, Any] = {
             "font.family": [self.font],
-            "font.size": self.small,
+            **dict.fromkeys(SMALL.split(), self.small),
+            **dict.fromkeys(("axes.labelsize", "axes.titlesize"), self.letters),
+            "figure.labelsize": self.letters,
+            "figure.titlesize": self.letters + 1,
             "mathtext.fontset": "stix",
             # Venues refuse the fonts of type 3 that are written otherwise.
             "pdf.fonttype": 42,
@@ -141,24 +151,42 @@ def colours(n: int) -> list[str]:
 
 
 def literal(text: str) -> str:
-    """Escape a text, so that matplotlib does not read a dollar sign as a formula."""
-    return text.replace("$", r"\$")
+    """Escape a text, so that matplotlib reads no dollar sign but those of a `FORMULA`."""
+    parts = FORMULA.split(text)
+    return "".join(
+        part if i % 2 and _can_be_drawn(part) else part.replace("$", r"\$")
+        for i, part in enumerate(parts)
+    )
+
+
+def _can_be_drawn(formula: str) -> bool:
+    """Whether matplotlib knows all that a formula has."""
+    try:
+        MathTextParser("path").parse(formula)
+    except ValueError:
+        return False
+    return True
+
+
+def fitting_letters(width: float, letters: float = LETTERS) -> int:
+    """Return how many letters of this many points fit into `width` inches."""
+    return max(10, int(width * CHARACTERS * LETTERS / letters))
 
 
 def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
     """Break a text, its letters of this many points, into lines that fit into `width` inches."""
-    fitting = int(width * CHARACTERS * LETTERS / letters)
-    return literal(textwrap.fill(text, max(10, fitting)))
+    return literal(textwrap.fill(text, fitting_letters(width, letters)))
 
 
 def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> None:
-    """Put a title and notes above a figure, or only keep them as its label, for the caption."""
-    parts = [title, ", ".join(filter(None, notes))]
-    figure.set_label(". ".join(filter(None, parts)))
+    """Put a title and notes above a figure, and keep the notes as sentences for its caption."""
+    kept = list(filter(None, notes))
+    figure.set_label(" ".join(f"{note[0].upper()}{note[1:]}." for note in kept))
     if not style.is_fixed:
+        parts = [title, ", ".join(kept)]
         width = figure.get_figwidth()
         lines = [wrapped(part, width) for part in parts if part]
-        figure.suptitle("\n".join(lines), fontsize=style.letters + 1)
+        figure.suptitle("\n".join(lines))
 
 
 def new_figure(
@@ -170,13 +198,13 @@ def new_figure(
     return figure
 
 
-def style_axes(axes: Axes, style: Style = ON_SCREEN) -> None:
+def style_axes(axes: Axes) -> None:
     """Give axes a light grid, small ticks, and no lines at the top and the right."""
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
-    axes.tick_params(labelsize=style.small, color=GREY, length=3)
+    axes.tick_params(color=GREY, length=3)
 
 
 def to_png(figure: Figure) -> bytes:

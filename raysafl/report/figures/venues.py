@@ -4,6 +4,8 @@ import importlib
 import re
 from typing import Any
 
+from matplotlib.font_manager import get_font_names
+
 from raysafl.core.text import nearest
 from raysafl.report.figures.style import Style
 
@@ -51,12 +53,13 @@ def paper_style(width: str = USUAL) -> Style:
     size = getattr(sizes, venue, None) or getattr(sizes, venue + kind)
     point = getattr(letters, venue)()
     font = getattr(fonts, venue, None)
+    # The first font of a family that this machine has.
     family = font()["font.serif"] if font else []
     return _in_print(
         size()["figure.figsize"][0],
         point["axes.labelsize"],
         point["xtick.labelsize"],
-        _installed(family),
+        next((font for font in family if font in get_font_names()), TIMES),
     )
 
 
@@ -71,14 +74,6 @@ def _in_print(width: float, letters: float, small: float, font: str) -> Style:
         small=max(LEAST, small),
         font=font,
     )
-
-
-def _installed(family: list[str]) -> str:
-    """Return the first font of a family that this machine has."""
-    from matplotlib.font_manager import get_font_names
-
-    there = set(get_font_names())
-    return next((font for font in family if font in there), TIMES)
 
 
 def _module(name: str) -> Any:

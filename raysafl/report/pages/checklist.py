@@ -9,7 +9,8 @@ from raysafl.core.text import count, duration
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Document, Facts, Lines
 from raysafl.report.pages.origin import origin_facts
-from raysafl.report.wording import caption, search_note, spread_note, winner_text
+from raysafl.report.pages.sections import entries_text
+from raysafl.report.wording import search_note, spread_note, winner_text
 from raysafl.storage.ledger import LedgerEntry
 
 HARDWARE = ("host", "device", "versions", "commit")
@@ -27,7 +28,6 @@ def checklist_document(
     """Answer what conferences' reproducibility checklists ask about a sweep.
 
     Args:
-        numbers: from the stored rows.
         ledger: how each run ended, failed and damaged ones included, by run id.
         data: the SHA-256 of each dataset, or why it is not known, by the dataset's name.
     """
@@ -39,7 +39,7 @@ def checklist_document(
     sections: dict[str, list[Block]] = {
         "Which seeds were used": [Facts(_seed_counts(own))],
         "What the bars show": [
-            f"Entries are the {caption(numbers.shown)}. The replicates of a run differ in all "
+            f"{entries_text(numbers)} The replicates of a run differ in all "
             "that is drawn with their seeds: the initial model (unless it starts at zero), the "
             f"clients that come, the batches{_also_partitions(own)}.",
             spread_note(numbers.entries, numbers.shown.table),

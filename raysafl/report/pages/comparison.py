@@ -83,13 +83,22 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     title = f"{', '.join(names[:-1])} and {names[-1]}"
     scales = {manifest.scale for manifest in manifests}
     warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""
+    # The first page of each sweep's curves, as its report has them.
+    alt = "Lines over rounds, one panel for each combination of labels, one line per method"
+    pictures = [
+        Picture(file.name, file.read_bytes(), f"{alt}: {name}", name, half=True)
+        for file, name in zip(
+            (s.file("curves.png") for s in stores), names, strict=True
+        )
+        if file.is_file()
+    ]
     made = zip(names, frames, manifests, strict=True)
     document = Document(
         title=title,
         warning=warning,
         sections={
             "Entries": [text, Grid("Entries", head, rows)],
-            "Curves": _curve_pictures(stores, names),
+            "Curves": pictures,
             **{f"How {n} was made": [Facts(origin_facts(r, m))] for n, r, m in made},
         },
     )
@@ -155,14 +164,3 @@ def _mean_and_spread(entry: Any, table: Table) -> tuple[float, float, int]:
         entry[f"std.{table.statistic}"],
         int(entry["replicates"]),
     )
-
-
-def _curve_pictures(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
-    """Return the first page of each sweep's curves, as its report has them."""
-    files = [store.file("curves.png") for store in stores]
-    alt = "Lines over rounds, one panel for each combination of labels, one line per method"
-    return [
-        Picture(file.name, file.read_bytes(), f"{alt}: {name}", name, half=True)
-        for file, name in zip(files, names, strict=True)
-        if file.is_file()
-    ]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from raysafl.report.pages.document import Cell, Grid, Pair
+from raysafl.report.wording import FORMULA
 
 # What LaTeX reads as a command, or does not have in its usual fonts.
 SPECIAL = {
@@ -61,8 +62,11 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
 
 
 def escaped(text: str) -> str:
-    """Write a text so that LaTeX shows it as it is."""
-    return "".join(SPECIAL.get(letter, letter) for letter in re.sub(r"\s+", " ", text))
+    """Write a text so that LaTeX shows it as it is, and each `FORMULA` as a formula."""
+    return "".join(
+        part if i % 2 else "".join(SPECIAL.get(letter, letter) for letter in part)
+        for i, part in enumerate(FORMULA.split(re.sub(r"\s+", " ", text)))
+    )
 
 
 def _row_text(cells: Sequence[str]) -> str:

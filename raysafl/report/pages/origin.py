@@ -20,10 +20,6 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
 
     If the sweep was continued after an update or on another machine, all values are
     named with the number of runs that have each. What is not known is left out.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
     """
     entries = {entry.run_id for entry in manifest.entries}
     known = runs[runs["run_id"].isin(entries)] if len(runs) else runs
@@ -58,11 +54,7 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
 
 
 def mlflow_text(store: Store) -> str:
-    """Say where MLflow shows a sweep, and how to start it, as Markdown; empty if not known.
-
-    Args:
-        store: the folder of the sweep.
-    """
+    """Say where MLflow shows a sweep, and how to start it, as Markdown; empty if not known."""
     view = read_view(store)
     if view is None:
         return ""

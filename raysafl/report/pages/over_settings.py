@@ -40,9 +40,12 @@ def over_settings(numbers: Numbers) -> list[Block]:
     head += [*(f"least difference to {base}" for base in over[:1]), worst]
     blocks = len(methods.ranks)
     unit_of = f", in {unit}" if unit else ""
+    seeds = methods.rows.groupby(["setting", "method"])["seed"].nunique()
+    each = " or ".join(map(str, sorted(set(seeds))))
     text = (
         f"These numbers are over the {count(blocks, 'setting')} in which all methods have a score, "
-        f"which is `{statistic}`{unit_of}. *Mean rank*: 1 is the best. "
+        f"with {each} seed{'' if each == '1' else 's'} each. The score is `{statistic}`{unit_of}. "
+        "*Mean rank* is the mean over settings, of which 1 is the best. "
         "*IQM* is the interquartile mean, which is the mean of the middle half of a method's "
         f"scores over settings and seeds. Brackets hold {LEVEL:.0%} intervals, from a bootstrap of "
         "the seeds of each setting, or of the partitions if all runs have several. *Better than* "

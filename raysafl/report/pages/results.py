@@ -18,7 +18,6 @@ def results_document(
     """Put the sections of a sweep's report together.
 
     Args:
-        numbers: from the stored rows.
         pictures: the figures by the titles of their sections.
         mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
     """

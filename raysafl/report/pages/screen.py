@@ -31,8 +31,6 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     """Write the main table of a sweep for a terminal, and below it the winner of a search.
 
     Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
         width: number of columns of the terminal. A table that is wider is divided into
             tables of some of its columns, one below the other. One of very many entries
             shows a part of them, and says which.
@@ -46,14 +44,15 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     part = Part.of(entries, manifest, Layout.of(manifest), MOST)
     grid = pivot(part)
     numbers = max(1, len(grid.head) - grid.heads)
+    ruler = Console(width=10_000, file=io.StringIO())
     for size in range(min(numbers, max(1, width // HEAD)), 0, -1):
         firsts = range(grid.heads, grid.heads + numbers, size)
         tables = [_fill(part, grid, range(i, i + size), width) for i in firsts]
-        if size == 1 or max(map(_width, tables)) <= width:
+        if size == 1 or max(ruler.measure(own).maximum for own in tables) <= width:
             break
     title = manifest.title or manifest.name
     notes = (
-        caption(manifest),
+        caption(manifest, part.entries),
         scale_note(manifest),
         legend(part.entries),
         part.note,
@@ -66,14 +65,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
 
 
 def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
-    """Fill a table with some of the columns of numbers.
-
-    Args:
-        part: the entries.
-        grid: all columns.
-        places: the places of the columns of numbers.
-        width: number of columns of the terminal.
-    """
+    """Fill a table with the columns of numbers at some places of the grid."""
     layout = part.layout
     out = Screen(
         caption_justify="left",
@@ -125,8 +117,3 @@ def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[str]:
         else "\n".join(filter(None, (mean, pair.beside)))
         for pair, (mean, sign, end) in zip(pairs, ends, strict=True)
     ]
-
-
-def _width(table: Screen) -> int:
-    """Return the number of columns that a table takes."""
-    return Console(width=10_000, file=io.StringIO()).measure(table).maximum

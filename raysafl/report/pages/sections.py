@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
@@ -12,7 +13,6 @@ from raysafl.report.analysis.entries import statistics, unit_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL, paired
 from raysafl.report.analysis.layout import (
     entries_by_labels,
-    head_text,
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers
@@ -48,7 +48,7 @@ VALUES = 8
 def table(numbers: Numbers) -> list[Block]:
     """Write the table, and what stands in its entries."""
     return [
-        f"Entries: {entries_text(numbers)}.",
+        entries_text(numbers),
         numbers.part.note,
         pivot(numbers.part, standing_out(numbers)),
         legend(numbers.part.entries),
@@ -57,10 +57,10 @@ def table(numbers: Numbers) -> list[Block]:
 
 
 def entries_text(numbers: Numbers) -> str:
-    """Say what the entries of the table are, and from what they differ if from anything."""
+    """Say what stands in the entries of the table."""
     minus = numbers.manifest.table.minus
     versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
-    return f"{caption(numbers.shown)}{versus if minus else ''}"
+    return caption(numbers.shown, numbers.part.entries, versus if minus else "")
 
 
 def standings(numbers: Numbers) -> list[Block]:
@@ -72,9 +72,11 @@ def standings(numbers: Numbers) -> list[Block]:
     if numbers.manifest.goal or not _is_told(numbers):
         return []
     unit = numbers.shown.table.unit
-    ranks = numbers.methods.ranks
-    means = numbers.entries.set_index("run_id")[f"mean.{numbers.shown.table.statistic}"]
-    runs = numbers.methods.rows.groupby("method")["run_id"].unique()
+    shown = numbers.shown.table.statistic
+    chosen_by = numbers.chooser.manifest.table.statistic
+    ranks = numbers.chooser.ranks
+    means = numbers.entries.set_index("run_id")[f"mean.{shown}"]
+    runs = numbers.chooser.rows.groupby("method")["run_id"].unique()
     rows = [
         [
             method,
@@ -82,27 +84,29 @@ def standings(numbers: Numbers) -> list[Block]:
             f"{ranks[method].mean():.1f}",
             f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for method in numbers.methods.methods
+        for method in numbers.chooser.methods
     ]
     head = [numbers.layout.method or "", "mean", "mean rank"]
     head.append("best, or not told apart from it")
-    statistic = f"`{numbers.shown.table.statistic}`"
+    data = (
+        f"The means show `{shown}`, and the best was chosen by the same numbers, so its own is "
+        "rather too good."
+        if chosen_by == shown
+        else f"The best was chosen on the validation samples, by `{chosen_by}`; the means and the "
+        f"table show `{shown}`, on the test set, which had no part in the choice."
+    )
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        "interval of the difference, seed by seed, holds 0. With few seeds "
-        "intervals are wide, and much is bold. Nothing is adjusted for the number of "
-        "comparisons, and the best was chosen by the same numbers."
+        "interval of the difference, seed by seed, holds 0. With few seeds intervals are wide, "
+        f"and much is bold. Nothing is adjusted for the number of comparisons. {data}"
     )
-    means_of_ranks = ranks.mean()
     first = [
-        f"**{method}**"
-        for method in numbers.methods.methods
-        if means_of_ranks[method] == means_of_ranks.min()
+        f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
     ]
     verb = "has" if len(first) == 1 else "share"
     return [
-        f"{' and '.join(first)} {verb} the best mean rank over "
-        f"{count(len(ranks), 'setting')} by {statistic}. The best entry of each setting is {bold}",
+        f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
+        f"`{chosen_by}`. The best entry of each setting is {bold}",
         Grid("How methods stand", head, rows),
     ]
 
@@ -143,7 +147,8 @@ def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
         return Pair(own, beside, verdict, here["run_id"] in strong)
 
     columns = layout.combinations(part.manifest, layout.across)
-    heads = [head_text(key, layout.across, shown.statistic) for key in columns]
+    labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
+    heads = [labels_text(own, layout.across) or shown.statistic for own in labels]
     rows = [
         [*map(label_text, row), *(entry((*row, *column)) for column in columns)]
         for row in layout.combinations(part.manifest, layout.down)
@@ -218,7 +223,11 @@ def methods(numbers: Numbers) -> list[Block]:
     axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
     unit = manifest.table.unit
     rows = list[list[str]]()
-    shown = _of_part(pairs, numbers.part)
+    shown = pairs
+    if numbers.part.note:
+        values = numbers.part.layout.values.items()
+        there = [pairs[f"label.{axis}"].isin(own) for axis, own in values]
+        shown = pairs[np.logical_and.reduce(there)].iloc[:MOST]
     where = "shown here"
     if len(shown) < len(pairs):
         where = f"of the sweep, of which {len(shown):,} are shown here"
@@ -246,16 +255,6 @@ def methods(numbers: Numbers) -> list[Block]:
     )
     head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
-
-
-def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
-    """Return the comparisons whose labels are shown."""
-    if not part.note:
-        return pairs
-    there = pd.Series(True, index=pairs.index)
-    for axis, values in part.layout.values.items():
-        there &= pairs[f"label.{axis}"].isin(values)
-    return pairs[there].iloc[:MOST]
 
 
 def losses(numbers: Numbers) -> list[Block]:
