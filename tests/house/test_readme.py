@@ -61,6 +61,6 @@ def test_the_study_runs_as_printed_and_with_two_more_seeds_keeps_its_rows(
 
 
 def stored_rows() -> pd.DataFrame:
-    keys = ["label.algorithm", "label.lr", "replicate", "round"]
+    keys = ["label.algorithm", "label.local.lr", "replicate", "round"]
     rows = fl.load("results/patients").rounds.sort_values(keys, ignore_index=True)
     return rows[[*keys, "seconds", "test_accuracy"]]
