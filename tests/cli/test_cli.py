@@ -219,3 +219,5 @@ def test_the_installed_command_starts_and_answers(tmp_path: Path) -> None:
         env=os.environ,
     )
     assert done.returncode == 0 and "FedAvg" in done.stdout
+    module = [sys.executable, "-m", "raysafl", "--version"]
+    assert subprocess.check_output(module, text=True).startswith("raysafl ")
