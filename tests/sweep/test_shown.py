@@ -1,6 +1,9 @@
 """What a person sees of a sweep and its outcome in Python: in a terminal and in a notebook."""
 
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from ray import tune
@@ -10,6 +13,7 @@ from raysafl import Run, Sweep
 from raysafl.quickstart import BASE, SWEEP
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
+from raysafl.sweep.options import command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import plain_console
 
@@ -81,3 +85,17 @@ def test_an_axis_of_very_many_labels_is_cut(tiny: Run) -> None:
 def test_a_log_file_gets_wide_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert plain_console().width == 120
+
+
+def test_the_command_of_a_script_is_known_and_that_of_a_module_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mine.py", "--rate", "0.1 or so"])
+    script = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert command_of_script() == ""  # a notebook has no file
+    script.__file__ = str(tmp_path / "studies" / "mine.py")
+    assert command_of_script() == "python studies/mine.py --rate '0.1 or so'"
+    script.__spec__ = ModuleSpec("mine", None)  # python -m mine
+    assert command_of_script() == ""
