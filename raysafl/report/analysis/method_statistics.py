@@ -218,7 +218,8 @@ class MethodStatistics:
         finite = own.to_numpy()[np.isfinite(own)]
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         taus = np.linspace(low, high, 101)
-        better = {self.sign * t: (own > t).sum() / own.notna().sum() for t in taus}
+        values, count = own.to_numpy(), own.notna().sum()
+        better = {self.sign * t: (values > t).sum(axis=0) / count for t in taus}
         found = pd.DataFrame(better, index=own.columns).rename_axis(columns="tau")
         return pd.DataFrame(found.stack(), columns=["fraction"]).reset_index()
 
@@ -304,13 +305,13 @@ class MethodStatistics:
         Means over the other labels are compared, where they have all rates. Rates at which
         a replicate diverged are never near the best. There are no rows if no axis is a rate.
         """
-        entries = aggregate(self.runs, self.manifest).assign(all="all")
-        mean = self.sign * entries[f"mean.{self.manifest.table.statistic}"]
-        entries["score"] = mean.mask(entries["diverged"] > 0, -math.inf)
         rows = []
         for axis in filter(RATE_AXIS.fullmatch, sorted(self.layout.varying)):
             if not all(isinstance(v, int | float) for v in self.layout.values[axis]):
                 continue
+            entries = aggregate(self.runs, self.manifest).assign(all="all")
+            mean = self.sign * entries[f"mean.{self.manifest.table.statistic}"]
+            entries["score"] = mean.mask(entries["diverged"] > 0, -math.inf)
             method = self.layout.method
             by = "all" if method == axis else f"label.{method}"
             index = dict.fromkeys([by, *(f"label.{a}" for a in self.layout.axes)])
