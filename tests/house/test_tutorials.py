@@ -1,26 +1,24 @@
 """The two tutorials in docs/tutorials.md run as they are printed, on two client actors."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.scripts import run_script
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tutorials.md").read_text()
 STAYS, DIGITS, SERVED = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 def run(code: str, folder: Path) -> str:
     """Run a file in a folder, and return what it prints."""
     file = folder / "tutorial.py"
     file.write_text(code)
-    done = subprocess.run(
-        [sys.executable, file.name], cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_script(file)
 
 
 @pytest.mark.acceptance
