@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos", type=int, default=4, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
     parser.addoption("--many", type=int, default=0, help="runs in packs of ten kills")
-    parser.addoption("--faults", type=int, default=120, help="faults in folders")
+    parser.addoption("--faults", type=int, default=300, help="faults in folders")
     parser.addoption(
         "--autoscaler", action="store_true", help="a sweep on a cluster that grows"
     )

@@ -9,12 +9,11 @@ begins with a file's name, as `# study.py`, begins this file.
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.scripts import run_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "tutorials.md").read_text()
@@ -29,15 +28,14 @@ NUMBER = r"\d+(?:\.\d+)?"
 SPREAD = rf"± +{NUMBER}"
 
 
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
 def run(code: str, folder: Path) -> str:
     """Run a file in a folder, and return what it prints."""
     file = folder / "tutorial.py"
     file.write_text(code)
-    done = subprocess.run(
-        [sys.executable, file.name], cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_script(file)
 
 
 @pytest.mark.acceptance
