@@ -86,7 +86,7 @@ def test_a_docstring_is_a_sentence() -> None:
 
 def test_the_package_has_few_loose_modules() -> None:
     loose = {path.name for path in (ROOT / "raysafl").glob("*.py")}
-    assert loose == {"__init__.py", "quickstart.py", "version.py"}
+    assert loose == {"__init__.py", "__main__.py", "quickstart.py", "version.py"}
 
 
 def test_git_tracks_no_large_file() -> None:

@@ -9,6 +9,8 @@ begins with a file's name, as `# study.py`, begins this file.
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
