@@ -196,13 +196,15 @@ def test_a_panel_in_which_nothing_would_be_seen_has_a_range_and_numbers_of_its_o
     assert len(figure.legends) == 1 and not any(axes.texts for axes in figure.axes)
 
 
-def test_names_in_pareto_plots_cover_no_other_name(measured: Figures) -> None:
+def test_names_and_numbers_in_pareto_plots_cover_no_others(measured: Figures) -> None:
     total = 0
     for figure in measured.choose("5.5").draw("pareto"):
         for axes in figure.axes:
             boxes = [Text.get_window_extent(text) for text in axes.texts]
-            pairs = itertools.combinations(boxes, 2)
-            assert not any(a.overlaps(b) for a, b in pairs)
+            numbers = [own for own in axes.get_xticklabels() if own.get_visible()]
+            for group in (boxes, [own.get_window_extent() for own in numbers]):
+                pairs = itertools.combinations(group, 2)
+                assert not any(a.overlaps(b) for a, b in pairs)
             total += len(boxes)
     assert total > 3
 

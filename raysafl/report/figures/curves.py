@@ -29,6 +29,7 @@ from raysafl.report.figures.style import (
     Look,
     Style,
     entitle,
+    fitted_title,
     fitting_letters,
     literal,
     looks,
@@ -315,8 +316,8 @@ class _Plot:
                 lines[axes] = self._panel(axes, panel, group)
                 if i % groups == 0:
                     labels = dict(zip(self.others, panel, strict=True))
-                    width = PANEL_WIDTH * style.room
-                    axes.set_title(wrapped(words_of(labels), width, style.letters))
+                    title = fitted_title(words_of(labels), figure, wide, style)
+                    axes.set_title(title)
         zoom = _set_ranges(lines)
         for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
             last = row[len(panels) - 1]

@@ -1,5 +1,7 @@
 """The table's statistic against cost: server samples, enforced rounds and traffic."""
 
+import math
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,9 +19,9 @@ from raysafl.report.figures.style import (
     Look,
     Style,
     entitle,
+    fitted_title,
     literal,
     style_axes,
-    wrapped,
 )
 
 # Largest number of problems that are drawn for each cost, and side by side.
@@ -72,8 +74,7 @@ def _draw_cost(
     named = []
     for axes, problem in zip(grid.flat, shown, strict=False):
         named.append((axes, _draw_problem(axes, problem, cost, study, style)))
-        width = (PANEL_WIDTH - 0.2) * style.room
-        title = wrapped(problem.name, width, style.letters)
+        title = fitted_title(problem.name, figure, wide, style)
         axes.set_title(title, loc="left")
         axes.set_xlabel(COSTS[cost])
     for axes in grid.flat[len(shown) :]:
@@ -102,6 +103,7 @@ def _draw_cost(
     figure.set_layout_engine("none")
     for axes, names in named:
         _place_names(axes, names)
+        _leave_out_numbers(axes)
     return figure
 
 
@@ -179,6 +181,15 @@ def _draw_points(
         axes.scatter(
             x[some], y[some], s=12, c=shades, marker=mark, alpha=0.6, linewidths=0
         )
+
+
+def _leave_out_numbers(axes: Axes) -> None:
+    """Leave out each number of the horizontal axis that would touch one to its left."""
+    end = -math.inf
+    for number in axes.get_xticklabels():
+        box = number.get_window_extent()
+        number.set_visible(box.x0 > end + box.height / 3)
+        end = box.x1 if number.get_visible() else end
 
 
 def _place_names(axes: Axes, names: list[Annotation]) -> None:

@@ -175,7 +175,14 @@ def fitting_letters(width: float, letters: float = LETTERS) -> int:
 
 def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
     """Break a text, its letters of this many points, into lines that fit into `width` inches."""
-    return literal(textwrap.fill(text, fitting_letters(width, letters)))
+    # No line ends within `classes = 2`.
+    whole = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return literal(textwrap.fill(whole, fitting_letters(width, letters)))
+
+
+def fitted_title(text: str, figure: Figure, wide: int, style: Style) -> str:
+    """Break the title of one of `wide` panels side by side into lines that fit above it."""
+    return wrapped(text, 0.9 * figure.get_figwidth() / wide, style.letters)
 
 
 def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> None:
