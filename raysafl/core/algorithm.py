@@ -20,7 +20,17 @@ from abc import abstractmethod
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 import numpy as np
 import torch
@@ -317,6 +327,16 @@ class Request:
     up_bytes: int | None = None
     max_norm: float | None = None
 
+    # A type checker still knows which attributes there are.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say where the answer is, to whoever looks for it in the request itself."""
+            raise AttributeError(
+                f"a request has no '{name}': its answer is what `yield` gives, as in "
+                f"update = yield fl.{type(self).__name__}(...)"
+            )
+
     def __post_init__(self) -> None:
         if self.max_norm is not None and not self.max_norm > 0:
             raise ValueError(
@@ -511,7 +531,8 @@ class Algorithm(Component):
     abstract: ClassVar[bool] = True
     _memory: ClassVar[str] = (
         "What an algorithm remembers belongs in the State that `round` returns, as "
-        "replace(state, server={**state.server, 'v': ...}), where v is a tensor"
+        "replace(state, server={**state.server, 'v': ...}), where v is a tensor; of each "
+        "client, as clients={**state.clients, i: ...}, a vector [P]"
     )
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from raysafl.core.text import closest, in_brief, nearest
 
 Made = TypeVar("Made", bound=Callable[..., Any])
+# So many names of arguments are listed beside what a wrong one may mean.
+FEW = 12
 # What every sweep is written with.
 COMMON = "Federation LocalTraining Run Runner Sweep from_pandas grid".split()
 
@@ -66,7 +68,10 @@ def meant(name: str, known: Collection[str]) -> str:
     if slip:
         return f"did you mean '{slip}'?"
     homes = [f"{home}({name}=...)" for home in _takers(name)]
-    return f"it belongs in {' or '.join(homes)}" if homes else nearest(name, known)
+    if not homes:
+        return nearest(name, known)
+    here = f" (known here: {', '.join(sorted(known))})" if len(known) <= FEW else ""
+    return f"it belongs in {' or '.join(homes)}{here}"
 
 
 def _kinds(make: Callable[..., Any]) -> list[Any]:

@@ -524,7 +524,7 @@ class Replicate:
                 method = method_name(self.algorithm, Algorithm, "round")
                 why = (
                     f", but the updates that {method} was sent are: look there for a "
-                    "division by 0, a logarithm or a root"
+                    "division by 0, a mean of no rows, a logarithm or a root"
                 )
             self.diverged = f"round {self.round}: parameters are not finite{why}"
 

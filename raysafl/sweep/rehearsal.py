@@ -19,7 +19,7 @@ from raysafl.core.component import Component
 from raysafl.core.objective import Measures, Metric, measures_of
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
-from raysafl.core.users_parts import is_users_class, users_parts
+from raysafl.core.users_parts import is_users_class, method_name, users_parts
 from raysafl.core.work import (
     Floats,
     GroupSums,
@@ -45,6 +45,8 @@ SECONDS = 5.0
 CLIENTS = 4
 STEPS = 2
 BATCH_SIZE = 8
+# So few parameters may move alike by chance.
+FEW_PARAMETERS = 10
 
 
 def needs_rehearsal(run: Run) -> bool:
@@ -148,11 +150,29 @@ def _try(run: Run, dataset: Dataset, engine: str) -> None:
         objective=run.objective,
     )
     simulation = Simulation(run, work)
-    simulation.step()
     (own,) = simulation.replicates
+    before_P = own.w_P.clone()
+    simulation.step()
     if own.diverged and not own.diverged.endswith(LOWER_RATES):
         raise ValueError(own.diverged)
+    _refuse_a_number(run.algorithm, own.w_P - before_P)
     dump(simulation)
+
+
+def _refuse_a_number(algorithm: Algorithm, moved_P: Tensor) -> None:
+    """Refuse an algorithm of the user's own that subtracts one number from all parameters."""
+    step = float(moved_P.mean())
+    if (
+        is_users_class(type(algorithm))
+        and len(moved_P) >= FEW_PARAMETERS
+        and step != 0
+        and float((moved_P - step).abs().max()) < abs(step) / 100
+    ):
+        raise ValueError(
+            f"{method_name(algorithm, Algorithm, 'round')} moves each of the {len(moved_P)} "
+            f"parameters by the same number, {step:.3g}; each needs one of its own: "
+            "update.delta_MP.mean() is a number, and update.delta_MP.mean(0) has one for each"
+        )
 
 
 def _combinations(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:

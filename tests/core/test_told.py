@@ -125,7 +125,7 @@ def test_an_argument_that_belongs_elsewhere_is_led_there(
     given = (tiny, {"rounds": [1]}) if kind is fl.grid else ()
     text = told(kind, *given, **{name: 1})
     place = f"it belongs in {home}({name}=...)"
-    assert text.startswith(f"{kind.__name__}") and text.endswith(f"'{name}': {place}")
+    assert text.startswith(f"{kind.__name__}") and f"'{name}': {place}" in text
 
 
 def test_arguments_that_are_misspelt_missing_or_without_a_name_are_told(

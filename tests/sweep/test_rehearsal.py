@@ -100,17 +100,36 @@ LOGARITHM = algorithm(
     "update = yield Train(state.w_P, ids)",
     "return replace(state, w_P=state.w_P - update.delta_MP.mean(0).log())",
 )
+NO_YIELD = algorithm(
+    "update = Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+    "yield",
+)
+A_NUMBER = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean())",
+)
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
+        (
+            NO_YIELD,
+            f"Mine ({place(NO_YIELD, 'return replace')}): AttributeError: a request",
+        ),
+        (NO_YIELD, "its answer is what `yield` gives, as in update = yield fl.Train("),
+        (
+            A_NUMBER,
+            f"Mine.round ({place(A_NUMBER, 'def round')}) moves each of the 650 ",
+        ),
+        (A_NUMBER, "update.delta_MP.mean(0) has one for each"),
         (IN_PLACE, f"Mine ({place(IN_PLACE, 'state.w_P -=')}): FrozenInstanceError"),
         (IN_PLACE, "Return a changed copy, such as replace(state, w_P=state.w_P - d)"),
         (KEPT, f"Mine ({place(KEPT, 'self.v =')}): ValueError: Mine.v cannot be set"),
         (KEPT, "belongs in the State that `round` returns"),
         (LOGARITHM, f"the updates that Mine.round ({place(LOGARITHM, 'def round')})"),
-        (LOGARITHM, "look there for a division by 0, a logarithm or a root"),
+        (LOGARITHM, "look there for a division by 0, a mean of no rows, a log"),
     ],
 )
 def test_what_an_algorithm_may_not_do_is_told_with_the_line_and_what_to_do_instead(

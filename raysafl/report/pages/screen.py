@@ -28,7 +28,10 @@ SPREAD = " ± "
 
 
 def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
-    """Write the main table of a sweep for a terminal, and below it the winner of a search.
+    """Write the main table of a sweep for a terminal, and below it the best run.
+
+    That is named where it may not be the best one of the table: in a search, and where
+    validation samples chose it.
 
     Args:
         width: number of columns of the terminal. A table that is wider is divided into
@@ -38,7 +41,8 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
-    best = winner_of(runs, manifest) if manifest.goal else None
+    best = winner_of(runs, manifest)
+    is_told = best and (manifest.goal or (best.is_held_out and best.candidates > 1))
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
     part = Part.of(entries, manifest, Layout.of(manifest), MOST)
@@ -56,7 +60,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
         scale_note(manifest),
         legend(part.entries),
         part.note,
-        winner_text(best, manifest) if best else "",
+        winner_text(best, manifest) if best and is_told else "",
     )
     tables[0].title = Text(title)
     text = "\n".join(filter(None, notes)).replace("`", "").replace("**", "")

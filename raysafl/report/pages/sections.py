@@ -86,7 +86,8 @@ def standings(numbers: Numbers) -> list[Block]:
         ]
         for method in numbers.chooser.methods
     ]
-    head = [numbers.layout.method or "", "mean", "mean rank"]
+    ranked = "mean rank" if chosen_by == shown else "mean rank on validation samples"
+    head = [numbers.layout.method or "", "mean", ranked]
     head.append("best, or not told apart from it")
     data = (
         f"The means show `{shown}`, and the best was chosen by the same numbers, so its own is "
