@@ -215,10 +215,11 @@ class MethodStatistics:
     def profiles(self) -> pd.DataFrame:
         """Which fraction of the scores of a method is better than `tau`."""
         own = self.scores
-        finite = own.to_numpy()[np.isfinite(own)]
+        values = own.to_numpy()
+        finite = values[np.isfinite(values)]
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         taus = np.linspace(low, high, 101)
-        values, count = own.to_numpy(), own.notna().sum()
+        count = own.notna().sum()
         better = {self.sign * t: (values > t).sum(axis=0) / count for t in taus}
         found = pd.DataFrame(better, index=own.columns).rename_axis(columns="tau")
         return pd.DataFrame(found.stack(), columns=["fraction"]).reset_index()
