@@ -148,6 +148,8 @@ def test_verify_notices_a_table_that_is_not_what_the_run_wrote(
         pq.write_table(type(table).from_pandas(frame, table.schema), file)
     with pytest.warns(match="left out") if damage == "cut" else nullcontext():
         store.clients()
+        shown = store.read().clients["run_id"].to_pylist()
+    assert runs[0].id not in shown
     findings = verify(store)
     texts = " ".join(map(str, findings))
     assert "clients/" in texts

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -224,7 +224,7 @@ def to_png(figure: Figure) -> bytes:
 
 def rendered(figure: Figure) -> Image.Image:
     """Draw a figure once; to save it as a file would draw it twice, for its layout."""
-    canvas = cast(FigureCanvasAgg, figure.canvas)
+    canvas: Any = figure.canvas  # that of `new_figure`
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
