@@ -82,8 +82,8 @@ def start(
     """Start a coordinator for runs by name, or take one of an earlier test."""
     made: list[Coordinator] = []
     terms = Terms(store.path, origin={}, report_seconds=0.0)
-    # Some of these tests kill the client actors.
-    is_shared = request.node.get_closest_marker("acceptance") is None
+    # Tests of lost client actors kill them.
+    is_shared = "lost" not in request.node.name
 
     class Here(Coordinator):
         def setup(self, config: dict[str, Any], *_: Any) -> None:
@@ -127,7 +127,6 @@ def test_it_reports_every_evaluated_round_and_ends_with_the_ledger(
     assert results[-1]["test_accuracy"] == pytest.approx(of)
 
 
-@pytest.mark.acceptance
 def test_a_report_that_results_cannot_be_written_has_the_metrics_that_tune_demands(
     start: Any, store: Store
 ) -> None:
@@ -194,7 +193,6 @@ def test_setting_up_a_trial_touches_nothing_of_its_run(
     pd.testing.assert_frame_equal(store.rounds(), before)
 
 
-@pytest.mark.acceptance
 def test_a_stopped_trial_goes_on_from_where_it_was(
     start: Any, configs: Any, store: Store, tiny: Run
 ) -> None:

@@ -162,7 +162,9 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
     tiny: Run, tmp_path: Path
 ) -> None:
     sweep = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5)))
-    outcome, said = go_on_ray(sweep, tmp_path / "ray")
+    # Each run is a trial of its own, and later trials take over the actors of earlier ones.
+    hardware = Hardware(cpus=0.5, trials=1, pack=1)
+    outcome, said = go_on_ray(sweep, tmp_path / "ray", hardware=hardware)
     assert outcome.ok and outcome.skipped == 0 and "[3/3]" in said
     reference = Store(tmp_path / "reference")
     reference.create()
@@ -290,20 +292,6 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     assert again.store.ledger()[broken].status == "failed"
     others = before[before["run_id"] != broken].reset_index(drop=True)
     pd.testing.assert_frame_equal(again.store.rounds(others["run_id"].unique()), others)
-
-
-@on_ray
-@pytest.mark.acceptance
-def test_a_trial_on_reused_actors_has_the_rows_of_one_by_itself_in_this_process(
-    tiny: Run, tmp_path: Path
-) -> None:
-    runs = {(i,): tiny.replace(seed=10 * i) for i in range(2)}
-    sweep = Sweep("seeds", runs, axes=("i",))
-    together, _ = go_on_ray(sweep, tmp_path / "a")
-    for i in range(2):
-        alone, _ = go(sweep, tmp_path / f"b{i}", executor="here", only={"i": str(i)})
-        of = together.store.rounds(runs[(i,)].id)[FACTS]
-        pd.testing.assert_frame_equal(of, alone.store.rounds()[FACTS])
 
 
 def test_a_grid_search_space_becomes_labelled_runs(tiny: Run, tmp_path: Path) -> None:
@@ -438,7 +426,7 @@ def test_a_sweep_that_waits_for_room_says_once_for_what(
     frees = Frees()  # without its word there would be no room, ever
     monkeypatch.setattr(watching.log, "handlers", [frees])
     outcome, _ = go_on_ray(
-        grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2)
+        grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2, trials=1)
     )
     assert outcome.ok
     assert [
