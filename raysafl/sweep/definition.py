@@ -401,7 +401,9 @@ class Sweep:
         down = axes[: len(axes) - len(across)]
         table = self.table or Table()
         if not table.rows and not table.columns:
-            table = table.replace(rows=down, columns=across)
+            # `replace` would take what the table leaves open as given.
+            given = {name: getattr(table, name) for name in table.model_fields_set}
+            table = Table(**given | {"rows": down, "columns": across})
         table = with_defaults(table, measures)
         also = list(dict.fromkeys([*table.also, *self.more]))
         return table.replace(also=also)

@@ -14,7 +14,7 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.winner import winner_of
+from raysafl.report.analysis.winner import judging, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
 from raysafl.report.wording import caption, legend, scale_note, winner_text
@@ -41,8 +41,8 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
-    best = winner_of(runs, manifest)
-    is_told = best and (manifest.goal or (best.is_held_out and best.candidates > 1))
+    is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
+    best = winner_of(runs, manifest) if is_chosen else None
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
     part = Part.of(entries, manifest, Layout.of(manifest), MOST)
@@ -60,7 +60,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
         scale_note(manifest),
         legend(part.entries),
         part.note,
-        winner_text(best, manifest) if best and is_told else "",
+        winner_text(best, manifest) if best else "",
     )
     tables[0].title = Text(title)
     text = "\n".join(filter(None, notes)).replace("`", "").replace("**", "")
