@@ -72,11 +72,12 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     for kind, listed in FIGURES.items():
         with ON_SCREEN.used():
             pages = listed.draw(study, ON_SCREEN)
+            drawn = [to_png(page) for page in pages]
         alt = listed.about(listed.alt, manifest) + ELSEWHERE
         caption = listed.about(listed.caption, manifest)
         text = f"{caption} {note if listed.is_part else ''}".strip()
         made[listed.section] += [
-            Picture(f"{name}.png", to_png(page), alt, text)
-            for name, page in zip(page_names(kind, len(pages)), pages, strict=True)
+            Picture(f"{name}.png", png, alt, text)
+            for name, png in zip(page_names(kind, len(pages)), drawn, strict=True)
         ]
     return made

@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,14 @@ from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.export import Figures
 from raysafl.report.figures.curves import LINES_OF_PANEL, curves
-from raysafl.report.figures.style import LINES, literal, looks, to_file
+from raysafl.report.figures.style import (
+    LINES,
+    ON_SCREEN,
+    literal,
+    looks,
+    new_figure,
+    to_file,
+)
 from raysafl.report.figures.venues import LEAST, paper_style
 from raysafl.report.pages.document import Grid, Pair
 from raysafl.report.pages.latex import latex
@@ -194,6 +202,26 @@ def test_a_panel_in_which_nothing_would_be_seen_has_a_range_and_numbers_of_its_o
         study_of(manifest.replace(entries=long), study.rounds), paper_style("3.25")
     )
     assert len(figure.legends) == 1 and not any(axes.texts for axes in figure.axes)
+
+
+def test_a_figure_has_its_own_letters_although_another_thread_draws() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def draw_large() -> None:
+        begun.set()
+        with replace(ON_SCREEN, letters=20).used():
+            ended.set()
+
+    other = threading.Thread(target=draw_large)
+    with ON_SCREEN.used():
+        other.start()
+        begun.wait()
+        # Long enough for what does not wait.
+        assert not ended.wait(0.1)
+        figure = new_figure(3, 2)
+        assert figure.subplots().set_title("a").get_fontsize() == ON_SCREEN.letters
+    other.join()
+    assert ended.is_set()
 
 
 def test_names_and_numbers_in_pareto_plots_cover_no_others(measured: Figures) -> None:

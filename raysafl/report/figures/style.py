@@ -5,6 +5,7 @@ No global state of matplotlib is changed for longer than a figure is drawn.
 
 import io
 import textwrap
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from PIL import Image
 from raysafl.report.wording import FORMULA
 
 DPI = 150
+# Held as long as matplotlib's settings are other than the default ones.
+SETTINGS_LOCK = threading.RLock()
 # Size of the letters, in points.
 LETTERS = 9
 # What has the size of numbers and legends.
@@ -104,7 +107,11 @@ class Style:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Draw and save with letters of this font and size, which a PDF file holds as such."""
+        """Draw and save with letters of this font and size, which a PDF file holds as such.
+
+        Another thread waits meanwhile, as matplotlib's settings are those of all threads:
+        MLflow's draws curves of single runs while a report is drawn.
+        """
         ours: dict[Any, Any] = {
             "font.family": [self.font],
             **dict.fromkeys(SMALL.split(), self.small),
@@ -117,7 +124,7 @@ class Style:
             # Equal figures are equal files.
             "svg.hashsalt": "raysafl",
         }
-        with matplotlib.rc_context(ours):
+        with SETTINGS_LOCK, matplotlib.rc_context(ours):
             yield
 
 
