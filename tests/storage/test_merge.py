@@ -14,7 +14,8 @@ from helpers.sweeps_here import go
 from raysafl import PerClient, Sweep, load_model
 from raysafl.quickstart import BASE
 from raysafl.storage import merge as storage_merge
-from raysafl.storage.manifest import run_name
+from raysafl.storage.locks import is_held
+from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
@@ -213,6 +214,24 @@ def test_a_folder_that_is_written_to_is_neither_merged_nor_changed_by_others(
         code, said = raysafl(command, store.path, *rest.get(command, []))
     assert code == 2 and "another raysafl process is writing to" in said
     assert store.every_commit() == before and not Store(out).ledger()
+
+
+def test_the_new_folder_of_a_merge_is_locked_until_it_is_whole(
+    folders: tuple[Path, Path, Path],
+    raysafl: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = folders[0].parent / "merged"
+    write = Store.write_manifest
+    held = []
+
+    def watched(store: Store, manifest: Manifest) -> None:
+        held.append(is_held(store.path / ".lock"))
+        write(store, manifest)
+
+    monkeypatch.setattr(Store, "write_manifest", watched)
+    code, _ = raysafl("merge", *folders[:2], "--out", out)
+    assert code == 0 and held == [True] and not is_held(out / ".lock")
 
 
 def test_a_label_is_named_as_python_writes_it_or_as_tables_show_it() -> None:
