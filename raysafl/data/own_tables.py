@@ -176,9 +176,8 @@ def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     except (TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}") from error
     head = str(frame.columns[0]) if len(frame.columns) == 1 else ""
-    for sep in (
-        own for own in ";\t|" if own in head and not {"sep", "delimiter"} & {*options}
-    ):
+    sep = next((own for own in ";\t|" if own in head), "")
+    if sep and not {"sep", "delimiter"} & {*options}:
         raise ValueError(
             f"{path} is read with commas between values, and has one column then, {head!r}; "
             f"give sep={sep!r}"
