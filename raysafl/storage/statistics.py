@@ -212,7 +212,7 @@ def statistics_of(
         judged = declaration_of(quality, columns)
         assert judged is not None
         found[AT_BEST_VAL] = Statistic(
-            f"{judged.meaning}, in the first round in which `{on_val}` was best",
+            f"`{quality}` in the first round in which `{on_val}` was best",
             judged.is_fraction,
             judged.higher_is_better,
             quality,
