@@ -32,6 +32,7 @@ from raysafl.runtime.exact_mean import (
 from raysafl.runtime.malloc import keep_freed_memory
 from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows, Unit
+from raysafl.training.device import device_name
 from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
 
@@ -94,9 +95,7 @@ class Worker:
 
     def describe(self) -> tuple[str, str]:
         """Return the names of the device and of the engine in use."""
-        gpu = self.trainer.device.type == "cuda"
-        device = torch.cuda.get_device_name() if gpu else "cpu"
-        return device, self.trainer.engine_name
+        return device_name(self.trainer.device), self.trainer.engine_name
 
     def init(self, cell: int) -> Tensor:
         """Return a cell's initial parameters w_P."""

@@ -2,13 +2,14 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+P = TypeVar("P")
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +46,11 @@ def prepare_device(name: str, precision: str) -> torch.device:
     else:
         _warn_of_products()
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU as its maker gives it, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -181,30 +187,70 @@ def _stream_of(index: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(index)
 
 
-def with_room(work: Callable[[], T], make_room: Callable[[], None]) -> T:
-    """Return what a function returns; if memory runs out, make room and call it again.
+def in_memory(
+    work: Callable[[P], T],
+    pieces: Sequence[P],
+    cut: Callable[[P], Sequence[P]],
+    lower: Callable[[P, str], None],
+    make_room: Callable[[], None],
+) -> Iterator[tuple[P, T]]:
+    """Do work in pieces that fit into a device's memory, in their order.
 
-    So it depends on the function alone whether a device is too small for it, and not on
-    what was computed before.
+    If memory runs out, what can be made again is let go of, and the piece is tried once
+    more: whether it fits depends on the work alone, and not on what was computed before.
+    If memory runs out again, the limit is lowered, and the piece is cut.
 
     Args:
-        work: the function.
-        make_room: lets go of what is on the device and can be made again.
+        work: Does one piece.
+        pieces: All of the work.
+        cut: Cuts a piece into those that the present limit allows, often one.
+        lower: Lowers the limit, so that this piece is cut; it is given the reason.
+        make_room: Lets go of what is on the device and can be made again.
+
+    Yields:
+        A piece, and what the work returned for it.
 
     Raises:
-        RuntimeError: memory ran out again (see `is_out_of_memory`), or the function
-            failed for another reason.
+        MemoryError: `lower` raised it, since the piece cannot be cut.
+    """
+    left = list(reversed(pieces))
+    while left:
+        piece = left.pop()
+        parts = cut(piece)
+        if len(parts) > 1:
+            left += reversed(parts)
+            continue
+        for _ in range(2):
+            done = _tried(work, piece)
+            if not isinstance(done, _NoMemory):
+                break
+            make_room()
+            torch.cuda.empty_cache()
+        if isinstance(done, _NoMemory):
+            lower(piece, done.reason)
+            left.append(piece)
+        else:
+            yield piece, done
+
+
+class _NoMemory(NamedTuple):
+    """Memory ran out, as torch says."""
+
+    reason: str
+
+
+def _tried(work: Callable[[P], T], piece: P) -> T | _NoMemory:
+    """Do one piece of work, unless memory runs out.
+
+    When this has returned, the memory is free: as long as an error is handled, it refers to
+    the tensors that were computed.
     """
     try:
-        return work()
+        return work(piece)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-    # The memory is freed after the `except` block: within it, the error still refers to
-    # the tensors that were computed.
-    make_room()
-    torch.cuda.empty_cache()
-    return work()
+        return _NoMemory(first_line(error))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from raysafl.core.text import in_brief
 from raysafl.core.users_parts import method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import is_plain
-from raysafl.training.device import first_line, is_out_of_memory, upload, with_room
+from raysafl.training.device import device_name, in_memory, upload
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, as_tensor
 from raysafl.training.linear import as_fused
@@ -124,13 +124,14 @@ class Evaluator:
             return self._fused.score(w_RP, samples.stored(some))
 
         # The memory that is needed must not grow with the number of models.
-        return torch.cat(
-            [
-                self._sums_of_few(upload(w_rP, self.device), samples, rows)
-                for w_rP in w_RP.split(self.most_models)
-            ],
-            1,
+        done = in_memory(
+            lambda w_rP: self._sums_of_few(upload(w_rP, self.device), samples, rows),
+            [w_RP],
+            lambda w_rP: w_rP.split(self.most_models),
+            self._lower_most_models,
+            self._make_room,
         )
+        return torch.cat([sums_Nr for _, sums_Nr in done], 1)
 
     def _sums_of_few(
         self, w_RP: Tensor, samples: Inputs, rows: slice | NDArray[np.int64]
@@ -141,8 +142,24 @@ class Evaluator:
             num_sums, len(w_RP), dtype=torch.float64, device=self.device
         )
         for x_B, y_B in self._batches(samples, rows):
-            sums_NR += self._sums_in_memory(w_RP, x_B, y_B)
+            sums_NR += self._sums(self.engine.logits(w_RP, x_B), y_B)
         return sums_NR
+
+    def _lower_most_models(self, w_RP: Tensor, reason: str) -> None:
+        """Evaluate at most half as many models together from now on.
+
+        Raises:
+            MemoryError: one model alone needs more memory than there is.
+        """
+        half = len(w_RP) // 2
+        if not half:
+            raise MemoryError(
+                "out of memory: the outputs of one model do not fit into the memory of "
+                f"{device_name(self.device)}; give it fewer processes, or take a GPU with "
+                f"more memory (torch says: {reason})"
+            )
+        self.most_models = half
+        LOG.warning("out of memory: at most %d models are evaluated together", half)
 
     def _batches(
         self, samples: Inputs, rows: slice | NDArray[np.int64]
@@ -155,37 +172,6 @@ class Evaluator:
         else:
             for index_B in upload(as_tensor(rows), self.device).split(batch_size):
                 yield samples.at(index_B)
-
-    def _sums_in_memory(self, w_RP: Tensor, x_B: Tensor, y_B: Tensor) -> Tensor:
-        """Compute the sums [N, R] of a few models over one batch.
-
-        If a GPU's memory runs out, one half of the models is computed after the other.
-
-        Raises:
-            MemoryError: one model alone needs more memory than the GPU has.
-        """
-        try:
-            return with_room(
-                lambda: self._sums(self.engine.logits(w_RP, x_B), y_B), self._make_room
-            )
-        except RuntimeError as error:
-            if not (x_B.is_cuda and is_out_of_memory(error)):
-                raise
-            reason = first_line(error)
-        # The memory is freed after the `except` block: within it, the error still refers to
-        # the tensors that were computed.
-        torch.cuda.empty_cache()
-        half = len(w_RP) // 2
-        if not half:
-            raise MemoryError(
-                f"out of memory: the outputs of one model for {len(y_B)} samples do not "
-                f"fit into {torch.cuda.get_device_name(self.device)}; give it fewer "
-                f"processes, or take a GPU with more memory (torch says: {reason})"
-            )
-        self.most_models = half
-        LOG.warning("out of memory: at most %d models are evaluated together", half)
-        halves = (w_RP[:half], w_RP[half:])
-        return torch.cat([self._sums_in_memory(w, x_B, y_B) for w in halves], 1)
 
     def _sums(self, outputs_RB: Tensor, y_B: Tensor) -> Tensor:
         """Compute what `sums_on` returns for one batch and a few models, [N, R]."""

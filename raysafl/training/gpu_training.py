@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from raysafl.core.algorithm import Update
-from raysafl.core.work import Tasks
-from raysafl.training.device import first_line, is_out_of_memory, with_room
+from raysafl.core.work import Ints, Tasks
+from raysafl.training.device import device_name, in_memory
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, Plan, StepCounts, draw_plan, step_seeds
 from raysafl.training.local_step import LocalStep
@@ -80,8 +79,8 @@ class GpuTraining:
         return -(-count // -(-count // most))
 
     def train_stacks(
-        self, tasks: Tasks, held: Sequence[NDArray[np.int64]]
-    ) -> Iterator[tuple[NDArray[np.int64], Update]]:
+        self, tasks: Tasks, held: Sequence[Ints]
+    ) -> Iterator[tuple[Ints, Update]]:
         """Train tasks, one stack after the other.
 
         Args:
@@ -99,21 +98,22 @@ class GpuTraining:
         widths = list(map(program_width, steps.width_T.tolist(), batch_T))
         steps = steps._replace(width_T=np.array(widths))
         w_VP, row_T = self.parameters.starts(tasks)
-        left = steps.stacks(tasks, self.stack_size)[::-1]
-        while left:
-            stack = left.pop()
-            # It is smaller than it was if memory has run out meanwhile.
+
+        def cut(stack: Ints) -> list[Ints]:
             size = self.stack_size(widths[stack[0]], len(stack))
-            if size < len(stack):
-                left += [stack[i : i + size] for i in range(0, len(stack), size)][::-1]
-                continue
+            return [stack[i : i + size] for i in range(0, len(stack), size)]
+
+        def train(stack: Ints) -> Update:
             plan = draw_plan(tasks[stack], [held[i] for i in stack], steps.part(stack))
-            starts = Starts(w_VP, row_T[stack])
-            update = self._train_if_memory_allows(tasks[stack], plan, starts)
-            if update is None:
-                left.append(stack)
-            else:
-                yield stack, update
+            return self.train(tasks[stack], plan, Starts(w_VP, row_T[stack]))
+
+        return in_memory(
+            train,
+            steps.stacks(tasks, self.stack_size),
+            cut,
+            lambda stack, reason: self._lower(len(stack), widths[stack[0]], reason),
+            self._forget,
+        )
 
     def train(self, tasks: Tasks, plan: Plan, starts: Starts) -> Update:
         """Train one stack, without waiting for the device.
@@ -148,41 +148,32 @@ class GpuTraining:
         columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
         return Update(delta_TP, *columns, step.optimizer.kept())
 
-    def _train_if_memory_allows(
-        self, tasks: Tasks, plan: Plan, starts: Starts
-    ) -> Update | None:
-        """Train one stack; return None if the GPU's memory is too small for several.
+    def _lower(self, num_tasks: int, width: int, reason: str) -> None:
+        """Stack at most half as many tasks from now on.
+
+        Args:
+            num_tasks: the number of tasks that did not fit together.
+            width: the number of samples in a task's batch.
+            reason: what torch says.
 
         Raises:
-            MemoryError: it is too small for one task.
+            MemoryError: one task alone needs more memory than there is.
         """
-        try:
-            return with_room(lambda: self.train(tasks, plan, starts), self._forget)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            reason = first_line(error)
-        # The memory is freed after the `except` block: within it, the error still refers to
-        # the tensors that were computed.
-        self._forget()
-        torch.cuda.empty_cache()
-        width = plan.index_NB.shape[1]
-        if len(tasks) == 1:
+        if num_tasks == 1:
             raise MemoryError(
                 "out of memory: the local training of one client, with mini-batches of "
                 f"{width} samples and {self.model.num_parameters} parameters, does not "
-                f"fit into {torch.cuda.get_device_name(self.inputs.x.device)}; give a "
-                "smaller batch_size, fewer processes for one GPU, or a GPU with more "
-                f"memory (torch says: {reason})"
+                f"fit into the memory of {device_name(self.inputs.x.device)}; give a smaller "
+                "batch_size, fewer processes for one GPU, or a GPU with more memory (torch "
+                f"says: {reason})"
             )
-        self._most_samples = width * (len(tasks) // 2)
+        self._most_samples = width * (num_tasks // 2)
         LOG.warning(
             "out of memory with %d clients stacked; at most %d samples are trained "
             "together from now on",
-            len(tasks),
+            num_tasks,
             self._most_samples,
         )
-        return None
 
     def _forget(self) -> None:
         """Let go of the steps that are kept, with their memory."""
