@@ -9,9 +9,8 @@ from typing import Any
 
 from raysafl.core.record import Record
 from raysafl.core.work import Work
-from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
+from raysafl.simulation.simulation import Lockstep, Simulation
 
 # Rounds that do not count where rounds are timed for some seconds, and that count at least.
 WARM = 3

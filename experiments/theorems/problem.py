@@ -26,8 +26,7 @@ from scipy.optimize import root
 from scipy.special import expit
 
 import raysafl as fl
-from raysafl.simulation.lockstep import Lockstep
-from raysafl.simulation.simulation import Simulation
+from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.sweep.hosting import torch_threads, worker_of
 
 D = np.array([0.25, 0.5, 0.75, 1.0])

@@ -17,7 +17,7 @@ A round (`Replicate.next_round`) is one generator, which is read from top to bot
 
 What the machine is to compute, a round yields as a request (`raysafl.core.work`), and it
 is sent the answer. It never knows of other replicates. Whoever advances rounds may
-merge the requests of many; `raysafl.simulation.lockstep` does.
+merge the requests of many; `raysafl.simulation.simulation.Lockstep` does.
 """
 
 import math

@@ -77,10 +77,11 @@ def choose(options: Options, seconds: Callable[[], float]) -> tuple[ExecutorName
     if why := _only_ray(options) or _better_on_ray(options):
         return ExecutorName.RAY, why
     needed = seconds()
-    about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
     if needed < STARTING_RAY_SECONDS:
+        about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
         return ExecutorName.HERE, f"{about} of work, and Ray takes longer to start"
-    return ExecutorName.RAY, f"{about} of work on one core"
+    # No number: it is estimated without any measurement, and grows more wrong with the work.
+    return ExecutorName.RAY, "the work takes longer than Ray takes to start"
 
 
 def _only_ray(options: Options) -> str:

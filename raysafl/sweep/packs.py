@@ -2,7 +2,7 @@
 
 A sweep is many small runs of one shape. A trial costs some tenths of a second, and each
 of its rounds some milliseconds, whatever it computes. So one trial carries out a pack
-of runs in lock-step (`raysafl.simulation.lockstep`), and shares these costs among them.
+of runs in lock-step (`raysafl.simulation.simulation.Lockstep`), and shares these costs among them.
 
 Which runs share a pack is a matter of hardware: it changes no result. Runs of a pack
 need the same dataset, model, objective and batch size; everything else may differ. The

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl.core.work import Work
-from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Lockstep
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store

@@ -32,8 +32,7 @@ from raysafl.algorithms import (
 )
 from raysafl.core.work import Cell, Work
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.lockstep import Lockstep
-from raysafl.simulation.simulation import Simulation
+from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.training import ContinuedTraining, CosineRate, WarmUpRate
 
 # Models, and the engines for GPUs that a pack is tried with.

@@ -19,7 +19,7 @@ from raysafl.cluster.actors import Actors, LostActorsError
 from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.messages import PackSetup, Sent, unpacked
 from raysafl.runtime.on_actors import OnActors, host_pack
-from raysafl.simulation.lockstep import Lockstep
+from raysafl.simulation.simulation import Lockstep
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 # Ray's workers cannot import this file.

@@ -14,7 +14,7 @@ from raysafl.objectives import Classification, NextToken
 from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack
-from raysafl.simulation.lockstep import Lockstep
+from raysafl.simulation.simulation import Lockstep
 from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.experiment_file import load_sweep
 

@@ -24,8 +24,7 @@ from raysafl.core.algorithm import Round
 from raysafl.data import Digits, IidServer
 from raysafl.participation import Uniform
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.lockstep import Lockstep
-from raysafl.simulation.simulation import Simulation
+from raysafl.simulation.simulation import Lockstep, Simulation
 
 # One client comes, and the server holds as many samples as it does: so a pack has one
 # task a run, whoever trains, and they all are in one stack.

@@ -25,8 +25,7 @@ from raysafl.core.record import Record
 from raysafl.participation import Bernoulli, Trace
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
-from raysafl.simulation.lockstep import Lockstep
-from raysafl.simulation.simulation import Simulation
+from raysafl.simulation.simulation import Lockstep, Simulation
 
 # In an empty round these train at the server, step by what they remember, or add noise.
 ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, MIFA, DPFedAvg)

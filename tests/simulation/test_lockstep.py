@@ -24,7 +24,7 @@ from raysafl.core.algorithm import Round, State, TrainMean
 from raysafl.core.work import RowsOfCells, Summed, Trained, Training, WorkLostError
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
-from raysafl.simulation.lockstep import Lockstep
+from raysafl.simulation.simulation import Lockstep
 
 
 def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -> Any:
