@@ -24,8 +24,8 @@ MARK = "*"
 GREY = "#5a6472"
 COLUMNS = ["cell", "client", "round", "rate", "start", "averaged"]
 CAPTION = (
-    "In colour: client {} of the run in cell 0. With Ray, parts 3 and 4 are done by client "
-    "actors, each of which is sent some of the rows."
+    "In colour: client {} of the run in cell 0. With Ray, client actors do part 3 and the sums of "
+    "part 4, each for the rows that it is sent."
 )
 
 
@@ -111,13 +111,14 @@ def played() -> tuple[list[Part], int]:
             "2  All trainings become one table",
             "core/work.py",
             "  ".join(COLUMNS) + f"\n{MARK}" + "\n".join(table) + "\n\n"
-            "Tasks: a row for each client that trains;\nstart is a position among its\n"
-            f"{len(tasks.vectors)} vectors of {len(tasks.vectors[0])} parameters",
+            "Tasks: a row for each client that trains;\n"
+            f"start: one of {len(tasks.vectors)} vectors of {len(tasks.vectors[0])} "
+            "parameters;\naveraged: how many updates the mean has",
         ),
         Part(
             "3  A stack of rows is trained",
             "training/trainer.py",
-            "all mini-batches are drawn in one call;\nan engine takes the local steps\n\n"
+            "all mini-batches are drawn in one call;\nan engine gives each step's gradients\n\n"
             f"client  steps    loss  |delta|\n{MARK}" + "\n".join(updates),
         ),
         Part(
@@ -130,13 +131,13 @@ def played() -> tuple[list[Part], int]:
         Part(
             "5  The algorithm goes on",
             "algorithms/fedavg.py",
-            f"{MARK}it is sent MeanUpdate(delta_P, ...)\n  w_P = w_P - lr * delta_P\n"
-            "it returns State(w_P)\n\nthe replicate counts steps and bytes,\n"
-            "and sees whether w_P is finite",
+            "the replicate counts steps and bytes\n\n"
+            f"{MARK}the algorithm is sent MeanUpdate(delta_P)\n  w_P = w_P - lr * delta_P\n"
+            "it returns State(w_P)\n\nthe replicate sees whether w_P is finite",
         ),
         Part(
             "6  The round becomes a row",
-            "core/record.py",
+            "simulation/replicate.py, core/record.py",
             "Evaluation: sums over the test set\nthe Record, later a row of Parquet:\n"
             f"{MARK}  cohorts        {record.cohorts}\n  steps          {record.steps}\n"
             f"  train_loss     {record.train_loss:.3f}\n"

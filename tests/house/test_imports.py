@@ -1,6 +1,8 @@
 """Import directions: which module of the package may know which. See docs/architecture.md."""
 
 import ast
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ ALLOWED: dict[
     "participation": {"core", "kernels"},
     "models": {"core", "kernels"},
     "simulation": {"core", "objectives"},
-    "training": {"core", "kernels", "models", "objectives", "version"},
+    "training": {"core", "kernels", "models", "objectives"},
     "storage": {"core"},
     "kept": {"core", "data", "simulation", "storage"},
     "report": {"core", "storage"},
@@ -33,7 +35,7 @@ ALLOWED: dict[
     "theory": {"core", "simulation", "runtime"},
     "sweep": {
         *("core", "models", "training", "simulation", "runtime", "cluster"),
-        *("kept", "storage", "tracking", "report", "version", "__init__"),
+        *("kept", "storage", "tracking", "report", "version"),
     },
     **dict.fromkeys(("cli", "quickstart", "__init__", "__main__"), ANY),
 }
@@ -84,6 +86,48 @@ def violations(source: str, file: str) -> list[str]:
         if inside or top in {"benchmarks", *FORBIDDEN.get(module, ())}:
             found.append(f"raysafl/{file}:{line}: {module} must not import {name}")
     return found
+
+
+def table_of(document: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    text = (PACKAGE.parent / document).read_text().partition(heading)[2]
+    lines = itertools.dropwhile(
+        lambda line: not line.startswith("|"), text.splitlines()
+    )
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [row.strip("|").split("|") for row in rows][2:]
+
+
+def rooms_in(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)(?:/|\.py)?`", cell)
+
+
+def test_the_architecture_page_names_what_each_room_may_import() -> None:
+    table = table_of("docs/architecture.md", "## Which room may import which")
+    named = {
+        room: ANY if "everything" in may else set(rooms_in(may.partition("(")[0]))
+        for rooms, _, may in table
+        for room in rooms_in(rooms)
+    }
+    rules = {
+        room: allowed if allowed is ANY else allowed - {"version"}
+        for room, allowed in ALLOWED.items()
+        if room not in ("version", "__init__", "__main__")
+    }
+    assert named == rules
+
+
+def test_rooms_import_only_rooms_below_them_in_the_map() -> None:
+    table = table_of("CONTRIBUTING.md", "## The map of the package")
+    order = [room for rooms, _ in table for room in rooms_in(rooms)]
+    assert set(order) == set(ALLOWED) - {"__init__", "__main__"}
+    above = [
+        f"{room} imports {other}"
+        for room, allowed in ALLOWED.items()
+        for other in allowed or ()
+        if order.index(room) >= order.index(other)
+    ]
+    assert not above
 
 
 def test_import_directions() -> None:
