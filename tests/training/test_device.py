@@ -14,6 +14,7 @@ from helpers.precision import HAS_NEW_INTERFACE, parts, precision_restored, roun
 import raysafl
 from raysafl.training.device import (
     CONTEXT_BYTES,
+    in_memory,
     keep_to_share,
     prepare_device,
     products_depend_on_memory,
@@ -191,3 +192,41 @@ def test_a_share_of_a_tiny_gpu_is_not_empty() -> None:
 
 def test_a_whole_gpu_is_not_limited() -> None:
     assert fraction_of(1.0, 16) == 1.0
+
+
+def test_work_that_does_not_fit_is_tried_again_then_cut_and_stays_in_its_order() -> (
+    None
+):
+    limit = 8
+    tried: list[int] = []
+    freed: list[None] = []
+
+    def work(piece: range) -> int:
+        tried.append(len(piece))
+        if len(piece) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nof many")
+        return sum(piece)
+
+    def cut(piece: range) -> list[range]:
+        return [piece[k : k + limit] for k in range(0, len(piece), limit)]
+
+    def lower(piece: range, reason: str) -> None:
+        nonlocal limit
+        assert reason == "CUDA out of memory. Tried to allocate 2 GiB"
+        limit = len(piece) // 2
+
+    pieces = [range(3), range(3, 8)]
+    done = list(in_memory(work, pieces, cut, lower, lambda: freed.append(None)))
+    assert [i for piece, _ in done for i in piece] == list(range(8))
+    assert all(found == sum(piece) for piece, found in done)
+    # Three numbers do not fit, twice, and then none that are more than one are tried.
+    assert tried == [3, 3, *[1] * 8] and len(freed) == 2
+
+
+def test_another_error_of_work_in_pieces_is_not_taken_for_a_lack_of_memory() -> None:
+    def work(piece: range) -> int:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    pieces = in_memory(work, [range(2)], lambda piece: [piece], print, print)
+    with pytest.raises(RuntimeError, match="shapes"):
+        next(pieces)
