@@ -61,14 +61,15 @@ GROUPS = {
 Out = Annotated[
     str | None,
     typer.Option(
-        help="Folder or URI (s3://...) of the results. [default: results/<sweep>]"
+        help="Folder or URI (s3://...) of the results; by default results/<sweep>, or "
+        "results/<sweep>-<scale> if the scale is not paper."
     ),
 ]
 Folders = Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")]
 SomeFolders = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Folders or URIs of sweeps. [default: results]", show_default=False
+        help="Folders or URIs of sweeps; by default results.", show_default=False
     ),
 ]
 Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of several.")]
@@ -78,12 +79,16 @@ Gpus = Annotated[
     float, typer.Option(help="GPU of each client actor: 0, 1, 0.5, 0.25, ...")
 ]
 Trials = Annotated[
-    int | None, typer.Option(help="Maximum number of trials at the same time.")
+    int | None,
+    typer.Option(
+        help="Maximum number of trials at the same time; by default as many as fit."
+    ),
 ]
 PackSize = Annotated[
     str,
     typer.Option(
-        help="Maximum number of runs that a trial carries out together, or auto."
+        help="Maximum number of runs that are carried out together; auto chooses by work "
+        "and memory, 256 at most."
     ),
 ]
 Autoscale = Annotated[
@@ -103,22 +108,24 @@ ExecutorOption = Annotated[
     typer.Option(
         "--executor",
         help="Who carries out the runs: this process (here), trials on Ray (ray), or "
-        "this process if all of the work takes less time than Ray takes to start (auto).",
+        "Ray only if the work takes longer than Ray takes to start, or GPUs, several "
+        "actors or trials, a scheduler or a cluster are asked for (auto).",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Resume = Annotated[
     bool,
     typer.Option(
-        help="Continue what has not ended, or with --no-resume run everything anew."
+        help="Go on where an earlier attempt ended, or with --no-resume run all anew."
     ),
 ]
 StaleCode = Annotated[
     Stale,
     typer.Option(
-        help="What becomes of runs whose results were computed before you edited the "
-        "code of their classes: run them again, keep the results of those that have "
-        "ended and begin the others anew, or end with an error."
+        help="What becomes of runs that were computed before you edited the code of "
+        "their classes: all are run again (rerun); those that have ended keep their "
+        "results, and the others begin anew (keep); or the command ends with an error "
+        "(fail)."
     ),
 ]
 TryFirst = Annotated[
@@ -150,7 +157,8 @@ Experiment = Annotated[
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        help="AXIS=LABEL: only the runs with this label on this axis; may be repeated."
+        help="AXIS=LABEL: only the runs with this label on this axis; may be repeated "
+        "for other axes."
     ),
 ]
 Scale = Annotated[
@@ -161,9 +169,9 @@ TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or databa
 Track = Annotated[
     Tracking,
     typer.Option(
-        help="How much MLflow gets: nothing, each run's parameters and final statistics, "
-        "also curves of at most 100 points a metric, or curves of up to 200 runs and "
-        "otherwise summaries."
+        help="How much MLflow gets: nothing (none); parameters and final statistics of "
+        "each run (summary); also curves of at most 100 points a metric (curves); or "
+        "curves if the sweep has at most 200 runs, otherwise summaries (auto)."
     ),
 ]
 
@@ -282,7 +290,10 @@ def advise_command(
     only: Only = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds to simulate.")] = 20,
 ) -> None:
-    """Simulate a few rounds of a run and say which probabilities the papers' theorems allow."""
+    """Simulate a few rounds of a run and say which probabilities the papers' theorems allow.
+
+    It is the first run of the sweep, or the first that --only leaves.
+    """
     from raysafl.sweep.experiment_file import load_sweep
     from raysafl.theory.advice import advise
     from raysafl.theory.advice_table import advice_table
@@ -298,7 +309,7 @@ def report_command(
         list[str],
         typer.Argument(help="Folders or URIs of sweeps; two or more are compared."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for a comparison.")] = Path("."),
+    out: Annotated[Path, typer.Option(help="Folder for the comparison.")] = Path("."),
     checklist: Annotated[
         bool,
         typer.Option(
@@ -352,11 +363,22 @@ def export_command(
             help="Inches, or a venue: icml2024, or icml2024:2 for both columns."
         ),
     ] = "5.5",
-    methods: Annotated[str, typer.Option(help="Methods in order, A,B,...")] = "",
-    only: Only = None,
-    lines: Annotated[str, typer.Option(help="The axis that makes lines.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="A,B,...: the methods that are shown, in this order.")
+    ] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="AXIS=A,B,...: only these labels of this axis, in this order; may be "
+            "repeated for other axes."
+        ),
+    ] = None,
+    lines: Annotated[str, typer.Option(help="The axis whose labels are lines.")] = "",
     panels: Annotated[
-        str, typer.Option(help="The axes that make panels; the last goes across.")
+        str,
+        typer.Option(
+            help="A,B,...: the axes whose labels make panels; the last goes across."
+        ),
     ] = "",
     statistic: Annotated[str, typer.Option(help="The statistic of the table.")] = "",
     names: Annotated[
@@ -406,7 +428,7 @@ def results_command(
         bool | None,
         typer.Option(
             "--ascending/--descending",
-            help="Sort the smallest value first, or the largest, whichever is best.",
+            help="Sort the smallest value first, or the largest, be it the best or not.",
             show_default=False,
         ),
     ] = None,
@@ -451,7 +473,7 @@ def status_command(
         typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C."),
     ] = False,
 ) -> None:
-    """Say how far sweeps are that run, were interrupted or have ended, from their folders alone."""
+    """Say how far sweeps are, from their folders alone: running, interrupted or ended ones."""
     from raysafl.storage.status import status_of
 
     def text() -> str:
@@ -512,7 +534,7 @@ def verify_command(
 def compact_command(
     paths: Folders,
 ) -> None:
-    """Put the files of a sweep's ended runs into two files, which all commands read as well."""
+    """Put all commits of a sweep into one, as `raysafl run` does in the end."""
     for store in [store for path in paths for store in _sweeps(path)]:
         store.manifest()
         with working(), store.lock():
@@ -532,12 +554,12 @@ def forget_command(
         bool,
         typer.Option(
             "--unlisted",
-            help="Also the runs that the sweep no longer has, whose results lie in the "
+            help="Also the runs that the sweep no longer has: their results are in the "
             "folder and in no table.",
         ),
     ] = False,
 ) -> None:
-    """Delete the results of runs: of those with some ids, with some labels, or unlisted ones."""
+    """Delete the results of runs, which ids, labels (--only) or --unlisted choose."""
     from raysafl.storage.store import Store
 
     store = Store(parse_location(path))
@@ -559,7 +581,7 @@ def merge_command(
     ],
     out: Annotated[str, typer.Option(help="Folder or URI of the merged results.")],
 ) -> None:
-    """Put the results of one sweep together that several machines have computed."""
+    """Put together the results of one sweep that several machines have computed."""
     from raysafl.storage.merge import merge
     from raysafl.storage.store import Store
 
@@ -579,7 +601,7 @@ def merge_command(
 @app.command("archive")
 def archive_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[str, typer.Option(help="The archive. [default: <folder>.zip]")] = "",
+    to: Annotated[str, typer.Option(help="The archive; by default <folder>.zip.")] = "",
     file: Annotated[
         Path | None,
         typer.Option(
@@ -587,7 +609,7 @@ def archive_command(
         ),
     ] = None,
 ) -> None:
-    """Put results, checklist, versions and checksums into a ZIP file, for `run FILE --check`."""
+    """Put results, checklist, versions and checksums into a ZIP file for `run FILE --check`."""
     from raysafl.storage.runs_table import write_runs_table
     from raysafl.storage.store import Store
     from raysafl.sweep.archive import write_archive
@@ -608,7 +630,7 @@ def sync_command(
     tracking_uri: TrackingUri = None,
     track: Track = Tracking.AUTO,
 ) -> None:
-    """Bring MLflow to what the stored results hold."""
+    """Update MLflow from the stored results."""
     from raysafl.report.figures.curves import curve_of_run
     from raysafl.tracking.sync import sync
 
@@ -634,7 +656,7 @@ def ui_command(
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
 ) -> None:
-    """Show the results in MLflow, and print the address of the page, until Ctrl-C."""
+    """Show the results in MLflow until Ctrl-C, and print the address of the page."""
     from raysafl.tracking.server import serve
 
     try:
@@ -652,7 +674,7 @@ def data_show_command(
     only: Only = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the figures. [default: data/<sweep>]"),
+        typer.Option(help="Folder for the figures; by default data/<sweep>."),
     ] = None,
     rounds: Annotated[
         int, typer.Option(help="Maximum number of rounds that are drawn.", min=1)
