@@ -747,7 +747,12 @@ def _pairs_of(
     for text in texts or []:
         if "=" not in text:
             raise ValueError(f"{option} takes {form}, not '{text}'")
-    return dict(text.split("=", 1) for text in texts or [])
+    pairs = [text.split("=", 1) for text in texts or []]
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{option} is given more than once for '{name}'; give one")
+    return dict(pairs)
 
 
 def _sweeps(path: str) -> list[Any]:

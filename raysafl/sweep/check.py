@@ -22,6 +22,8 @@ from raysafl.sweep.measures import Measures
 
 # The column of runs.parquet that tables and claims can show besides the statistics.
 SECONDS = "seconds"
+# Tune's schedulers that give a run that has begun another configuration.
+CHANGE_RUNS = {"PopulationBasedTraining", "PopulationBasedTrainingReplay"}
 # The labels of one run, one for each axis.
 Key = tuple[Label, ...]
 
@@ -142,6 +144,13 @@ def check_search(
             raise ValueError(
                 f"{name} is {_what_it_is(part)}; give {part.__name__}(...)"
             )
+    # Their names are looked for, since Ray takes seconds to import.
+    if {base.__name__ for base in type(scheduler).__mro__} & CHANGE_RUNS:
+        raise ValueError(
+            f"the scheduler {type(scheduler).__name__} changes the configuration of runs that "
+            "have begun, but a run has one configuration from its first round to its last; "
+            "take a scheduler that stops runs, such as tune.schedulers.ASHAScheduler()"
+        )
     taken = getattr(scheduler, "metric", None)
     if taken is not None:
         raise ValueError(

@@ -132,6 +132,10 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
             "--only takes AXIS=LABEL, not 'method'",
         ),
         (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
+        (
+            ["run", "mine.py", "--only", "method=FedAvg", "--only", "method=FSL"],
+            "--only is given more than once for 'method'; give one",
+        ),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
         (["run", "mine.py", "--gpus", "2"], "give --actors 2 --gpus 1"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),

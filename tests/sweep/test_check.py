@@ -241,6 +241,14 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
         {"scheduler": tune.schedulers.ASHAScheduler(metric="acc", mode="max")},
         "the scheduler has the metric 'acc' already",
     ),
+    "scheduler that changes runs": (
+        {
+            "scheduler": tune.schedulers.PopulationBasedTraining(
+                hyperparam_mutations={"local.lr": [0.1, 0.2]}
+            )
+        },
+        "PopulationBasedTraining changes the configuration of runs that have begun",
+    ),
     "metric of the searcher": (
         {"search_alg": SimpleNamespace(metric="acc")},
         "no run reports the metric 'acc'",
