@@ -23,8 +23,8 @@ class Shakespeare(Source):
     The speeches of a speaker are joined by line breaks, and their last part is for the
     test set; no sample reaches over the cut.
 
-    Source: FAST, with 139 speakers and length 80 (docs/papers.md#fast), after LEAF
-    (docs/papers.md#leaf). FAST leaves open the following, which is chosen here: a
+    Source: FAST, with 139 speakers (docs/papers.md#fast), after LEAF, which has the
+    length 80 (docs/papers.md#leaf). FAST leaves open the following, which is chosen here: a
     sample starts every `stride` characters (in LEAF at every character, then
     subsampled); 20 % of the text is for testing; spellings of a name that differ in
     case or spaces are one speaker. LEAF tells speakers of equal name in different plays

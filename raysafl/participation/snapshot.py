@@ -28,8 +28,8 @@ class Snapshot(Participation):
     probability of this round and the last accuracy.
 
     Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); the paper's default lambda
-    is 1, and here `adapt` must be given. Algorithm 2 prints both accuracies with one
-    variable; the formula above is what its text says. The paper does not say whose
+    is 1, and here `adapt` must be given. In algorithm 2 one variable holds first the
+    last accuracy and then the difference. The paper does not say whose
     training accuracy acc_r is, so `accuracy` chooses; in the code of its authors it is
     that of "pass".
     """

@@ -169,6 +169,11 @@ class OpenRun:
         """Seconds that the run took: its share of the time of its packs."""
         return self._spent_before + self.simulation.seconds
 
+    @property
+    def times(self) -> dict[str, Any]:
+        """When the run started, and how many seconds it took, as a ledger entry has them."""
+        return {"started": self.started, "seconds": self._spent}
+
     def metrics(self) -> dict[str, float | int]:
         """Return the last evaluated round, see `metrics_of`."""
         return metrics_of(self.run, self.latest)
@@ -241,9 +246,8 @@ class OpenRun:
             diverged or stopped,
             replicates=ends,
             metrics=self.metrics(),
-            started=self.started,
-            seconds=self._spent,
             code=self.code,
+            **self.times,
             **({"grown_from": self._grown_from} if self._grown_from else {}),
             **origin,
         )

@@ -201,8 +201,8 @@ class Session:
     def _fail(self, own: OpenRun, error: BaseException) -> None:
         """Record a failed run and the rows before its failure; its checkpoint stays."""
         del self.open[own.run.id]
-        entry = failure(error, own.run, self.origin)
-        self.store.commit(own.rows(), {own.run.id: entry})
+        entry = failure(error, own.run, {**self.origin, **own.times})
+        self.store.commit(own.rows(), {own.run.id: entry}, own.clients())
         self._written.append(own.run.id)
         self._ends.append(End.of(own.run.id, entry))
         # A search algorithm must not take its last accuracy for a result.
@@ -266,14 +266,14 @@ class Session:
 
 
 def failure(
-    error: BaseException, run: Run | None, origin: Mapping[str, str]
+    error: BaseException, run: Run | None, origin: Mapping[str, Any]
 ) -> LedgerEntry:
     """Return the ledger entry of a failed run, with the user's line that raised the error.
 
     Args:
         error: the error.
         run: the run; None if it could not be made.
-        origin: versions, host and so on.
+        origin: versions, host, the time that it took, and so on.
     """
     return LedgerEntry.now(
         run.model_dump(mode="json") if run else None,

@@ -109,9 +109,10 @@ def fast_rates(
 
     m clients come in a snapshot, and n in other rounds.
 
-    eta_c <= min(1/(8 L K), (n q + m (1 - q)) / (5 m n L K)). The proof (before eqs. 11
-    and 22) needs eta_c <= 1/(2 sqrt(30) L K) too, printed once with K L under the root;
-    it is the stricter of the two, and not in the theorem's statement.
+    eta_c <= min(1/(8 L K), (n q + m (1 - q)) / (5 m n L K)). The proof needs
+    eta_c <= 1/(2 sqrt(30) L K) too: before eq. 22, where K L stands under the root.
+    (Before eq. 11 it needs 1/(2 sqrt(15) L K), which is more.) This is stricter than
+    the first term, and not in the theorem's statement.
     """
     return [
         Premise("eta_c <= 1/(8 L K)", eta_c, 1 / (8 * L * K)),

@@ -74,7 +74,7 @@ def violations(source: str, file: str) -> list[str]:
     module = parts[0]
     if module not in ALLOWED:
         return [
-            f"raysafl/{file}: no rule for {module!r}: give it one in tests/test_imports.py"
+            f"raysafl/{file}: no rule for {module!r}: give it one in tests/house/test_imports.py"
         ]
     allowed, found = ALLOWED[module], []
     for line, name in imported(ast.parse(source), ["raysafl", *parts[:-1]]):

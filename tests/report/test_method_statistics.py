@@ -424,6 +424,16 @@ def test_the_least_difference_is_that_of_the_spread_within_settings(
     assert row["least"] == pytest.approx(least_difference(std, 4))
 
 
+def test_pairs_of_which_one_diverged_are_not_counted_as_pairs_that_show_a_difference(
+    values: dict[str, list[list[float]]],
+) -> None:
+    found = compared(values)
+    lost(found, "FSL", 2, 0)
+    row = found.improvement.set_index(["method", "over"]).loc[("FSL", "FedAvg")]
+    assert row["seeds"] == 3 and row["pairs"] == 20
+    assert row["least"] == pytest.approx(least_difference(row["std"], 3))
+
+
 # --- learning rates
 
 

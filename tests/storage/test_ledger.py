@@ -7,7 +7,8 @@ import pytest
 
 from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
-from raysafl.storage.sealed import sealed, unsealed
+from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.sealed import OpenState, sealed, unsealed
 
 
 def stored(journal: Journal) -> dict[str, object]:
@@ -106,3 +107,15 @@ def test_what_is_no_entry_is_left_out_by_name(text: str, tmp_path: Path) -> None
     planted(journal, text)
     with pytest.warns(UserWarning, match="the ledger entry of run a in commit"):
         assert journal.ledger() == {}
+
+
+def test_a_run_that_is_ended_from_outside_keeps_the_time_that_it_had_saved(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    about = {"started": "2026-01-02T03:04:05+00:00", "spent": 12.5}
+    nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
+    journal.flush("a", OpenState(about, *nothing, b"state"))
+    journal.commit_end("a", LedgerEntry.now({}, Status.STOPPED, "stopped by a rule"))
+    entry = journal.read().ledger["a"]
+    assert (entry.started, entry.seconds) == ("2026-01-02T03:04:05+00:00", 12.5)

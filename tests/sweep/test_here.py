@@ -269,15 +269,24 @@ class Broken(Algorithm):
 def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
     tiny: Run, tmp_path: Path
 ) -> None:
-    runs = {("good",): tiny, ("bad",): tiny.replace(algorithm=Broken())}
+    clients = PerClient(on="labels", every=1)
+    bad = tiny.replace(algorithm=Broken(), eval_clients=clients)
+    runs = {("good",): tiny, ("bad",): bad}
     sweep = Sweep("s", runs, axes=["run"])
     outcome, said = go(sweep, tmp_path / "s", try_first=False)
     assert not outcome.ok and "a user's mistake" in said
     status = outcome.runs.groupby("label.run")["status"].first()
     assert dict(status) == {"good": Status.FINISHED, "bad": Status.FAILED}
+    # What it has measured before and the time that it took are kept.
+    entry = outcome.store.ledger()[bad.id]
+    assert entry.seconds and entry.started <= entry.ended
+    assert set(outcome.store.rounds(bad.id)["round"]) == {0}
+    of_clients = outcome.store.clients(bad.id)
+    assert len(of_clients) == bad.replicates * bad.data.clients
     alone, _ = go(Sweep("s", {("good",): tiny}, axes=["run"]), tmp_path / "a")
     of_good = rows_of(outcome).query("run_id == @tiny.id").reset_index(drop=True)
-    pd.testing.assert_frame_equal(of_good, rows_of(alone))
+    expected = rows_of(alone)
+    pd.testing.assert_frame_equal(of_good[list(expected)], expected)
 
 
 def test_a_pack_is_bounded_by_the_share_of_the_gpus_memory() -> None:

@@ -244,7 +244,8 @@ class MethodStatistics:
                 own = gaps.where(np.isfinite(gaps)).groupby(level="setting")
                 wins = both[method].gt(both[over]) + 0.5 * both[method].eq(both[over])
                 found = self._over_settings(wins, mean_of_settings)
-                seeds = int(own.size().min())
+                # Pairs of which one diverged have no difference.
+                seeds = int(own.count().min())
                 std = math.sqrt(own.var().mean())
                 least = least_difference(std, seeds)
                 rows.append((method, over, len(both), *found, seeds, std, least))
