@@ -10,7 +10,7 @@ snapshots and with half of the rounds as snapshots. Nothing is printed for their
 rounds 100 to 300 and 300 to 600, and draws both.
 
 Run it with `raysafl run experiments/fast/curves.py`. Its 16 entries with 1 seed each
-take about 17 hours of one core; with `--scale small` they take about 2 minutes on two
+take about 21 hours of one core; with `--scale small` they take about 2 minutes on two
 cores.
 """
 

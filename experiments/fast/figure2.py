@@ -11,7 +11,7 @@ they are not.
 As runs, the entries are those of table 3 on Fashion-MNIST with q = 0 and alpha = 0.1.
 
 Run it with `raysafl run experiments/fast/figure2.py`. Its 4 entries with 1 seed each
-take about 7.2 hours of one core; with `--scale small` they take about 1 minute on two
+take about 8.6 hours of one core; with `--scale small` they take about 1 minute on two
 cores.
 """
 

@@ -8,7 +8,7 @@ dataset nor its distribution. The value of q in each round is a column of the sw
 `rounds/`, and its mean over the rounds is 1 - Ratio.
 
 Run it with `raysafl run experiments/fast/figure4.py`. Its 9 entries with 1 seed each
-take about 16 hours of one core; with `--scale small` they take about 1 minute on two
+take about 19 hours of one core; with `--scale small` they take about 1 minute on two
 cores.
 """
 

@@ -7,7 +7,7 @@ hardly ever take part. The smaller alpha is, the fewer classes a client holds, a
 more arbitrary participation costs.
 
 Run it with `raysafl run experiments/fast/table2_fashion_mnist.py`. Its 45 entries with
-1 seed each take about 81 hours of one core; with `--scale small` they take about 5
+1 seed each take about 97 hours of one core; with `--scale small` they take about 5
 minutes on two cores.
 """
 

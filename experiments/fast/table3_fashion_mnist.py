@@ -11,7 +11,7 @@ The text says that adaptive FAST with its default lambda always needs less than 
 snapshots, but the table has 11.5 % for Beta at alpha = 0.05.
 
 Run it with `raysafl run experiments/fast/table3_fashion_mnist.py`. Its 116 entries with
-1 seed each take about 210 hours of one core; with `--scale small` they take about 14
+1 seed each take about 250 hours of one core; with `--scale small` they take about 14
 minutes on two cores.
 """
 

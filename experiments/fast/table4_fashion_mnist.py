@@ -10,7 +10,7 @@ Uniform participation at alpha = 0.05 is printed with +- 3.4 here and with +- 3.
 table 6, although it is the same run.
 
 Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 60 entries with
-1 seed each take about 110 hours of one core; with `--scale small` they take about 7
+1 seed each take about 130 hours of one core; with `--scale small` they take about 7
 minutes on two cores.
 """
 

@@ -10,7 +10,7 @@ Gamma with lambda = 2 is printed with the same digits as Beta with lambda = 9 (7
 5.2), so one of the two may be a slip of the paper.
 
 Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 63 entries with
-1 seed each take about 110 hours of one core; with `--scale small` they take about 7
+1 seed each take about 140 hours of one core; with `--scale small` they take about 7
 minutes on two cores.
 """
 

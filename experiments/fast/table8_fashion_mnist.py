@@ -7,7 +7,7 @@ lambda makes more rounds snapshots. An entry is printed as the accuracy, a slash
 percentage of rounds with arbitrary participation.
 
 Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 63 entries with
-1 seed each take about 110 hours of one core; with `--scale small` they take about 7
+1 seed each take about 140 hours of one core; with `--scale small` they take about 7
 minutes on two cores.
 """
 

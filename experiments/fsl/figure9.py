@@ -5,7 +5,8 @@ Source: Mai, La and Zhang, docs/papers.md#fsl, figure 9.
 Run it from the repository's root; scale `paper` needs a GPU and EMNIST in the data
 folder:
 
-    python -m experiments.fsl.figure9 [--scale SCALE] [--out DIR] [--rounds T]
+    python -m experiments.fsl.figure9 [--scale SCALE] [--dataset NAME] [--rounds T]
+        [--out DIR]
 
 FSL is trained with gamma = 1 and eta_l = 0.01 in scenario 1. In rounds 0, 50, ..., 1000
 the script computes xi_t^2 = |grad f0 - grad F|^2 (server) and G_t^2 = mean_i |grad f_i

@@ -5,7 +5,7 @@ never take part, five clients a round, logistic regression, 150 rounds of one lo
 epoch with batch size 64 at rate 0.1. Each client holds one or two classes (p). Compared
 are SAFARI with a fifth or half of the rounds at the server; FSL with its defaults; data
 sharing, in which every client also holds the server's dataset D0; and SGD on D0 alone,
-as a lower bound. FedAvg needs no D0. The accuracy is the mean of the last ten rounds,
+without any client. FedAvg needs no D0. The accuracy is the mean of the last ten rounds,
 so that no method gains by its best moment. The bytes that were sent are in
 `runs.parquet`.
 

@@ -1,7 +1,7 @@
 """SAFARI's theorems 2 and 3: with server data, learning from clients is possible again.
 
 Source: docs/papers.md#safari, theorems 2 and 3. Run it from the repository's root; it takes
-a core minute:
+ten core seconds:
 
     python -m experiments.theorems.learnability [--out DIR]
 

@@ -1,7 +1,7 @@
 """Where FedAvg, SAFARI, FAST and FSL converge to, and how far from the optimum that is.
 
 Sources: docs/papers.md#safari (equation 50, remark 6), #fast and #fsl (section III-B). Run
-it from the repository's root; it takes two core minutes:
+it from the repository's root; it takes three core minutes:
 
     python -m experiments.theorems.limits [--out DIR]
 

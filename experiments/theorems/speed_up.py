@@ -1,8 +1,8 @@
 """Linear speed-up: how the error of FedAvg falls with clients m, local steps K and rounds R.
 
 Sources: FAST, corollary 2 (docs/papers.md#fast); SAFARI, corollary 1 (docs/papers.md#safari);
-FSL, corollary 1 (docs/papers.md#fsl). Run it from the repository's root; it takes two core
-minutes:
+FSL, corollary 1 (docs/papers.md#fsl). Run it from the repository's root; it takes a core
+minute:
 
     python -m experiments.theorems.speed_up [--out DIR]
 

@@ -3,9 +3,10 @@
     python -m experiments.tools.reproduction           # write the numbers
     python -m experiments.tools.reproduction --check   # fail if they are outdated
 
-Run it from the repository's root. The tables of README.md, docs/reproduction.md and
-results/README.md stand between markers (`<!-- name -->`), and each is made by one
-function here. In experiments/README.md the last column of the tables is filled.
+Run it from the repository's root. The tables of docs/reproduction.md, docs/answers.md
+and results/README.md stand between markers (`<!-- name -->`), and each is made by one
+function. In experiments/README.md the last column of the tables is filled; its column of
+hours is written by hand, and docs/reproduction.md takes it from there.
 """
 
 import re
@@ -299,7 +300,8 @@ def shared_runs():
     rest = ""
     if unequal:
         rest = (
-            f"; the other {len(unequal)} by at most {max(unequal):.1g} in an accuracy"
+            f"; the other {len(unequal)} differ by at most {max(unequal):.1g} in an "
+            "accuracy"
         )
     equal = len(several) - len(unequal)
     return (
