@@ -8,6 +8,9 @@ from pathlib import Path
 
 from raysafl.version import __version__
 
+# How long git may take: of a large repository on a network's disk it reads all files.
+GIT_SECONDS = 10.0
+
 
 def provenance() -> dict[str, str]:
     """Return the versions of Python, raysafl, torch and Ray, and this host's name.
@@ -33,7 +36,8 @@ def commit(folder: Path | None = None) -> str:
         folder: a folder in a git repository; None is the current folder.
 
     Returns:
-        An empty string outside of a repository, or without git.
+        An empty string outside of a repository, without git, or if git takes longer
+        than ten seconds.
     """
     try:
         done = subprocess.run(
@@ -41,9 +45,9 @@ def commit(folder: Path | None = None) -> str:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=GIT_SECONDS,
             check=False,
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()

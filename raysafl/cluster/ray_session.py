@@ -108,8 +108,12 @@ def watched_ray(stop: Callable[[], None]) -> Iterator[None]:
     address = str(ray.get_runtime_context().gcs_address)
     below = psutil.Process().children(recursive=True)
     # Nobody will start the parts of a Ray again that this process has started.
-    parts = {process: process.name() for process in below}
-    parts = {process: name for process, name in parts.items() if name in OWN_PARTS}
+    parts = {}
+    for process in below:
+        # It may have ended meanwhile.
+        with suppress(psutil.Error):
+            if (name := process.name()) in OWN_PARTS:
+                parts[process] = name
     over = threading.Event()
 
     def watch() -> None:

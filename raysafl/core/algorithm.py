@@ -272,7 +272,8 @@ def by_steps(local: LocalTraining) -> Hashable:
 class State:
     """Everything that an algorithm carries from one round to the next.
 
-    Checkpoints store it, so a run that is interrupted continues from it.
+    Checkpoints store it, with its dictionaries in their order, so a run that is
+    interrupted continues from it.
 
     Args:
         w_P: The global model's parameters.
@@ -497,7 +498,8 @@ def without_clients(round: Round, state: State) -> Round:
         except StopIteration as end:
             after: State = end.value
             return after
-        if not len(request.ids):
+        # What is no request is refused by whoever carries it out.
+        if isinstance(request, Request | CountSamples) and not len(request.ids):
             round.close()
             return state
         answer = yield request

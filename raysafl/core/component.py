@@ -146,6 +146,9 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
         kind = fields.pop("kind", None)
         if kind not in (None, cls.__name__) or cls.__dict__.get("abstract"):
             known = cls.kinds()
+            if kind is None:
+                names = ", ".join(sorted(known))
+                raise ValueError(f"no kind is given; add 'kind' (known: {names})")
             if str(kind) not in known:
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate({"kind": kind, **fields})

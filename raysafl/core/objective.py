@@ -53,7 +53,7 @@ class Metric:
         sums: Maps outputs [B, ...] and targets [B, ...] of any batch to sums [n] over
             its samples. The sums over two batches together must be the sum of theirs.
         value: Maps the sums [n] over all samples, and the number of samples, to the
-            value.
+            value: a number, or a list of numbers if `is_list`.
         is_fraction: Whether the value is a fraction, which tables show in per cent.
         higher_is_better: Whether a higher value is better.
         is_list: Whether the value is a list of numbers.
@@ -334,10 +334,12 @@ class Measures:
             sums_n: The sums of all metrics over some samples.
             count: The number of the samples.
         """
-        return {
+        found = {
             name: metric.value(sums_n[self._parts[name]], count)
             for name, metric in self.metrics.items()
         }
+        # A value may be a whole number, such as a count.
+        return {n: float(v) if isinstance(v, int) else v for n, v in found.items()}
 
     def value(self, name: str, sums_n: Sums, count: int) -> float:
         """Compute the value of one metric that is a number; NaN without samples."""

@@ -104,7 +104,10 @@ class Participation(Component):
         return False
 
     def init(self) -> Any:
-        """Return the policy's state before round 0; it must be convertible to JSON."""
+        """Return the policy's state before round 0.
+
+        It must come back from JSON as it was: the keys of dictionaries are texts.
+        """
         return None
 
     def measured_on(self, cohort: list[int]) -> list[int] | None:
@@ -141,5 +144,6 @@ class Participation(Component):
                 None before any client has trained, and if the objective has none.
 
         Returns:
-            The policy's new state, and the cohort.
+            The policy's new state, for which the same holds as for `init`'s, and the
+            cohort.
         """

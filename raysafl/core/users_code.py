@@ -1,6 +1,8 @@
-"""The one rule for whose code a file or a module is: the user's, or anybody else's.
+"""Whose code a file or a module is: the user's, or anybody else's.
 
-It needs nothing but Python itself, because every command imports it.
+Tracebacks and what travels by value go by it. (Which classes are checked as the user's own
+is wider, see `raysafl.core.users_parts.is_users_class`.) It needs nothing but Python
+itself, because every command imports it.
 """
 
 import sys

@@ -194,10 +194,13 @@ class Tasks:
         """Return these tasks with the vectors that they need, and no others."""
         columns = self.columns.copy()
         is_needed_V = np.zeros(len(self.vectors), bool)
+        # How many vectors stand from each position on.
+        moments_T = self.by_local(lambda local: local.num_moments)
         for name in VECTORS:
-            each = self.by_local(lambda local: local.num_moments)
-            for v in range(each.max() if name == "moments" else 1):
-                is_needed_V[columns[name][columns[name] >= 0] + v] = True
+            each_T = moments_T if name == "moments" else np.ones_like(moments_T)
+            for v in range(each_T.max()):
+                some_T = (columns[name] >= 0) & (each_T > v)
+                is_needed_V[columns[name][some_T] + v] = True
         number_V = np.append(np.cumsum(is_needed_V) - 1, -1)
         for name in VECTORS:
             columns[name] = number_V[columns[name]]
@@ -460,6 +463,10 @@ class PersonalEvaluation(NamedTuple):
 
 
 WorkRequest: TypeAlias = Training | Evaluation | PersonalEvaluation
+
+
+class TooLargeError(MemoryError):
+    """One piece of work alone needs more memory than the machine has."""
 
 
 class WorkLostError(RuntimeError):

@@ -82,10 +82,6 @@ class Population:
         """Return the bytes of shared samples per client; see `Work.shared_bytes`."""
         return self.splits[cell].shared * self.dataset.train.sample_bytes
 
-    def samples(self, cell: int, ids: Sequence[int]) -> int:
-        """Return the number of training samples that these clients hold together."""
-        return sum(self.splits[cell].size(i) for i in ids)
-
     def costs(self, tasks: Tasks) -> list[int]:
         """Return about how many samples each task will see."""
         column = tasks.columns

@@ -216,6 +216,9 @@ def _saved(replicate: Replicate) -> SavedReplicate:
     }
     values = {name: getattr(replicate, name) for name in COPIED}
     values["counts"] = vars(replicate.counts)
+    # A file gives its tensors in no certain order, and sums depend on their order.
+    values["server"] = list(state.server)
+    values["clients"] = list(state.clients)
     values["reached"] = sorted(replicate.reached)
     # A client's numbers without its moments, which are tensors.
     values["progress"] = [(i, own[:-1]) for i, own in replicate.progress.items()]
@@ -238,7 +241,11 @@ def _restored(
         return replicate, _attributes_of_ended(replicate, saved)
     _check_size(replicate, tensors["w"])
     attributes = {name: values[name] for name in COPIED} | {
-        "state": _state_of(tensors),
+        "state": State(
+            tensors["w"],
+            {name: tensors[f"server/{name}"] for name in values["server"]},
+            {i: tensors[f"client/{i}"] for i in values["clients"]},
+        ),
         "counts": Counts(**values["counts"]),
         "reached": set(values["reached"]),
         "clients": _history_of(tensors) if replicate.clients else None,
@@ -316,16 +323,3 @@ def _moments_of(
     return tuple(
         tensors[name] for name in itertools.takewhile(tensors.__contains__, names)
     )
-
-
-def _state_of(tensors: Mapping[str, torch.Tensor]) -> State:
-    """Return the algorithm's state from a replicate's tensors."""
-    server = {}
-    clients = {}
-    for name, value in tensors.items():
-        match name.split("/"):
-            case ["server", key]:
-                server[key] = value
-            case ["client", key]:
-                clients[int(key)] = value
-    return State(tensors["w"], server, clients)

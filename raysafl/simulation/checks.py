@@ -5,9 +5,8 @@ the class and the line, says what was returned, and what to return instead. A ch
 takes some microseconds for each replicate and round.
 """
 
-import json
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -15,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Request, Round, State, TrainMean
+from raysafl.core.algorithm import (
+    Algorithm,
+    ContinuedTraining,
+    Request,
+    Round,
+    State,
+    TrainMean,
+)
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.text import in_brief
@@ -36,7 +42,7 @@ def checked_pick(
     Raises:
         ValueError: it is no pair of a state and a cohort; the cohort names a client
             twice or one that does not exist; or checkpoints cannot hold the state of a
-            policy of the user's own.
+            policy of the user's own, which is looked at in rounds 0, 1, 2, 4, 8, ...
     """
 
     def refuse(what: str) -> NoReturn:
@@ -53,8 +59,11 @@ def checked_pick(
     ):
         refuse(f"it returned {in_brief(picked)}")
     state, cohort = picked
-    if round == 0 and users_parts(policy, Participation):
+    # To look at the state of a million clients takes longer than to pick some.
+    if round & (round - 1) == 0 and users_parts(policy, Participation):
         _check_json(policy, state)
+    if type(cohort.enforced) is not bool:
+        cohort = replace(cohort, enforced=bool(cohort.enforced))
     if _are_plain_ids(cohort.ids, num_clients):
         return state, cohort
 
@@ -94,15 +103,22 @@ def _integers(ids: Any) -> NDArray[np.int64] | None:
 
 
 def _check_json(policy: Participation, state: Any) -> None:
-    try:
-        json.dumps(state)
-    except (TypeError, ValueError) as error:
+    if not _is_plain(state):
         raise ValueError(
             f"{method_name(policy, Participation, 'pick')} must return a state of plain "
-            "numbers, texts, lists and dictionaries, because checkpoints hold it as "
-            f"JSON ({error}); turn arrays into lists by .tolist(). It returned "
-            f"{in_brief(state)}"
-        ) from None
+            "numbers, texts, lists and dictionaries whose keys are texts, because "
+            "checkpoints hold it as JSON; turn arrays into lists by .tolist(), and a "
+            f"number that is a key into text by str(i). It returned {in_brief(state)}"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether JSON gives a value back as it is; tuples become lists."""
+    if isinstance(value, dict):
+        return all(type(key) is str and _is_plain(own) for key, own in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def checked_round(algorithm: Algorithm, generator: Any, round: int) -> Round:
@@ -129,6 +145,8 @@ def checked_request(
 ) -> Request:
     """Return what an algorithm's round yielded, if it is a request that can be met.
 
+    Its ids are Python's integers.
+
     Args:
         algorithm: the algorithm.
         request: what its round yielded.
@@ -137,8 +155,8 @@ def checked_request(
         round: the number of the round.
 
     Raises:
-        ValueError: it is no request, names no client or one that does not exist, or
-            holds a tensor of a wrong shape.
+        ValueError: it is no request, names no client or one that does not exist, holds
+            a tensor of a wrong shape, or asks for training that goes on.
     """
 
     def refuse(what: str) -> NoReturn:
@@ -152,6 +170,11 @@ def checked_request(
     if not len(request.ids):
         refuse(f"it yielded {type(request).__name__} with no ids")
     checked_ids(algorithm, request.ids, num_clients, round)
+    if isinstance(request.local, ContinuedTraining):
+        refuse(
+            "local is ContinuedTraining, with which only the run's own clients go on; leave "
+            "local out for them, or give request.local.begun_anew(), which keeps nothing"
+        )
     weight_M = request.weight_M if isinstance(request, TrainMean) else None
     if weight_M is not None:
         if not (_has_shape(weight_M, (len(request.ids),)) and _are_weights(weight_M)):
@@ -173,7 +196,7 @@ def checked_request(
                 f"{name} is {in_brief(tensor)}, but must be a tensor of shape "
                 f"{list(shape)}{'' if name == 'w_P' else ', with one row per id'}"
             )
-    checked: Request = request
+    checked: Request = replace(request, ids=[int(i) for i in request.ids])
     return checked
 
 
@@ -198,7 +221,11 @@ def checked_ids(algorithm: Algorithm, ids: Any, num_clients: int, round: int) ->
 
 
 def checked_state(
-    algorithm: Algorithm, state: Any, num_parameters: int, when: str
+    algorithm: Algorithm,
+    state: Any,
+    num_parameters: int,
+    when: str,
+    ids: Sequence[int] = (),
 ) -> State:
     """Return the state that an algorithm returned.
 
@@ -207,10 +234,11 @@ def checked_state(
         state: what it returned.
         num_parameters: the number P of the model's parameters.
         when: "init", or the round as "round 3".
+        ids: the clients that came, whose vectors are looked at.
 
     Raises:
-        ValueError: it is no `State`, its w_P has another shape than [P], or what the
-            server keeps are no tensors.
+        ValueError: it is no `State`, its w_P has another shape than [P], or what is
+            kept are no tensors.
     """
 
     def refuse(what: str) -> NoReturn:
@@ -231,9 +259,11 @@ def checked_state(
     for name, kept in (("server", state.server), ("clients", state.clients)):
         if not isinstance(kept, Mapping):
             refuse(f"{name} of its State is {in_brief(kept)}, but must be a dictionary")
-    for name, value in state.server.items():
-        if not isinstance(value, Tensor):
-            refuse(f"server[{name!r}] is {in_brief(value)}, but must be a tensor")
+    came = {i: state.clients[i] for i in ids if i in state.clients}
+    for kept, values in (("server", state.server), ("clients", came)):
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                refuse(f"{kept}[{name!r}] is {in_brief(value)}, but must be a tensor")
     return state
 
 

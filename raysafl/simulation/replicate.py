@@ -365,7 +365,7 @@ class Replicate:
         if not current.calls and ids:
             refuse_no_request(self.algorithm, self.round)
         self.state = checked_state(
-            self.algorithm, returned, self.num_parameters, f"round {self.round}"
+            self.algorithm, returned, self.num_parameters, f"round {self.round}", ids
         )
 
     def _count_samples(self, ids: Sequence[int]) -> Tensor:
@@ -383,6 +383,10 @@ class Replicate:
         self, request: Request, current: _Round
     ) -> Generator[Training, dict[int, Trained], Update | MeanUpdate]:
         """Have a request to train carried out, and count what it has cost."""
+        clients = self.run.data.clients
+        request = checked_request(
+            self.algorithm, request, self.num_parameters, clients, self.round
+        )
         trained = (yield self._training(request, current))[self.cell]
         answer = trained.update
         if isinstance(request, TrainMean) and isinstance(answer, Update):
@@ -397,11 +401,7 @@ class Replicate:
 
     def _training(self, request: Request, current: _Round) -> Training:
         """Return what the machine is asked for when an algorithm asks for training."""
-        clients = self.run.data.clients
-        checked_request(
-            self.algorithm, request, self.num_parameters, clients, self.round
-        )
-        ids = [int(i) for i in request.ids]
+        ids = list(request.ids)
         current.calls += 1
         for i in ids:
             current.kinds.add(KINDS.get(i, "client"))
@@ -409,7 +409,7 @@ class Replicate:
             # In centralised training all clients train.
             everyone = EVERYONE in ids
             current.trained |= set(
-                range(clients) if everyone else (i for i in ids if i >= 0)
+                range(self.run.data.clients) if everyone else (i for i in ids if i >= 0)
             )
         local = self.local
         if request.local is not None:

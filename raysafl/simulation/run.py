@@ -109,6 +109,11 @@ class Run(Component):
 
     @model_validator(mode="after")
     def _fits(self) -> "Run":
+        if self.seed + self.replicates > 2**63:
+            raise ValueError(
+                f"seed + replicates is {self.seed + self.replicates}, but seeds go up to "
+                "2^63 - 1; give a smaller seed"
+            )
         self.participation.check(self.data.clients)
         for part in self.components():
             if isinstance(part, LocalTraining):

@@ -1,4 +1,4 @@
-"""A run, and how many runs advance together on one machine.
+"""The rounds of a run, and of many runs that advance together on one machine.
 
 What their replicates ask for is computed together. A run's results do not depend on the
 runs that it advances with. A run that fails leaves the others as they are.
@@ -12,6 +12,7 @@ from raysafl.core.record import Record
 from raysafl.core.work import (
     Evaluation,
     PersonalEvaluation,
+    TooLargeError,
     Training,
     Work,
     WorkLostError,
@@ -66,7 +67,7 @@ class Simulation:
 
     @property
     def round(self) -> int:
-        """The number of the next round."""
+        """The number of the next round, of the replicate that is furthest."""
         return max(own.round for own in self.replicates)
 
     @property
@@ -204,8 +205,8 @@ class Lockstep(Generic[K]):
         self.most = runs // 2
         lines = str(error).strip().splitlines() or [type(error).__name__]
         self.most_reason = (
-            f"at most {self.most} runs are computed together, because {runs} were too "
-            f"many for the machine: {lines[-1].strip()}"
+            f"runs are computed at most {self.most} at a time, because {runs} were too many "
+            f"for the machine: {lines[-1].strip()}"
         )
 
 
@@ -270,7 +271,9 @@ def _halves(batch: list[K]) -> tuple[list[K], list[K]]:
 
 
 def _was_too_much(error: Exception) -> bool:
-    """Whether an error may not have come up if less had been asked for."""
+    """Whether less work at a time might have gone without this error."""
+    if isinstance(error, TooLargeError):
+        return False
     return isinstance(error, WorkLostError | MemoryError) or any(
         words in str(error) for words in NO_MEMORY
     )

@@ -204,7 +204,8 @@ def in_memory(
         work: Does one piece.
         pieces: All of the work.
         cut: Cuts a piece into those that the present limit allows, often one.
-        lower: Lowers the limit, so that this piece is cut; it is given the reason.
+        lower: Lowers the limit, so that this piece is cut into two or more; it is given
+            the reason.
         make_room: Lets go of what is on the device and can be made again.
 
     Yields:
@@ -231,6 +232,8 @@ def in_memory(
             left.append(piece)
         else:
             yield piece, done
+            # The next piece may need the memory.
+            del done
 
 
 class _NoMemory(NamedTuple):
@@ -242,8 +245,8 @@ class _NoMemory(NamedTuple):
 def _tried(work: Callable[[P], T], piece: P) -> T | _NoMemory:
     """Do one piece of work, unless memory runs out.
 
-    When this has returned, the memory is free: as long as an error is handled, it refers to
-    the tensors that were computed.
+    The memory is free only after this has returned: while an error is handled, it refers
+    to the tensors that were computed.
     """
     try:
         return work(piece)

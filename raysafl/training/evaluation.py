@@ -11,6 +11,7 @@ from torch import Tensor
 from raysafl.core.objective import Measures, Metric, Objective, measures_of
 from raysafl.core.text import in_brief
 from raysafl.core.users_parts import method_name
+from raysafl.core.work import TooLargeError
 from raysafl.models import FlatModel
 from raysafl.objectives import is_plain
 from raysafl.training.device import device_name, in_memory, upload
@@ -71,7 +72,8 @@ class Evaluator:
         train: the training samples of all clients.
         test: the test set.
         most_models: the maximum number of models in one forward pass; None: as many as
-            the engine stacks. It is halved if memory runs out.
+            the engine stacks. If memory runs out, it becomes half the number that did
+            not fit.
         make_room: lets go of what else is on the device and can be made again.
     """
 
@@ -149,11 +151,11 @@ class Evaluator:
         """Evaluate at most half as many models together from now on.
 
         Raises:
-            MemoryError: one model alone needs more memory than there is.
+            TooLargeError: one model alone needs more memory than there is.
         """
         half = len(w_RP) // 2
         if not half:
-            raise MemoryError(
+            raise TooLargeError(
                 "out of memory: the outputs of one model do not fit into the memory of "
                 f"{device_name(self.device)}; give it fewer processes, or take a GPU with "
                 f"more memory (torch says: {reason})"

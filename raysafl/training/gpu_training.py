@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from raysafl.core.algorithm import Update
-from raysafl.core.work import Ints, Tasks
+from raysafl.core.work import Ints, Tasks, TooLargeError
 from raysafl.training.device import device_name, in_memory
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, Plan, StepCounts, draw_plan, step_seeds
@@ -91,7 +91,7 @@ class GpuTraining:
             The positions of a stack's tasks, and what `train` returns for them.
 
         Raises:
-            MemoryError: one task alone needs more memory than the GPU has.
+            TooLargeError: one task alone needs more memory than the GPU has.
         """
         steps = StepCounts.of(tasks, held)
         batch_T = tasks.by_local(lambda local: local.batch_size).tolist()
@@ -112,7 +112,7 @@ class GpuTraining:
             steps.stacks(tasks, self.stack_size),
             cut,
             lambda stack, reason: self._lower(len(stack), widths[stack[0]], reason),
-            self._forget,
+            self.forget,
         )
 
     def train(self, tasks: Tasks, plan: Plan, starts: Starts) -> Update:
@@ -157,10 +157,10 @@ class GpuTraining:
             reason: what torch says.
 
         Raises:
-            MemoryError: one task alone needs more memory than there is.
+            TooLargeError: one task alone needs more memory than there is.
         """
         if num_tasks == 1:
-            raise MemoryError(
+            raise TooLargeError(
                 "out of memory: the local training of one client, with mini-batches of "
                 f"{width} samples and {self.model.num_parameters} parameters, does not "
                 f"fit into the memory of {device_name(self.inputs.x.device)}; give a smaller "
@@ -175,7 +175,7 @@ class GpuTraining:
             self._most_samples,
         )
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Let go of the steps that are kept, with their memory."""
         self._last = None
         self.resident.forget_steps()

@@ -211,6 +211,8 @@ class Inputs:
         x = as_tensor(samples.x).to(device).contiguous()
         self.x = x.float() if x.dtype == torch.float16 else x
         y = as_tensor(samples.y).to(device)
+        # Classes may be stored as shorter integers.
+        y = y if y.is_floating_point() else y.long()
         self.y = y.unsqueeze(1) if y.is_floating_point() and y.ndim == 1 else y
         self.augment = samples.augment
         self.scale = samples.scale

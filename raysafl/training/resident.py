@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,6 @@ from raysafl.training.inputs import Inputs
 # The maximum number of recorded steps. One is recorded for each number of tasks that
 # are stacked, so cohorts of random sizes need many.
 RECORDED = 64
-
-
-class RecordedStep(Protocol):
-    """A recorded step, of which only the size and the graph are looked at here."""
-
-    graph: Any
-    nbytes: int
 
 
 class Resident:

@@ -120,7 +120,7 @@ class LocalTrainer:
             self.inputs,
             self.test,
             most_models,
-            self.resident.forget_steps,
+            self._gpu.forget if self._gpu else self.resident.forget_steps,
         )
 
     def train(self, tasks: Tasks) -> Update:
@@ -149,15 +149,15 @@ class LocalTrainer:
 
         Yields:
             The positions of a stack's tasks, and their rows, in this order. On a CPU
-            all columns are there. On a GPU, `delta_MP`, `loss_M` and `accuracy_M` are
-            on the device, which may not have computed them yet; the next stack does not
-            change them. The other columns are on the CPU.
+            all columns are there. On a GPU, `delta_MP`, `loss_M`, `accuracy_M` and
+            `moments_MVP` are on the device, which may not have computed them yet; the
+            next stack does not change them. The other columns are on the CPU.
 
         Raises:
             ValueError: a client holds no samples; or the model drew from torch's global
                 generator (F.dropout in its forward), so that runs could not be
                 repeated.
-            MemoryError: one task alone needs more memory than the GPU has.
+            TooLargeError: one task alone needs more memory than the GPU has.
         """
         generator_before = self._generator_state()
         owners = (tasks.columns[name].tolist() for name in ("cell", "client"))

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from raysafl import Objective
-from raysafl.core.objective import check_targets, measures_of, metric_columns
+from raysafl.core.objective import (
+    Measures,
+    check_targets,
+    measures_of,
+    metric_columns,
+)
 from raysafl.data import Dataset, Samples
 from raysafl.objectives import Classification, Metric, NextToken, Regression, mean_of
 
@@ -185,3 +190,12 @@ def test_the_outputs_of_a_model_follow_from_the_targets(
     check_targets(objective, data)
     assert objective.num_outputs(data) == outputs
     assert objective.output_shape(data) == shape
+
+
+def test_a_metric_that_is_a_whole_number_is_measured_as_a_number() -> None:
+    """Means over replicates and the choice of a model take floats alone."""
+    hits = Metric("hits", lambda out, y: (out == y).sum(0), lambda s, n: int(s[0]))
+    listed = Metric("all", lambda out, y: out.sum(0), lambda s, n: [1, 2], is_list=True)
+    measures = Measures({"hits": hits, "all": listed}, {"hits": 1, "all": 1})
+    found = measures.values(np.array([3.0, 0.0]), 4)
+    assert found == {"hits": 3.0, "all": [1, 2]} and type(found["hits"]) is float

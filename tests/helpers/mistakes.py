@@ -218,6 +218,39 @@ MISTAKES = {
         "Mine.pick",
         "must return a state of plain numbers, texts, lists and dictionaries",
     ),
+    "numbers as keys in the policy's state": (
+        policy("return {**(state or {}), 3: 1}, Cohort([0])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "must return a state of plain numbers, texts, lists and dictionaries whose keys",
+    ),
+    "a state that is plain in the first round only": (
+        policy("return (key.round or None) and {2}, Cohort([0])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "It returned {2}",
+    ),
+    "training that goes on in an algorithm of one's own": (
+        algorithm(
+            "local = raysafl.training.ContinuedTraining(",
+            "    lr=0.1, batch_size=8, steps=2, optimizer='adam'",
+            ")",
+            "update = yield TrainMean(state.w_P, ids, local=local)",
+            "return replace(state, w_P=state.w_P - update.delta_P)",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "local is ContinuedTraining, with which only the run's own clients go on",
+    ),
+    "a number as what a client keeps": (
+        algorithm(
+            "update = yield TrainMean(state.w_P, ids)",
+            "return replace(state, clients={i: 0.5 for i in ids})",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "is 0.5, but must be a tensor",
+    ),
     "an unknown client inside a snapshot policy": (
         policy("return state, Cohort([99])"),
         "participation=Snapshot(base=Mine(), uniform=Uniform(m=5), every=2)",

@@ -61,6 +61,28 @@ def test_tasks_arrive_as_they_were_sent_with_the_vectors_that_they_need_alone() 
     assert whole.columns["client"].tolist() == [4, 5, 3, 1, 0]
 
 
+@pytest.mark.parametrize("first", ["adam", "sgd"])
+def test_tasks_with_unequally_many_moments_take_along_those_that_are_theirs(
+    first: str,
+) -> None:
+    w_P = torch.zeros(2)
+    adam = ContinuedTraining(lr=0.1, batch_size=8, steps=2, optimizer="adam")
+    sgd = ContinuedTraining(lr=0.1, batch_size=8, steps=2, momentum=0.9)
+    kept = {"adam": [torch.ones(2), 2 * torch.ones(2)], "sgd": [3 * torch.ones(2)]}
+    locals = {"adam": adam, "sgd": sgd}
+    names = [first, *({"adam", "sgd"} - {first})]
+    asked = [
+        Training(c, [c], w_P, locals[n], 7, 2, 1, before=[4], moments=[kept[n]])
+        for c, n in enumerate(names)
+    ]
+    whole = Tasks.of(asked)
+    for t, name in enumerate(names):
+        part = whole[[t]].alone()
+        at = part.columns["moments"][0]
+        assert len(part.vectors) == 1 + len(kept[name])
+        assert all(map(torch.equal, part.vectors[at:][: len(kept[name])], kept[name]))
+
+
 @pytest.mark.parametrize("num_parameters", [5, 7850, LARGE // 4, LARGE // 4 + 1])
 @pytest.mark.parametrize("clients", [1, 3, 40])
 def test_a_result_arrives_as_it_was_sent_and_only_small_ones_as_bytes(

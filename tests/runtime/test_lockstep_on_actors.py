@@ -122,7 +122,7 @@ def test_actors_that_run_out_of_memory_are_asked_for_less(
         lockstep = Lockstep[str](host(pool, runs, "fused"))
         results, failed = together(runs, lockstep)
     assert not failed and lockstep.most == 1
-    assert lockstep.most_reason.startswith("at most 1 runs are computed together")
+    assert lockstep.most_reason.startswith("runs are computed at most 1 at a time")
     assert said in lockstep.most_reason
     for name, run in runs.items():
         assert_same(results[name], alone(run, "fused"))

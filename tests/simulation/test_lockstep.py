@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from raysafl import CNN, MLP, FedAvg, LocalTraining, Logistic, Model, Run, Uniform
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Round, State, TrainMean
-from raysafl.core.work import RowsOfCells, Summed, Trained, Training, WorkLostError
+from raysafl.core.work import (
+    RowsOfCells,
+    Summed,
+    TooLargeError,
+    Trained,
+    Training,
+    WorkLostError,
+)
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Lockstep
@@ -219,7 +226,7 @@ def test_a_request_that_is_too_large_is_halved_for_good_and_said(
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most == 1 < len(runs) // 2
     assert lockstep.most_reason == (
-        "at most 1 runs are computed together, because 2 were too many for the machine: "
+        "runs are computed at most 1 at a time, because 2 were too many for the machine: "
         f"{error}"
     )
     # Once it is known, nothing too large is asked for again.
@@ -238,6 +245,18 @@ def test_a_run_that_is_too_large_by_itself_fails_and_the_others_do_not(
     assert list(failed) == ["shared"] and failed["shared"] is Cramped.error
     for name in runs.keys() - failed:
         assert_same(results[name], alone(runs[name], "fused"))
+
+
+def test_a_run_that_is_too_large_alone_does_not_make_the_others_smaller(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cramped, "room", 2)
+    monkeypatch.setattr(Cramped, "error", TooLargeError("out of memory: one client"))
+    runs = mixed(tiny, Logistic())
+    lockstep = Lockstep[str](worker(runs, kind=Cramped))
+    _, failed = together(runs, lockstep)
+    assert list(failed) == ["shared"]
+    assert lockstep.most is None and not lockstep.most_reason
 
 
 class Broken(Worker):

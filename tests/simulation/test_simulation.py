@@ -133,6 +133,14 @@ def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
         assert torch.equal(a.state.w_P, b.state.w_P)
 
 
+def test_seeds_that_a_column_of_results_cannot_hold_are_refused(tiny: Run) -> None:
+    assert tiny.replace(seed=2**63 - 2, replicates=2).seeds[-1] == 2**63 - 1
+    with pytest.raises(
+        ValueError, match="seeds go up to 2\\^63 - 1; give a smaller seed"
+    ):
+        tiny.replace(seed=2**63 - 1, replicates=2)
+
+
 def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:
     content = dump(simulation(tiny))
     with pytest.raises(ValueError, match="belongs to run"):

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
 
 from raysafl import Run, Uniform
 from raysafl.algorithms import Key
 from raysafl.core.participation import Cohort
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 
@@ -79,6 +80,54 @@ def test_ids_in_another_order_stay_in_that_order(tmp_path: Path) -> None:
         tmp_path, policy("return state, Cohort([7, 2])"), "participation=Mine()"
     )
     assert {tuple(record.cohorts[0]) for record in play(run)} == {(7, 2)}  # type: ignore[attr-defined]
+
+
+def test_what_numpy_gives_in_cohorts_and_requests_can_be_saved(tmp_path: Path) -> None:
+    code = algorithm(
+        "update = yield TrainMean(state.w_P, np.array(ids))",
+        "return replace(state, w_P=state.w_P - update.delta_P)",
+    ) + policy("return state, Cohort([1, 2], enforced=np.arange(3)[0] < 1)").replace(
+        "class Mine", "class Chance"
+    )
+    shared = "Federation(dataset=BASE.data.dataset, clients=10, share=0.5, "
+    shared += "partition=BASE.data.partition, server=IidServer(n0=50))"
+    changes = "{'algorithm': Mine(), 'participation': Chance(), 'eval_every': 3, "
+    changes += f"'data': {shared}}}"
+    run = only_run(tmp_path, code, changes)
+    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    first, second = Simulation(run, work), Simulation(run, work)
+    first.step()
+    restore(second, dump(first))
+    assert second.replicates[0].reached == {1, 2}
+    assert second.replicates[0].counts.enforced == [True]
+
+
+def test_what_an_algorithm_keeps_has_the_same_order_after_an_interruption(
+    tmp_path: Path,
+) -> None:
+    """The algorithm adds over its clients, so its sums depend on their order."""
+    code = algorithm(
+        "update = yield Train(state.w_P, ids)",
+        "clients = {**dict(zip(ids, update.delta_MP)), **state.clients}",
+        "total_P = sum(row_P / (i + 1) for i, row_P in clients.items())",
+        "server = {'a/b': total_P, 'c': state.w_P}",
+        "w_P = state.w_P - total_P / len(clients)",
+        "return replace(state, w_P=w_P, clients=clients, server=server)",
+    )
+    changes = "algorithm=Mine(), participation=Uniform(m=3), rounds=8, replicates=1"
+    run = only_run(tmp_path, code, changes)
+    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    first, second = Simulation(run, work), Simulation(run, work)
+    for _ in range(5):
+        first.step()
+    restore(second, dump(first))
+    for _ in range(3):
+        first.step()
+        second.step()
+    (whole,), (resumed,) = first.replicates, second.replicates
+    assert list(whole.state.clients) == list(resumed.state.clients)
+    assert list(resumed.state.server) == ["a/b", "c"]
+    assert torch.equal(whole.w_P, resumed.w_P)
 
 
 def test_a_correct_class_passes_all_checks(tmp_path: Path) -> None:

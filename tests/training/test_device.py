@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -221,6 +222,18 @@ def test_work_that_does_not_fit_is_tried_again_then_cut_and_stays_in_its_order()
     assert all(found == sum(piece) for piece, found in done)
     # Three numbers do not fit, twice, and then none that are more than one are tried.
     assert tried == [3, 3, *[1] * 8] and len(freed) == 2
+
+
+def test_what_a_piece_gave_is_not_held_while_the_next_one_is_done() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def work(piece: range) -> torch.Tensor:
+        assert not [one for one in held if one() is not None]
+        return torch.ones(3)
+
+    for _, found in in_memory(work, [range(1)] * 3, lambda p: [p], print, print):  # type: ignore[arg-type]
+        held.append(weakref.ref(found))
+        del found
 
 
 def test_another_error_of_work_in_pieces_is_not_taken_for_a_lack_of_memory() -> None:

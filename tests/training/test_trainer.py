@@ -291,3 +291,14 @@ def test_a_read_only_dataset_is_used_without_a_copy() -> None:
     assert local.inputs.x.data_ptr() == x.ctypes.data
     local.train(tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1)))
     assert np.array_equal(x, DATASET.train.x)
+
+
+@pytest.mark.parametrize("model", [Logistic(), MLP(hidden=[3])])
+def test_classes_may_be_stored_as_shorter_integers(model: Model) -> None:
+    short = replace(DATASET.train, y=DATASET.train.y.astype(np.int16))
+    dataset = Dataset("short", short, DATASET.test, 4)
+    flat = FlatModel(model, (1, 8, 8), 4)
+    local = Trainer(flat, dataset, lambda r, c: HELD[c])
+    asked = tasks(flat, LocalTraining(lr=0.1, batch_size=16, epochs=1))
+    same = Trainer(flat, DATASET, lambda r, c: HELD[c]).train(asked)
+    assert torch.equal(local.train(asked).delta_MP, same.delta_MP)
