@@ -10,7 +10,7 @@ from typing import Any
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.calls import checked_call
 from raysafl.core.component import Component
-from raysafl.core.text import nearest
+from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import (
     PAPER,
@@ -20,7 +20,6 @@ from raysafl.storage.manifest import (
     Manifest,
     Printed,
     Table,
-    run_name,
 )
 from raysafl.storage.statistics import (
     AT_BEST_VAL,
@@ -130,8 +129,8 @@ class Sweep:
         scheduler: Tune's scheduler, which may stop runs early.
         metric: what the search algorithm and the scheduler go by: a column of numbers
             that the runs measure, such as `test_loss`. By default it is what the runs
-            are judged by, `test_accuracy` for classes: on the validation data where
-            there are some, otherwise on the test set.
+            are judged by, `test_accuracy` for classes: on the validation data if every
+            run is known to have some, otherwise on the test set.
         mode: whether they look for the `max` or the `min` of the metric; by default
             whichever is better.
         scales: further ways to shrink each run, by name. The scales `paper` (the runs
@@ -164,6 +163,11 @@ class Sweep:
     scale: str = PAPER
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(
+                f"the first argument of Sweep is its name, and is {in_brief(self.name)}; give "
+                "Sweep('name', runs=...)"
+            )
         if not re.fullmatch(r"[^/\\\x00.][^/\\\x00]*", self.name):
             raise ValueError(
                 f"a sweep's name becomes a folder; '{self.name}' cannot be one"
@@ -249,20 +253,31 @@ class Sweep:
             return replace(measures, has_validation=False)
         return measures
 
-    @property
-    def goal(self) -> tuple[str, str]:
-        """The metric that searchers and schedulers go by, and its mode."""
-        measures = self._measures() or Measures()
+    def goal_of(self, runs: Iterable[Run]) -> tuple[str, str]:
+        """Return the metric that searchers and schedulers go by, and its mode.
+
+        Args:
+            runs: all runs; or, if a search algorithm asks for them, one that stands for
+                them.
+        """
+        measures = self._measures_of(runs)
         metric = self.metric or measures.goal[0]
         return metric, self.mode or measures.mode(metric)
 
-    @property
-    def _searched_by(self) -> str:
-        """The column that the search algorithm and the scheduler go by, if there is any."""
+    def _measures_of(self, runs: Iterable[Run]) -> Measures:
+        """Return what the runs measure; for `runs` see `goal_of`."""
+        if not self.is_searched:
+            return Measures.of(runs)
+        # Runs that are asked for later may have no validation samples.
+        return self._measures() or replace(Measures.of(runs), has_validation=False)
+
+    def _searched_by(self, measures: Measures) -> str:
+        """Return the column that the search algorithm and the scheduler go by, if any."""
         if self.search_alg is None and self.scheduler is None:
             return ""
         own = getattr(self.search_alg, "metric", None)
-        return own if isinstance(own, str) and own else self.goal[0]
+        known = isinstance(own, str) and own
+        return str(known or self.metric or measures.goal[0])
 
     def _goal_of(self, measures: Measures) -> tuple[str, str] | None:
         """Return by what the best run is chosen, and its mode; None if runs are only compared.
@@ -270,8 +285,7 @@ class Sweep:
         Args:
             measures: what the runs measure.
         """
-        if self.metric or self._searched_by:
-            metric = self._searched_by or self.metric
+        if metric := self._searched_by(measures) or self.metric:
             told = self.mode or getattr(self.search_alg, "mode", None)
             return metric, str(told or measures.mode(metric))
         return None if self.is_grid else measures.goal
@@ -350,28 +364,6 @@ class Sweep:
             return [as_key(key) for key in itertools.product(*grids)]
         return [as_key(label) for label in self._given]
 
-    def first(self, only: Mapping[str, str]) -> tuple[str, Run]:
-        """Return the first run that has these labels.
-
-        Args:
-            only: axis to label, compared as text.
-
-        Returns:
-            The run's labels as text, and the run.
-
-        Raises:
-            ValueError: nothing bears them, or the runs are only known when sampled.
-        """
-        if not self.is_grid:
-            raise ValueError(
-                f"sweep '{self.name}' samples its runs, none is known beforehand; "
-                "put the one you mean into runs=[...]"
-            )
-        manifest = self.manifest()
-        runs = {run.id: run for run in self.labelled().values()}
-        chosen = manifest.select(only)[0]
-        return run_name(manifest.labels()[chosen], chosen), runs[chosen]
-
     @property
     def axis_names(self) -> list[str]:
         """The names of the axes; a sweep without labels has the axis `run`."""
@@ -427,7 +419,8 @@ class Sweep:
 
         Args:
             manifest: the manifest so far. If it has no runs yet, the runs decide by
-                what all are judged, and what the table shows where it does not say.
+                what all are judged, what the table shows where it does not say, and,
+                unless a search algorithm asks for them, what the best is chosen by.
             runs: the runs, which may be none.
         """
         new = list(runs)
@@ -439,19 +432,36 @@ class Sweep:
         changed = manifest.measuring(own.columns, own.quality)
         if manifest.entries:
             return changed
-        return changed.replace(table=self._table(own), goal=self._goal_of(own))
+        changed = changed.replace(table=self._table(own))
+        return changed if self.is_searched else self.aimed(changed, new)
 
-    def manifest(self) -> Manifest:
+    def aimed(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
+        """Return the manifest with what is searched by, and what the best is chosen by.
+
+        Args:
+            manifest: the manifest so far.
+            runs: see `goal_of`.
+        """
+        measures = self._measures_of(runs)
+        own = self._searched_by(measures)
+        return manifest.replace(searched_by=own, goal=self._goal_of(measures))
+
+    def manifest(
+        self, labelled: Mapping[tuple[Label, ...], Run] | None = None
+    ) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
         It does not hold runs that are drawn, or that a search algorithm will ask for.
+
+        Args:
+            labelled: what `labelled` returns, if it was called before.
 
         Raises:
             ValueError: two labels name the same run, or a run cannot be made.
         """
         axes = self.axis_names
         entries: dict[str, Entry] = {}
-        labelled = self.labelled()
+        labelled = self.labelled() if labelled is None else labelled
         if labelled:
             measures = Measures.of(labelled.values())
         else:
@@ -477,7 +487,7 @@ class Sweep:
             more=self._printed(self.more),
             columns=dict(measures.columns),
             quality=measures.quality,
-            searched_by=self._searched_by,
+            searched_by=self._searched_by(measures),
             goal=self._goal_of(measures),
             claims=list(self.claims),
             notes=self.notes,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from raysafl.cluster.provenance import commit, provenance
+from raysafl.cluster.provenance import commit
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError, local_folder
@@ -102,6 +102,7 @@ class Job:
         options: what was asked for.
         store: the sweep's folder.
         todo: the runs to do, by id; empty if a search algorithm asks for them.
+        goal: the metric that searchers and schedulers go by, and its mode.
         digests: the digests of the user's classes.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
@@ -110,6 +111,7 @@ class Job:
     options: Options
     store: Store
     todo: Mapping[str, Run]
+    goal: tuple[str, str]
     digests: CodeDigests
     display: Display
     tracker: "Tracker | None"
@@ -129,11 +131,11 @@ class Job:
         """What holds for all packs."""
         return Terms(
             store=self.store.path,
-            origin={**provenance(), "commit": commit()},
+            commit=commit(),
             report_seconds=0.0 if self.options.is_one_by_one else REPORT_SECONDS,
             flush_seconds=self.options.flush_seconds,
             engine=self.options.engine,
-            metric=self.sweep.goal[0],
+            metric=self.goal[0],
             keep_states=self.options.keep_states,
         )
 
@@ -155,7 +157,7 @@ class Job:
         )
 
 
-def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
+def execute(job: Job, executor: Executor, datasets: Datasets) -> bool:
     """Carry out all runs of a sweep by an executor that was started before.
 
     A pack of several runs that could not be carried out is tried in halves, down to
@@ -165,6 +167,9 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         job: the sweep, and how it is carried out.
         executor: carries out the packs.
         datasets: the loaded datasets, by the `source_key` of the data that load them.
+
+    Returns:
+        Whether the sweep ended before its runs did.
 
     Raises:
         StorageError: results could not be written any more; the other runs have not
@@ -177,15 +182,18 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         watch = job.watch()
         with _reported(watch):
             executor.search(job, datasets, watch)
-        return
+        return watch.ends_early
     packs = _packs_to_do(job, executor.room(), datasets)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
         with _reported(watch):
             executor.carry_out(job, packs, datasets, watch)
-        unfinished = [] if watch.ends_early else watch.unfinished
+        if watch.ends_early:
+            return True
+        unfinished = watch.unfinished
         packs = [half for pack in unfinished for half in pack.halves(watch.shown)]
+    return False
 
 
 @contextmanager
@@ -260,8 +268,9 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 def scratch(store: Store) -> Iterator[Path]:
     """Provide a folder for Tune: in the sweep's folder if that is on this machine.
 
-    Tune and callbacks write files into it. Nothing of them is ever read from it, and it
-    is deleted afterwards. So is what other processes are told there (`tell_left`).
+    Tune and callbacks write files into it. What callbacks wrote is copied to `logs/` before
+    (`keep_logs`); then it is deleted. So is what other processes are told there
+    (`tell_left`).
     """
     if store.is_remote:
         with tempfile.TemporaryDirectory(

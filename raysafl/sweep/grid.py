@@ -6,10 +6,10 @@ from typing import Any
 
 from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.component import Component
-from raysafl.core.text import closest
+from raysafl.core.text import closest, in_brief
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Label
-from raysafl.sweep.check import check_run
+from raysafl.sweep.check import check_run, plain
 from raysafl.sweep.definition import Sweep
 
 
@@ -60,6 +60,11 @@ def grid(
                 "0, 1 and 2; base.replace(seed=...) says which is the first"
             )
         base = base.replace(replicates=seeds)
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"values is {in_brief(values)}; give a mapping from fields to lists of values, "
+            "such as {'rounds': [50, 100]}"
+        )
     paths = {_path(base, field): own for field, own in values.items()}
     every = {*base.flat(), *paths}
     axes = [_unique_end(path, every) for path in paths]
@@ -128,6 +133,7 @@ def _labelled(path: str, values: Any) -> dict[Any, Any]:
 
 
 def _label_of(value: Any) -> Label:
+    value = plain(value)
     if value is None or isinstance(value, str | int | float):
         return value
     return type(value).__name__ if isinstance(value, Component) else str(value)

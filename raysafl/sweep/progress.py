@@ -237,7 +237,7 @@ class BarDisplay(Display):
     def _begin(self, skipped: int) -> None:
         self.progress.update(self._task, total=self.total)
         if skipped:
-            self.progress.console.print(f"{skipped} runs finished before")
+            self.progress.console.print(f"{count(skipped, 'run')} finished before")
 
     def _tell(self, ends: "Sequence[End]") -> None:
         for end in ends:

@@ -186,11 +186,12 @@ class Watch:
             Status.STOPPED,
             reason,
             replicates=ends,
+            metrics=dict(news.metrics),
             code=self.code_of(run),
             raysafl=__version__,
         )
         self.store.commit_end(run.id, entry)
-        self._show_ends([End(run.id, entry.status, reason)])
+        self._show_ends([End.of(run.id, entry)])
         self._track([run.id])
 
     def _halve(self, pack: Pack) -> None:
