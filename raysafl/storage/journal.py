@@ -324,14 +324,8 @@ class Journal:
             self.commit(ROUNDS.empty_table(), {run_id: entry})
         else:
             about = saved.about
-            names = {
-                "started": "started",
-                "spent": "seconds",
-                "grown_from": "grown_from",
-            }
-            known = {
-                own: about[n] for n, own in names.items() if about.get(n, []) != []
-            }
+            names = dict(started="started", spent="seconds", grown_from="grown_from")
+            known = {own: about[n] for n, own in names.items() if about.get(n)}
             entry = entry.model_copy(update={**about.get("origin", {}), **known})
             self.commit(saved.rows, {run_id: entry}, saved.clients)
 

@@ -78,8 +78,6 @@ class Attempt:
         # The ids of the runs that have ended and need no new attempt.
         self.kept: set[str] = set()
         self.todo: dict[str, Run] = {}
-        # Whether a rule ended the sweep before its runs did.
-        self.is_cut = False
         self.display = choose_display(options.console, options.quiet)
 
     def run(self) -> Outcome:
@@ -116,7 +114,7 @@ class Attempt:
             ended = set(store.ledger())
             new = ended - self.kept if self.sweep.is_searched else self.todo
             missing = len(set(self.chosen) - ended)
-            if self.sweep.is_searched and self.is_cut:
+            if self.sweep.is_searched and self.display.is_cut:
                 missing = self.display.total - self.display.done
             return Outcome(
                 store=store,
@@ -136,9 +134,7 @@ class Attempt:
         datasets = prepare(self.todo.values(), self.options.engine)
         growth = self._reused(lambda run_id, content: None)
         finished = len(self.chosen) - len(self.todo)
-        return foretell(
-            self.options, self.todo, self._begun, datasets, finished, growth
-        )
+        return foretell(self.options, self.todo, self.begun, datasets, finished, growth)
 
     # Before anything runs
 
@@ -245,11 +241,11 @@ class Attempt:
         if not self.options.resume or self.options.is_one_by_one:
             return Growth()
         return reuse(
-            self.store, self.todo, self._begun, set(self.runs), self.digests, save
+            self.store, self.todo, self.begun, set(self.runs), self.digests, save
         )
 
     @property
-    def _begun(self) -> set[str]:
+    def begun(self) -> set[str]:
         """The ids of the runs that go on from a file: not from one that is deleted."""
         return set(self.store.open_runs()) - (self.forgotten or set())
 
@@ -279,19 +275,13 @@ class Attempt:
                 tracker = self._tracker()
                 conclude = partial(_write_all, self.store, tracker)
                 job = Job(
-                    self.options,
-                    self.store,
-                    self.todo,
-                    self.sweep.goal_of((self.example or self.runs).values()),
-                    self.digests,
-                    display,
-                    tracker,
+                    self.options, self.store, self.todo, self.digests, display, tracker
                 )
                 skipped = len(self.chosen) - len(self.todo)
                 display.start(len(self.todo) or self.sweep.num_samples, skipped)
                 # It is needed when the trials have ended, and its import takes seconds.
                 _in_thread(partial(import_module, "raysafl.report.write"))
-                self.is_cut = execute(job, executor, datasets)
+                execute(job, executor, datasets)
                 display.enter("writing the report")
                 # The report is written in a thread, so that Ray can stop meanwhile.
                 conclude = _in_thread(conclude).result

@@ -253,42 +253,21 @@ class Sweep:
             return replace(measures, has_validation=False)
         return measures
 
-    def goal_of(self, runs: Iterable[Run]) -> tuple[str, str]:
-        """Return the metric that searchers and schedulers go by, and its mode.
-
-        Args:
-            runs: all runs; or, if a search algorithm asks for them, one that stands for
-                them.
-        """
-        measures = self._measures_of(runs)
-        metric = self.metric or measures.goal[0]
-        return metric, self.mode or measures.mode(metric)
-
-    def _measures_of(self, runs: Iterable[Run]) -> Measures:
-        """Return what the runs measure; for `runs` see `goal_of`."""
-        if not self.is_searched:
-            return Measures.of(runs)
-        # Runs that are asked for later may have no validation samples.
-        return self._measures() or replace(Measures.of(runs), has_validation=False)
-
-    def _searched_by(self, measures: Measures) -> str:
-        """Return the column that the search algorithm and the scheduler go by, if any."""
-        if self.search_alg is None and self.scheduler is None:
-            return ""
-        own = getattr(self.search_alg, "metric", None)
-        known = isinstance(own, str) and own
-        return str(known or self.metric or measures.goal[0])
-
-    def _goal_of(self, measures: Measures) -> tuple[str, str] | None:
-        """Return by what the best run is chosen, and its mode; None if runs are only compared.
+    def _aim(self, measures: Measures) -> dict[str, Any]:
+        """Return by what is searched, and by what the best run is chosen, for the manifest.
 
         Args:
             measures: what the runs measure.
         """
-        if metric := self._searched_by(measures) or self.metric:
-            told = self.mode or getattr(self.search_alg, "mode", None)
-            return metric, str(told or measures.mode(metric))
-        return None if self.is_grid else measures.goal
+        own = (getattr(self.search_alg, name, None) for name in ("metric", "mode"))
+        told, mode = (value if isinstance(value, str) else "" for value in own)
+        is_searched = self.is_searched or self.scheduler is not None
+        # Runs of a grid are only compared, and none is chosen.
+        if self.is_grid and not (self.metric or is_searched):
+            return {"searched_by": "", "goal": None}
+        metric = told or self.metric or measures.goal[0]
+        goal = metric, self.mode or mode or measures.mode(metric)
+        return {"searched_by": metric if is_searched else "", "goal": goal}
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -432,22 +411,13 @@ class Sweep:
         changed = manifest.measuring(own.columns, own.quality)
         if manifest.entries:
             return changed
-        changed = changed.replace(table=self._table(own))
-        return changed if self.is_searched else self.aimed(changed, new)
-
-    def aimed(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
-        """Return the manifest with what is searched by, and what the best is chosen by.
-
-        Args:
-            manifest: the manifest so far.
-            runs: see `goal_of`.
-        """
-        measures = self._measures_of(runs)
-        own = self._searched_by(measures)
-        return manifest.replace(searched_by=own, goal=self._goal_of(measures))
+        aim = {} if self.is_searched else self._aim(own)
+        return changed.replace(aim, table=self._table(own))
 
     def manifest(
-        self, labelled: Mapping[tuple[Label, ...], Run] | None = None
+        self,
+        labelled: Mapping[tuple[Label, ...], Run] | None = None,
+        example: Iterable[Run] = (),
     ) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
@@ -455,6 +425,7 @@ class Sweep:
 
         Args:
             labelled: what `labelled` returns, if it was called before.
+            example: a run that stands for those that a search algorithm will ask for.
 
         Raises:
             ValueError: two labels name the same run, or a run cannot be made.
@@ -462,10 +433,10 @@ class Sweep:
         axes = self.axis_names
         entries: dict[str, Entry] = {}
         labelled = self.labelled() if labelled is None else labelled
-        if labelled:
-            measures = Measures.of(labelled.values())
-        else:
-            measures = self._measures() or Measures()
+        measures = Measures.of(labelled.values()) if labelled else self._measures()
+        if measures is None:
+            # Other runs than the example may have no validation samples.
+            measures = replace(Measures.of(example), has_validation=False)
         for key, run in labelled.items():
             run_id = run.id
             if run_id in entries:
@@ -487,8 +458,7 @@ class Sweep:
             more=self._printed(self.more),
             columns=dict(measures.columns),
             quality=measures.quality,
-            searched_by=self._searched_by(measures),
-            goal=self._goal_of(measures),
+            **self._aim(measures),
             claims=list(self.claims),
             notes=self.notes,
         )

@@ -20,6 +20,7 @@ from raysafl.storage.status import LEFT
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.measures import Measures
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import Pack, form_packs, memory_note
@@ -102,7 +103,6 @@ class Job:
         options: what was asked for.
         store: the sweep's folder.
         todo: the runs to do, by id; empty if a search algorithm asks for them.
-        goal: the metric that searchers and schedulers go by, and its mode.
         digests: the digests of the user's classes.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
@@ -111,7 +111,6 @@ class Job:
     options: Options
     store: Store
     todo: Mapping[str, Run]
-    goal: tuple[str, str]
     digests: CodeDigests
     display: Display
     tracker: "Tracker | None"
@@ -120,6 +119,11 @@ class Job:
     def sweep(self) -> Sweep:
         """The sweep."""
         return self.options.sweep
+
+    @cached_property
+    def goal(self) -> tuple[str, str]:
+        """The metric that searchers and schedulers go by, and its mode."""
+        return self.store.manifest().goal or Measures().goal
 
     @cached_property
     def rules(self) -> list[StopRule]:
@@ -157,7 +161,7 @@ class Job:
         )
 
 
-def execute(job: Job, executor: Executor, datasets: Datasets) -> bool:
+def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
     """Carry out all runs of a sweep by an executor that was started before.
 
     A pack of several runs that could not be carried out is tried in halves, down to
@@ -167,9 +171,6 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> bool:
         job: the sweep, and how it is carried out.
         executor: carries out the packs.
         datasets: the loaded datasets, by the `source_key` of the data that load them.
-
-    Returns:
-        Whether the sweep ended before its runs did.
 
     Raises:
         StorageError: results could not be written any more; the other runs have not
@@ -182,18 +183,15 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> bool:
         watch = job.watch()
         with _reported(watch):
             executor.search(job, datasets, watch)
-        return watch.ends_early
+        return
     packs = _packs_to_do(job, executor.room(), datasets)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
         with _reported(watch):
             executor.carry_out(job, packs, datasets, watch)
-        if watch.ends_early:
-            return True
-        unfinished = watch.unfinished
+        unfinished = [] if watch.ends_early else watch.unfinished
         packs = [half for pack in unfinished for half in pack.halves(watch.shown)]
-    return False
 
 
 @contextmanager
@@ -269,8 +267,7 @@ def scratch(store: Store) -> Iterator[Path]:
     """Provide a folder for Tune: in the sweep's folder if that is on this machine.
 
     Tune and callbacks write files into it. What callbacks wrote is copied to `logs/` before
-    (`keep_logs`); then it is deleted. So is what other processes are told there
-    (`tell_left`).
+    (`keep_logs`); then it is deleted. So is what other processes are told (`tell_left`).
     """
     if store.is_remote:
         with tempfile.TemporaryDirectory(

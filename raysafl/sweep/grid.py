@@ -60,18 +60,14 @@ def grid(
                 "0, 1 and 2; base.replace(seed=...) says which is the first"
             )
         base = base.replace(replicates=seeds)
-    if not isinstance(values, Mapping):
-        raise ValueError(
-            f"values is {in_brief(values)}; give a mapping from fields to lists of values, "
-            "such as {'rounds': [50, 100]}"
-        )
-    paths = {_path(base, field): own for field, own in values.items()}
+    given = values if isinstance(values, Mapping) else {}
+    paths = {_path(base, field): own for field, own in given.items()}
     every = {*base.flat(), *paths}
     axes = [_unique_end(path, every) for path in paths]
-    if len(paths) < max(1, len(values)):
+    if not paths or len(paths) < len(given):
         raise ValueError(
             "a grid needs an axis or several different ones, such as "
-            f"{{'rounds': [50, 100]}}, but has {list(values)}"
+            f"{{'rounds': [50, 100]}}, but has {[*given] or in_brief(values)}"
         )
     labelled = [_labelled(path, own).items() for path, own in paths.items()]
     runs = {

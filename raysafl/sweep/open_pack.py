@@ -144,6 +144,8 @@ class OpenPack:
         self.terms = terms
         self.host = host
         self.ends_process = ends_process
+        # Of the process that carries out the pack, which may be on another machine.
+        self.origin = {**provenance(), "commit": terms.commit}
         self.store = Store(terms.store)
         self.session: Session | None = None
         self._lock: FileLock | RemoteLock | None = None
@@ -206,7 +208,7 @@ class OpenPack:
             runs,
             self.store,
             work,
-            {**self._origin, "device": device, "engine": engine},
+            {**self.origin, "device": device, "engine": engine},
             self.terms.flush_seconds,
             self.code,
             self.ends_process,
@@ -216,11 +218,6 @@ class OpenPack:
         # that are there now. The garbage collector would look at them every few rounds of
         # a large pack, which takes longer than a round.
         gc.freeze()
-
-    @property
-    def _origin(self) -> dict[str, str]:
-        """Versions and the host of the process that carries out the pack, and the commit."""
-        return {**provenance(), "commit": self.terms.commit}
 
     def _ended_before(self) -> dict[str, LedgerEntry]:
         """Return the entries of runs that an earlier attempt has ended."""
@@ -261,7 +258,7 @@ class OpenPack:
         if len(self.pack.runs) > 1:
             return News(nothing, done=True, halve=True)
         (run,) = self.pack.runs
-        entry = failure(error, run, self._origin)
+        entry = failure(error, run, self.origin)
         self.store.commit_end(run.id, entry)
         return News(nothing, done=True, ends=[End.of(run.id, entry)])
 

@@ -319,10 +319,7 @@ def _first_reason(reasons: Sequence[str]) -> str:
 
 
 def _has_ended(replicate: Replicate) -> bool:
-    """Whether a replicate takes part in no further round and its last record still counts.
-
-    It has not diverged.
-    """
+    """Whether a replicate goes on no more, and its last record counts: it has not diverged."""
     return replicate.done and not replicate.diverged
 
 

@@ -35,31 +35,27 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
             installed, which draws the configurations of a search space.
     """
     labelled = sweep.labelled()
-    manifest = sweep.manifest(labelled)
     if sweep.is_grid:
-        return manifest, {run.id: run for run in labelled.values()}, {}
+        return sweep.manifest(labelled), {r.id: r for r in labelled.values()}, {}
     drawn = draw(sweep.space, MOST_TRIED if sweep.is_searched else sweep.num_samples)
     made = _made(sweep, drawn)
     if sweep.is_searched:
         run, _ = made[0]
-        return sweep.aimed(manifest, [run]), {}, {run.id: run}
+        return sweep.manifest(labelled, [run]), {}, {run.id: run}
     # A run that was drawn twice bears the labels of the first draw.
     labels = {run.id: labels_of(config) for run, config in reversed(made)}
     runs = {run.id: run for run, _ in made}
     entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
-    manifest = sweep.measuring(manifest, runs.values())
+    manifest = sweep.measuring(sweep.manifest(labelled), runs.values())
     return manifest.extended(entries), runs, {}
 
 
 def first_run(sweep: Sweep, only: Mapping[str, str]) -> tuple[str, Run]:
-    """Return the first run of a sweep that has some labels.
+    """Return the first run of a sweep that has some labels, after its labels as text.
 
     Args:
         sweep: the sweep.
         only: axis to label, compared as text.
-
-    Returns:
-        The run's labels as text, and the run.
 
     Raises:
         ValueError: nothing bears them, or a search algorithm asks for the runs.
@@ -96,8 +92,8 @@ def _made(
     if wrong:
         first, config = wrong[0]
         raise ValueError(
-            f"sweep '{sweep.name}': of {count(len(drawn), 'configuration')} drawn at random, "
-            f"so many give no run: {len(wrong)}. The first is {config}: "
+            f"sweep '{sweep.name}': no run can be made of {len(wrong)} of "
+            f"{count(len(drawn), 'drawn configuration')}. The first is {config}: "
             f"{describe_error(first, [])}"
         ) from first
     return made

@@ -80,7 +80,7 @@ class Watch:
     def interrupt(self) -> None:
         """Let the sweep end: each pack saves where it is, and goes on later."""
         self.display.enter("saving checkpoints")
-        self.interrupted = True
+        self.interrupted = self.display.is_cut = True
 
     def take(self, news: News) -> None:
         """Take the news of a pack: show the runs that have ended, and track new rows."""
