@@ -327,10 +327,10 @@ class Entries:
 
 def as_key(label: Any) -> Key:
     """Return labels as a tuple of plain values, also those of numpy and a single one."""
-    return tuple(map(plain, label if isinstance(label, tuple) else (label,)))
+    return tuple(map(without_numpy, label if isinstance(label, tuple) else (label,)))
 
 
-def plain(value: Any) -> Any:
+def without_numpy(value: Any) -> Any:
     """Return a number of numpy as one of Python's, and anything else as it is."""
     return value.item() if hasattr(value, "item") else value
 

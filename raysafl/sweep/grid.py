@@ -9,7 +9,7 @@ from raysafl.core.component import Component
 from raysafl.core.text import closest, in_brief
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Label
-from raysafl.sweep.check import check_run, plain
+from raysafl.sweep.check import check_run, without_numpy
 from raysafl.sweep.definition import Sweep
 
 
@@ -129,7 +129,7 @@ def _labelled(path: str, values: Any) -> dict[Any, Any]:
 
 
 def _label_of(value: Any) -> Label:
-    value = plain(value)
+    value = without_numpy(value)
     if value is None or isinstance(value, str | int | float):
         return value
     return type(value).__name__ if isinstance(value, Component) else str(value)

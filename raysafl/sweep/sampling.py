@@ -10,7 +10,7 @@ from raysafl.core.needs import need
 from raysafl.core.text import count
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label, Manifest, run_name
-from raysafl.sweep.check import plain
+from raysafl.sweep.check import without_numpy
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.user_errors import describe_error
 
@@ -72,9 +72,7 @@ def first_run(sweep: Sweep, only: Mapping[str, str]) -> tuple[str, Run]:
 def _made(
     sweep: Sweep, drawn: Sequence[dict[str, Any]]
 ) -> list[tuple[Run, dict[str, Any]]]:
-    """Return the runs of some configurations, each with its configuration.
-
-    Of a search, the first one of which a run can be made is enough.
+    """Return the runs of configurations, of a search the first, each with its configuration.
 
     Raises:
         ValueError: one cannot be made; the message names the line of the user's code.
@@ -137,6 +135,6 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
 
 def _label(value: Any) -> Label:
     """Return a value as a label: plain values stay, others become JSON text."""
-    value = plain(value)
+    value = without_numpy(value)
     is_label = isinstance(value, str | int | float | bool) or value is None
     return value if is_label else json.dumps(value, default=str)
