@@ -295,11 +295,12 @@ def advise_command(
     It is the first run of the sweep, or the first that --only leaves.
     """
     from raysafl.sweep.experiment_file import load_sweep
+    from raysafl.sweep.sampling import first_run
     from raysafl.theory.advice import advise
     from raysafl.theory.advice_table import advice_table
 
     labels = _pairs_of(only)
-    name, run = load_sweep(file).first(labels)
+    name, run = first_run(load_sweep(file), labels)
     console.print(advice_table(advise(run, rounds), name))
 
 

@@ -101,6 +101,11 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun if n == 1 else plural}"
 
 
+def were(runs: int) -> str:
+    """Write `1 run was` or `2 runs were`."""
+    return "1 run was" if runs == 1 else f"{runs} runs were"
+
+
 def class_name(kind: type) -> str:
     """Name a class, with its file and line if they are known, as `Median (mine.py:12)`."""
     try:

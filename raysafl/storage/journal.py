@@ -314,7 +314,7 @@ class Journal:
                 self.open_file(run_id).unlink(missing_ok=True)
 
     def commit_end(self, run_id: str, entry: LedgerEntry) -> None:
-        """Make the end of an open run count, with the rows and the time that it has saved."""
+        """Make the end of an open run count, with its saved rows, time and origin."""
         try:
             saved = self._opened(run_id, with_state=False)
         except ValueError:
@@ -323,9 +323,10 @@ class Journal:
         if saved is None:
             self.commit(ROUNDS.empty_table(), {run_id: entry})
         else:
-            known = {"started": "started", "spent": "seconds"}
-            times = {known[n]: saved.about[n] for n in known if n in saved.about}
-            entry = entry.model_copy(update=times)
+            about = saved.about
+            names = dict(started="started", spent="seconds", grown_from="grown_from")
+            known = {own: about[n] for n, own in names.items() if about.get(n)}
+            entry = entry.model_copy(update={**about.get("origin", {}), **known})
             self.commit(saved.rows, {run_id: entry}, saved.clients)
 
     def _new_name(self) -> str:

@@ -46,11 +46,12 @@ EXPERIMENT = "experiment.txt"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def write_checklist(store: Store) -> Location:
+def write_checklist(store: Store, digests: Mapping[str, str] | None = None) -> Location:
     """Write the reproducibility checklist of a sweep, `checklist.md`, into its folder.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.
+        digests: the SHA-256 of each dataset; None computes them.
     """
     # Imported here, because they import pandas.
     from raysafl.report.analysis.numbers import Numbers
@@ -58,8 +59,9 @@ def write_checklist(store: Store) -> Location:
     from raysafl.report.pages.markdown import markdown
 
     ledger = _listed(store)
+    digests = _digests_of_data(ledger) if digests is None else digests
     numbers = Numbers.of(store.runs(), store.manifest())
-    document = checklist_document(numbers, ledger, _digests_of_data(ledger))
+    document = checklist_document(numbers, ledger, digests)
     atomic_write(file := store.path / CHECKLIST, markdown(document).encode())
     return file
 
@@ -90,13 +92,14 @@ def write_archive(store: Store, file: Location, experiment: Path | None = None) 
     ledger = _listed(store)
     for run_id in _finished(ledger):
         _run_of(run_id, ledger[run_id])
+    digests = _digests_of_data(ledger)
     content = {name: path.read_bytes() for name, path in sources.items()}
     if experiment:
         content[EXPERIMENT] = next(iter(sources)).encode()
     content |= {
-        CHECKLIST: write_checklist(store).read_bytes(),
+        CHECKLIST: write_checklist(store, digests).read_bytes(),
         "command.txt": f"{manifest.command}\n".encode(),
-        DIGESTS: json.dumps(_digests_of_data(ledger), indent=1).encode(),
+        DIGESTS: json.dumps(digests, indent=1).encode(),
         "requirements.txt": _requirements().encode(),
     }
     for path in _stored_files(store):
@@ -242,7 +245,8 @@ def _digests_of_data(ledger: Mapping[str, LedgerEntry]) -> dict[str, str]:
             key = data.source_key
             if key not in found:
                 found[key] = data.load().sha256()
-        except (ValueError, OSError) as error:
+        # The user's own source may raise anything.
+        except (Exception, SystemExit) as error:
             found[key] = f"not known, as it cannot be loaded here: {error}"
     return found
 
@@ -307,7 +311,8 @@ def _unpack(file: Path, folder: Path) -> set[str]:
     except Exception as error:
         raise ValueError(
             f"{file} is no archive of a sweep, which --check needs and `raysafl archive FOLDER` "
-            f"writes: {error}. What a run of an experiment file would do is said by --dry-run"
+            f"writes: {error}. To see what an experiment file would run, give --dry-run instead of "
+            "--check"
         ) from error
     sums = {
         name: digest for digest, _, name in (line.partition("  ") for line in lines)

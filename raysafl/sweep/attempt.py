@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
-from raysafl.core.text import format_bytes
+from raysafl.core.text import count, format_bytes
 from raysafl.report.current import is_current
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
@@ -69,7 +69,8 @@ class Attempt:
         self.digests = CodeDigests()
         known, self.runs, self.example = known_runs(self.sweep)
         self.manifest = known.replace(command=options.command or command_of_script())
-        self.chosen = self.manifest.select(options.only)
+        only = {axis: str(label) for axis, label in options.only.items()}
+        self.chosen = self.manifest.select(only)
         # The manifest that was in the folder before, or None.
         self.earlier: Manifest | None = None
         # The ids of the runs whose results are deleted; None for all results.
@@ -112,12 +113,15 @@ class Attempt:
                 write_report(store)
             ended = set(store.ledger())
             new = ended - self.kept if self.sweep.is_searched else self.todo
+            missing = len(set(self.chosen) - ended)
+            if self.sweep.is_searched and self.display.is_cut:
+                missing = self.display.total - self.display.done
             return Outcome(
                 store=store,
                 manifest=store.manifest(),
                 runs=frame,
                 skipped=len(self.chosen) - len(self.todo),
-                missing=len(set(self.chosen) - ended),
+                missing=missing,
                 tracked=tracked,
                 seconds=time.monotonic() - began,
                 shown=frozenset(() if self.options.quiet else new),
@@ -130,7 +134,7 @@ class Attempt:
         datasets = prepare(self.todo.values(), self.options.engine)
         growth = self._reused(lambda run_id, content: None)
         finished = len(self.chosen) - len(self.todo)
-        return foretell(self.options, self.todo, datasets, finished, growth)
+        return foretell(self.options, self.todo, self.begun, datasets, finished, growth)
 
     # Before anything runs
 
@@ -226,7 +230,8 @@ class Attempt:
         self.store.forget(self.forgotten)
         if told := str(self._reused(self.store.flush)):
             self.options.note(told)
-        earlier = self.earlier if self.sweep.is_searched else None
+        is_continued = self.sweep.is_searched and self.options.resume
+        earlier = self.earlier if is_continued else None
         self.store.write_manifest(self.sweep.continuing(self.manifest, earlier))
         return datasets
 
@@ -235,7 +240,14 @@ class Attempt:
         # A rule would stop new replicates by the last rounds of the reused ones.
         if not self.options.resume or self.options.is_one_by_one:
             return Growth()
-        return reuse(self.store, self.todo, set(self.runs), self.digests, save)
+        return reuse(
+            self.store, self.todo, self.begun, set(self.runs), self.digests, save
+        )
+
+    @property
+    def begun(self) -> set[str]:
+        """The ids of the runs that go on from a file: not from one that is deleted."""
+        return set(self.store.open_runs()) - (self.forgotten or set())
 
     # While runs are carried out
 
@@ -283,7 +295,8 @@ class Attempt:
                 raise self._with_advice(error) from error
             finally:
                 if tracker is not None and tracker.waiting:
-                    left = f"{tracker.waiting} runs are still to be logged to MLflow"
+                    waiting = count(tracker.waiting, "run")
+                    left = f"still to be logged to MLflow: {waiting}"
                     self.options.note(left)
                 synced = True
                 if tracker is not None:

@@ -80,10 +80,13 @@ def check_space(space: Mapping[str, Any], base: Run | None) -> None:
         base: the run whose fields the space names; None if a function makes the runs.
     """
     for name, values in space.items():
-        grid = values.get("grid_search") if isinstance(values, dict) else None
-        if isinstance(grid, Collection) and not grid:
+        if not isinstance(values, dict) or "grid_search" not in values:
+            continue
+        grid = values["grid_search"]
+        if not isinstance(grid, Collection) or isinstance(grid, str) or not len(grid):
             raise ValueError(
-                f"space[{name!r}] is an empty grid; give it at least one value"
+                f"space[{name!r}] is no grid of values, but {_what_it_is(grid)}; give "
+                "tune.grid_search a list of at least one"
             )
     # A part that the space replaces may have other fields than that of `base`.
     known = [name for name in space if not any(name.startswith(f"{o}.") for o in space)]
@@ -324,8 +327,12 @@ class Entries:
 
 def as_key(label: Any) -> Key:
     """Return labels as a tuple of plain values, also those of numpy and a single one."""
-    parts = label if isinstance(label, tuple) else (label,)
-    return tuple(part.item() if hasattr(part, "item") else part for part in parts)
+    return tuple(map(without_numpy, label if isinstance(label, tuple) else (label,)))
+
+
+def without_numpy(value: Any) -> Any:
+    """Return a number of numpy as one of Python's, and anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
@@ -336,11 +343,12 @@ def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
     """
     first: dict[Label, Label] = {}
     for label in labels:
-        plain = label is None or isinstance(label, str | int | float)
-        if not plain or (isinstance(label, float) and not math.isfinite(label)):
+        is_label = label is None or isinstance(label, str | int | float)
+        if not is_label or (isinstance(label, float) and not math.isfinite(label)):
             raise ValueError(
                 f"axis '{axis}' has the label {_what_it_is(label)}; a label is text, a "
-                "finite number, True, False or None"
+                "finite number, True, False or None; for components take "
+                "fl.grid(base, {...}), which labels them by their classes"
             )
         # Tables show six digits of a number.
         short = f"{label:.6g}" if isinstance(label, float) else str(label)

@@ -10,7 +10,7 @@ from typing import Any
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.calls import checked_call
 from raysafl.core.component import Component
-from raysafl.core.text import nearest
+from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import (
     PAPER,
@@ -20,7 +20,6 @@ from raysafl.storage.manifest import (
     Manifest,
     Printed,
     Table,
-    run_name,
 )
 from raysafl.storage.statistics import (
     AT_BEST_VAL,
@@ -130,8 +129,8 @@ class Sweep:
         scheduler: Tune's scheduler, which may stop runs early.
         metric: what the search algorithm and the scheduler go by: a column of numbers
             that the runs measure, such as `test_loss`. By default it is what the runs
-            are judged by, `test_accuracy` for classes: on the validation data where
-            there are some, otherwise on the test set.
+            are judged by, `test_accuracy` for classes: on the validation data if every
+            run is known to have some, otherwise on the test set.
         mode: whether they look for the `max` or the `min` of the metric; by default
             whichever is better.
         scales: further ways to shrink each run, by name. The scales `paper` (the runs
@@ -164,6 +163,11 @@ class Sweep:
     scale: str = PAPER
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(
+                f"the first argument of Sweep is its name, and is {in_brief(self.name)}; give "
+                "Sweep('name', runs=...)"
+            )
         if not re.fullmatch(r"[^/\\\x00.][^/\\\x00]*", self.name):
             raise ValueError(
                 f"a sweep's name becomes a folder; '{self.name}' cannot be one"
@@ -249,32 +253,21 @@ class Sweep:
             return replace(measures, has_validation=False)
         return measures
 
-    @property
-    def goal(self) -> tuple[str, str]:
-        """The metric that searchers and schedulers go by, and its mode."""
-        measures = self._measures() or Measures()
-        metric = self.metric or measures.goal[0]
-        return metric, self.mode or measures.mode(metric)
-
-    @property
-    def _searched_by(self) -> str:
-        """The column that the search algorithm and the scheduler go by, if there is any."""
-        if self.search_alg is None and self.scheduler is None:
-            return ""
-        own = getattr(self.search_alg, "metric", None)
-        return own if isinstance(own, str) and own else self.goal[0]
-
-    def _goal_of(self, measures: Measures) -> tuple[str, str] | None:
-        """Return by what the best run is chosen, and its mode; None if runs are only compared.
+    def _aim(self, measures: Measures) -> dict[str, Any]:
+        """Return by what is searched, and by what the best run is chosen, for the manifest.
 
         Args:
             measures: what the runs measure.
         """
-        if self.metric or self._searched_by:
-            metric = self._searched_by or self.metric
-            told = self.mode or getattr(self.search_alg, "mode", None)
-            return metric, str(told or measures.mode(metric))
-        return None if self.is_grid else measures.goal
+        own = (getattr(self.search_alg, name, None) for name in ("metric", "mode"))
+        told, mode = (value if isinstance(value, str) else "" for value in own)
+        is_searched = self.is_searched or self.scheduler is not None
+        # Runs of a grid are only compared, and none is chosen.
+        if self.is_grid and not (self.metric or is_searched):
+            return {"searched_by": "", "goal": None}
+        metric = told or self.metric or measures.goal[0]
+        goal = metric, self.mode or mode or measures.mode(metric)
+        return {"searched_by": metric if is_searched else "", "goal": goal}
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -350,28 +343,6 @@ class Sweep:
             return [as_key(key) for key in itertools.product(*grids)]
         return [as_key(label) for label in self._given]
 
-    def first(self, only: Mapping[str, str]) -> tuple[str, Run]:
-        """Return the first run that has these labels.
-
-        Args:
-            only: axis to label, compared as text.
-
-        Returns:
-            The run's labels as text, and the run.
-
-        Raises:
-            ValueError: nothing bears them, or the runs are only known when sampled.
-        """
-        if not self.is_grid:
-            raise ValueError(
-                f"sweep '{self.name}' samples its runs, none is known beforehand; "
-                "put the one you mean into runs=[...]"
-            )
-        manifest = self.manifest()
-        runs = {run.id: run for run in self.labelled().values()}
-        chosen = manifest.select(only)[0]
-        return run_name(manifest.labels()[chosen], chosen), runs[chosen]
-
     @property
     def axis_names(self) -> list[str]:
         """The names of the axes; a sweep without labels has the axis `run`."""
@@ -427,7 +398,8 @@ class Sweep:
 
         Args:
             manifest: the manifest so far. If it has no runs yet, the runs decide by
-                what all are judged, and what the table shows where it does not say.
+                what all are judged, what the table shows where it does not say, and,
+                unless a search algorithm asks for them, what the best is chosen by.
             runs: the runs, which may be none.
         """
         new = list(runs)
@@ -439,23 +411,32 @@ class Sweep:
         changed = manifest.measuring(own.columns, own.quality)
         if manifest.entries:
             return changed
-        return changed.replace(table=self._table(own), goal=self._goal_of(own))
+        aim = {} if self.is_searched else self._aim(own)
+        return changed.replace(aim, table=self._table(own))
 
-    def manifest(self) -> Manifest:
+    def manifest(
+        self,
+        labelled: Mapping[tuple[Label, ...], Run] | None = None,
+        example: Iterable[Run] = (),
+    ) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
         It does not hold runs that are drawn, or that a search algorithm will ask for.
+
+        Args:
+            labelled: what `labelled` returns, if it was called before.
+            example: a run that stands for those that a search algorithm will ask for.
 
         Raises:
             ValueError: two labels name the same run, or a run cannot be made.
         """
         axes = self.axis_names
         entries: dict[str, Entry] = {}
-        labelled = self.labelled()
-        if labelled:
-            measures = Measures.of(labelled.values())
-        else:
-            measures = self._measures() or Measures()
+        labelled = self.labelled() if labelled is None else labelled
+        measures = Measures.of(labelled.values()) if labelled else self._measures()
+        if measures is None:
+            # Other runs than the example may have no validation samples.
+            measures = replace(Measures.of(example), has_validation=False)
         for key, run in labelled.items():
             run_id = run.id
             if run_id in entries:
@@ -477,8 +458,7 @@ class Sweep:
             more=self._printed(self.more),
             columns=dict(measures.columns),
             quality=measures.quality,
-            searched_by=self._searched_by,
-            goal=self._goal_of(measures),
+            **self._aim(measures),
             claims=list(self.claims),
             notes=self.notes,
         )

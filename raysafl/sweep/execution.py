@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from raysafl.cluster.provenance import commit, provenance
+from raysafl.cluster.provenance import commit
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError, local_folder
@@ -20,6 +20,7 @@ from raysafl.storage.status import LEFT
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.measures import Measures
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import Pack, form_packs, memory_note
@@ -120,6 +121,11 @@ class Job:
         return self.options.sweep
 
     @cached_property
+    def goal(self) -> tuple[str, str]:
+        """The metric that searchers and schedulers go by, and its mode."""
+        return self.store.manifest().goal or Measures().goal
+
+    @cached_property
     def rules(self) -> list[StopRule]:
         """The user's rules that stop runs, or the whole sweep."""
         return rules_of(self.options.stop)
@@ -129,11 +135,11 @@ class Job:
         """What holds for all packs."""
         return Terms(
             store=self.store.path,
-            origin={**provenance(), "commit": commit()},
+            commit=commit(),
             report_seconds=0.0 if self.options.is_one_by_one else REPORT_SECONDS,
             flush_seconds=self.options.flush_seconds,
             engine=self.options.engine,
-            metric=self.sweep.goal[0],
+            metric=self.goal[0],
             keep_states=self.options.keep_states,
         )
 
@@ -260,8 +266,8 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 def scratch(store: Store) -> Iterator[Path]:
     """Provide a folder for Tune: in the sweep's folder if that is on this machine.
 
-    Tune and callbacks write files into it. Nothing of them is ever read from it, and it
-    is deleted afterwards. So is what other processes are told there (`tell_left`).
+    Tune and callbacks write files into it. What callbacks wrote is copied to `logs/` before
+    (`keep_logs`); then it is deleted. So is what other processes are told (`tell_left`).
     """
     if store.is_remote:
         with tempfile.TemporaryDirectory(

@@ -94,7 +94,7 @@ def _only_ray(options: Options) -> str:
     if hardware.autoscale:
         return "a cluster that adds nodes is asked for"
     if options.sweep.scheduler is not None:
-        return "the scheduler of Tune's compares trials that run at the same time"
+        return "Tune's scheduler compares trials that run at the same time"
     return ""
 
 

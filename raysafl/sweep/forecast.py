@@ -7,7 +7,7 @@ with the median work are run, and the others are taken to need as long for as mu
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ class Forecast(NamedTuple):
 def foretell(
     options: Options,
     runs: Mapping[str, Run],
+    begun: Set[str],
     datasets: Mapping[str, Dataset],
     finished: int,
     growth: Growth,
@@ -71,14 +72,14 @@ def foretell(
     Args:
         options: what is asked for.
         runs: the runs to do, by id.
+        begun: the ids of the runs that would go on from a checkpoint.
         datasets: their loaded datasets, by the `source_key` of the data that load them.
         finished: how many runs of the sweep have ended.
         growth: what would be reused.
     """
     before = f", {finished} finished before" if finished else ""
-    begun = set(options.store.open_runs()) if options.resume else set()
     goes_on = runs.keys() & begun
-    resumed = f", {len(goes_on)} go on from a checkpoint" if goes_on else ""
+    resumed = f", {count(len(goes_on), 'run')} from a checkpoint" if goes_on else ""
     over = growth.rounds
     over += sum(options.store.about(i).get("rounds_over", 0) for i in goes_on)
     lines = [f"{count(len(runs), 'run')} to do{before}{resumed}", str(growth)]
@@ -91,11 +92,11 @@ def foretell(
         seconds = share * _measured_seconds(runs, datasets, options.engine)
         seconds /= side_by_side
         sizes = sorted({len(pack.runs) for pack in packs})
-        several = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
+        several = f"{sizes[0]} to " * (len(sizes) > 1) + count(sizes[-1], "run")
         most = max(pack.memory for pack in packs)
         lines += [
             f"Runs {executor}",
-            f"{count(len(packs), 'pack')} of {several} runs, {side_by_side} at a time",
+            f"{count(len(packs), 'pack')} of {several}, {side_by_side} at a time",
             f"about {duration(seconds)} on CPUs",
             f"about {format_bytes(most)} for the largest pack",
             f"about {format_bytes(disk)} of results",

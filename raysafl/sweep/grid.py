@@ -6,10 +6,10 @@ from typing import Any
 
 from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.component import Component
-from raysafl.core.text import closest
+from raysafl.core.text import closest, in_brief
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Label
-from raysafl.sweep.check import check_run
+from raysafl.sweep.check import check_run, without_numpy
 from raysafl.sweep.definition import Sweep
 
 
@@ -60,13 +60,14 @@ def grid(
                 "0, 1 and 2; base.replace(seed=...) says which is the first"
             )
         base = base.replace(replicates=seeds)
-    paths = {_path(base, field): own for field, own in values.items()}
+    given = values if isinstance(values, Mapping) else {}
+    paths = {_path(base, field): own for field, own in given.items()}
     every = {*base.flat(), *paths}
     axes = [_unique_end(path, every) for path in paths]
-    if len(paths) < max(1, len(values)):
+    if not paths or len(paths) < len(given):
         raise ValueError(
             "a grid needs an axis or several different ones, such as "
-            f"{{'rounds': [50, 100]}}, but has {list(values)}"
+            f"{{'rounds': [50, 100]}}, but has {[*given] or in_brief(values)}"
         )
     labelled = [_labelled(path, own).items() for path, own in paths.items()]
     runs = {
@@ -128,6 +129,7 @@ def _labelled(path: str, values: Any) -> dict[Any, Any]:
 
 
 def _label_of(value: Any) -> Label:
+    value = without_numpy(value)
     if value is None or isinstance(value, str | int | float):
         return value
     return type(value).__name__ if isinstance(value, Component) else str(value)

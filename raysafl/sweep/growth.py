@@ -82,7 +82,7 @@ class Growth:
             parts.append(f"{count(self.whole, 'replicate')} reused")
         if self.continued:
             text = count(self.continued, "replicate")
-            parts.append(f"{text} continued from where earlier runs had ended")
+            parts.append(f"{text} continued from where earlier runs were")
         for why, number in self.refused.items():
             text = count(number, "replicate")
             parts.append(f"{text} computed from the first round, because {why}")
@@ -97,6 +97,7 @@ class _EarlierRun(NamedTuple):
         rounds: the number of rounds that it was to have.
         seeds: which replicates it has.
         code: the digest of each of the user's classes in it; None if that is not known.
+        seconds: how long it took so far.
         entry: how it has ended; None if it has not.
     """
 
@@ -104,6 +105,7 @@ class _EarlierRun(NamedTuple):
     rounds: int
     seeds: Seeds
     code: Mapping[str, str] | None
+    seconds: float
     entry: LedgerEntry | None
 
     def end_of(self, replicate: int) -> ReplicateEnd | None:
@@ -121,6 +123,7 @@ class _EarlierRun(NamedTuple):
 def reuse(
     store: Store,
     runs: Mapping[str, Run],
+    begun: Set[str],
     known: Set[str],
     digests: CodeDigests,
     save: Callable[[str, OpenState], None],
@@ -130,11 +133,11 @@ def reuse(
     Args:
         store: the folder of the sweep.
         runs: the runs that are to be carried out, by id.
+        begun: the ids of the runs that have begun and not ended.
         known: the ids of all runs of the sweep. What the folder holds of these is theirs.
         digests: computes the digests of the user's classes.
         save: takes from where a run goes on, by its id.
     """
-    begun = set(store.open_runs())
     growth = Growth()
     sources = _stored_runs(store, known, begun) if runs else {}
     if not sources:
@@ -160,19 +163,20 @@ def _stored_runs(
 ) -> dict[str, list[_EarlierRun]]:
     """Return the runs of the folder that the sweep no longer has, by their families."""
     ledger = store.ledger()
-    about: dict[str, tuple[Any, Any, LedgerEntry | None]] = {}
+    about: dict[str, tuple[Any, Any, float, LedgerEntry | None]] = {}
     for run_id in ledger.keys() - known:
         entry = ledger[run_id]
         if entry.status in (Status.FINISHED, Status.DIVERGED):
-            about[run_id] = entry.config, entry.code, entry
+            about[run_id] = entry.config, entry.code, entry.seconds or 0.0, entry
     for run_id in begun - ledger.keys() - known:
         own = store.about(run_id)
-        about[run_id] = own.get("config"), own.get("code"), None
+        spent = own.get("spent", 0.0)
+        about[run_id] = own.get("config"), own.get("code"), spent, None
     found: dict[str, list[_EarlierRun]] = {}
-    for run_id, (config, code, ended) in about.items():
+    for run_id, (config, *others) in about.items():
         if config:
             seeds = Seeds.model_validate(config)
-            source = _EarlierRun(run_id, config["rounds"], seeds, code, ended)
+            source = _EarlierRun(run_id, config["rounds"], seeds, *others)
             found.setdefault(_family(config), []).append(source)
     return found
 
@@ -232,7 +236,8 @@ class _Growing:
             for source in sources
             if source.rounds <= run.rounds and source.run_id not in self._damaged
         ]
-        # Of two runs with the same replicate, the one with more rounds saves more.
+        # Of two runs with the same replicate, the one that is to have more rounds is tried
+        # first; it mostly saves more.
         usable.sort(key=lambda own: (own.rounds, own.entry is not None), reverse=True)
         saved: dict[int, SavedReplicate] = {}
         parts: dict[str, list[pa.Table]] = {folder: [] for folder in TABLES}
@@ -249,8 +254,7 @@ class _Growing:
             for folder, tables in parts.items():
                 rows = self._rows(folder, source.run_id, number)
                 tables.append(_renamed(rows, run.id, r))
-            if source.entry is not None:
-                spent += (source.entry.seconds or 0.0) / source.seeds.replicates
+            spent += source.seconds / source.seeds.replicates
             is_whole = own.has_stopped or own.round >= run.rounds
             growth.whole += is_whole
             growth.continued += not is_whole

@@ -59,7 +59,7 @@ class Here:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Give torch as many threads as a client actor has.
+        """Give torch the threads, and the share of the GPU, that a client actor has.
 
         Raises:
             ValueError: a GPU is asked for, and torch sees none.
@@ -179,7 +179,7 @@ def _telling(
                     heard(result)
                     if told is not None:
                         told.reported(trial_id, result)
-                    stopped = not news.done and halt(trial_id, result)
+                    stopped = halt(trial_id, result) and not news.done
             finally:
                 opened.stop()
             watch.complete(news, pack)

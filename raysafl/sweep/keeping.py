@@ -6,7 +6,7 @@ import safetensors
 import safetensors.torch
 
 from raysafl.core.problem import Dataset, Model
-from raysafl.core.text import format_bytes
+from raysafl.core.text import count, format_bytes
 from raysafl.core.users_parts import method_name
 from raysafl.models import FlatModel
 from raysafl.simulation.run import Run
@@ -28,7 +28,7 @@ def keeping_note(
         ValueError: A model has parameters of a type that cannot be written.
     """
     sizes: dict[tuple[str, ...], tuple[int, int]] = {}
-    count = 0
+    models = 0
     total = 0
     for run in runs:
         if run.keep is None:
@@ -38,13 +38,12 @@ def keeping_note(
         if key not in sizes:
             sizes[key] = _sizes(run, datasets[run.data.source_key])
         trained, frozen = sizes[key]
-        count += copies * run.replicates
+        models += copies * run.replicates
         total += copies * (run.replicates * trained + frozen)
-    if not count:
+    if not models:
         return ""
-    return (
-        f"{count} models will be kept in models/, about {format_bytes(total)} together"
-    )
+    named = count(models, "model")
+    return f"{named} will be kept in models/, about {format_bytes(total)} together"
 
 
 def _sizes(run: Run, dataset: Dataset) -> tuple[int, int]:

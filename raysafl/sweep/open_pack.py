@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from filelock import FileLock
 
+from raysafl.cluster.provenance import provenance
 from raysafl.core.work import Work
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
@@ -52,7 +53,7 @@ class News:
             algorithm or a rule to stop goes by; NaN where there is none.
         done: whether the pack needs no further attempt here.
         ends: how runs have ended.
-        written: the runs that have not ended and have new rows.
+        written: the open runs that have new rows, and those that have failed.
         running: how many runs are open.
         share: the part of the pack's rounds that have been run, from 0 to 1.
         round: the number of rounds that the open runs have run, in the mean.
@@ -85,7 +86,7 @@ class Terms:
 
     Args:
         store: the sweep's folder.
-        origin: versions, host and commit, for the ledger entries.
+        commit: the git commit of the folder in which the sweep was started.
         report_seconds: the time between two reports; 0 reports every evaluated round.
         flush_seconds: the time between two checkpoints.
         engine: the engine that computes gradients.
@@ -94,7 +95,7 @@ class Terms:
     """
 
     store: Location
-    origin: Mapping[str, str]
+    commit: str
     report_seconds: float
     flush_seconds: float = FLUSH_SECONDS
     engine: str = "auto"
@@ -143,6 +144,8 @@ class OpenPack:
         self.terms = terms
         self.host = host
         self.ends_process = ends_process
+        # Of the process that carries out the pack, which may be on another machine.
+        self.origin = {**provenance(), "commit": terms.commit}
         self.store = Store(terms.store)
         self.session: Session | None = None
         self._lock: FileLock | RemoteLock | None = None
@@ -205,7 +208,7 @@ class OpenPack:
             runs,
             self.store,
             work,
-            {**self.terms.origin, "device": device, "engine": engine},
+            {**self.origin, "device": device, "engine": engine},
             self.terms.flush_seconds,
             self.code,
             self.ends_process,
@@ -255,7 +258,7 @@ class OpenPack:
         if len(self.pack.runs) > 1:
             return News(nothing, done=True, halve=True)
         (run,) = self.pack.runs
-        entry = failure(error, run, self.terms.origin)
+        entry = failure(error, run, self.origin)
         self.store.commit_end(run.id, entry)
         return News(nothing, done=True, ends=[End.of(run.id, entry)])
 

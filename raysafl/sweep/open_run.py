@@ -40,6 +40,7 @@ class OpenRun:
         work: trains and evaluates the runs of the pack.
         first_cell: the number of the run's first cell in `work`.
         code: a digest of each of the user's own classes in the run, by name.
+        origin: versions, host, device, engine and so on, for its entry if it is stopped.
         is_begun: whether the folder holds a checkpoint of the run.
     """
 
@@ -50,12 +51,14 @@ class OpenRun:
         work: Work,
         first_cell: int,
         code: Mapping[str, str],
+        origin: Mapping[str, str],
         is_begun: bool,
     ) -> None:
         self.run = run
         self.store = store
         self.work = work
         self.code = dict(code)
+        self.origin = dict(origin)
         self.simulation = Simulation(run, work, first_cell)
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         # Seconds that the run took before this attempt.
@@ -157,6 +160,7 @@ class OpenRun:
             "over_before": self._over_before,
             "rows": len(self.rows()),
             "grown_from": self._grown_from,
+            "origin": self.origin,
         }
 
     @property
@@ -315,7 +319,7 @@ def _first_reason(reasons: Sequence[str]) -> str:
 
 
 def _has_ended(replicate: Replicate) -> bool:
-    """Whether a replicate is judged by its last record, although it goes on no more."""
+    """Whether a replicate goes on no more, and its last record counts: it has not diverged."""
     return replicate.done and not replicate.diverged
 
 

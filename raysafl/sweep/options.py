@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from raysafl.cluster.hardware import Hardware
+from raysafl.storage.manifest import Label
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
@@ -41,7 +42,7 @@ class Options:
     executor: ExecutorName | str = ExecutorName.AUTO
     resume: bool = True
     stale: Stale = Stale.FAIL
-    only: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, Label] = field(default_factory=dict)
     quiet: bool = False
     tracking_uri: str | None = None
     track: Tracking = Tracking.AUTO

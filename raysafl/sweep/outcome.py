@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from raysafl.core.text import count, were
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.mlflow_view import read_view
@@ -111,10 +112,10 @@ class Outcome:
         self._print_bad_runs(console)
         if self.missing:
             console.print(
-                f"{self.missing} runs are not finished: running the sweep again continues "
-                "them"
+                f"not finished: {count(self.missing, 'run')}. Running the sweep again "
+                "continues them"
             )
-        skipped = f"{self.skipped} runs were finished before; "
+        skipped = f"{were(self.skipped)} finished before; "
         lines = [
             f"{skipped if self.skipped else ''}{self.seconds:.0f} s. "
             f"Results, table and curves: {short(self.store.path)}",

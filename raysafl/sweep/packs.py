@@ -36,8 +36,8 @@ from raysafl.training.evaluation import EVAL_BATCH
 from raysafl.training.inputs import batch_width
 from raysafl.training.memory import BACKWARD, bytes_per_sample
 
-# The name under which the configuration of a trial holds the id of its pack. Axes of a
-# user's search space are dotted paths or words, so none has this name.
+# The name under which the configuration of a trial holds its pack (on Ray, what `Given` says
+# of it). Axes of a user's search space are dotted paths or words, so none has this name.
 PACK_KEY = "raysafl-pack"
 # The largest number of runs in a pack that is formed automatically.
 MOST_RUNS = 256

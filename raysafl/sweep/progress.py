@@ -66,6 +66,7 @@ class Display:
         running: how many have begun and not ended.
         at: where these are, such as `round 31 of 60 at test accuracy 81.3%`; empty if no
             round is evaluated.
+        is_cut: whether the sweep ends before its runs do.
         planned: the work of the runs to do, in any unit.
         finished: the part of this work that was done by packs that have ended.
     """
@@ -74,6 +75,7 @@ class Display:
         self.phase = ""
         self.total = self.done = self.failed = self.running = 0
         self.at = ""
+        self.is_cut = False
         self.planned = self.finished = 0.0
         self.left = TimeLeft()
         self._ended = threading.Event()
@@ -237,7 +239,7 @@ class BarDisplay(Display):
     def _begin(self, skipped: int) -> None:
         self.progress.update(self._task, total=self.total)
         if skipped:
-            self.progress.console.print(f"{skipped} runs finished before")
+            self.progress.console.print(f"{count(skipped, 'run')} finished before")
 
     def _tell(self, ends: "Sequence[End]") -> None:
         for end in ends:

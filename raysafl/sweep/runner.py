@@ -7,6 +7,7 @@ from raysafl.sweep.executor_choice import check_executor
 from raysafl.sweep.forecast import Forecast
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.sampling import ONE_BY_ONE
 from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
 
@@ -87,13 +88,13 @@ class Runner(Options):
 
         Raises:
             ValueError: something is wrong with the sweep, its data or what is asked for;
-                or the sweep samples its runs, so that nothing is known of them before.
+                or a search algorithm asks for the runs, so that none is known before.
         """
         with self.in_own_language():
             self._check()
-            if not self.sweep.is_grid:
+            if self.sweep.is_searched:
                 raise ValueError(
-                    f"sweep '{self.sweep.name}' samples its runs, so nothing can be said of "
+                    f"sweep '{self.sweep.name}': {ONE_BY_ONE}, so nothing can be said of "
                     "them before it runs"
                 )
             return Attempt(self).forecast()
@@ -110,7 +111,7 @@ class Runner(Options):
         check_executor(self)
         if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
             need("mlflow", f"track '{self.track}'")
-        if self.only and not self.sweep.is_grid:
+        if self.only and self.sweep.is_searched:
             raise ValueError(
-                f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
+                f"sweep '{self.sweep.name}': {ONE_BY_ONE}, so there are no labels to choose by"
             )

@@ -102,7 +102,7 @@ class Sampler(Packs):
         # How often it was asked, and the names by which it knows the trials that run.
         self._asked = 0
         self._names: dict[str, str] = {}
-        metric, mode = job.sweep.goal
+        metric, mode = job.goal
         # What a searcher was told when it was made is not told again.
         told = bool(getattr(self.algorithm, "metric", None))
         goal = (None, None) if told else (metric, mode)
@@ -148,7 +148,7 @@ class Sampler(Packs):
             pack = Pack((run,))
             found = self.given(pack, dataset_of(run, self.datasets))
         # The user's own function may raise anything.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             run_id = run.id if run else _id_of_failed(config)
             self._register(run_id, config, run)
             before = self.job.store.ledger_entry(run_id)
@@ -170,7 +170,8 @@ class Sampler(Packs):
             try:
                 manifest = self.job.sweep.measuring(manifest, [run] if run else [])
             except ValueError as error:
-                # Nothing but what its columns mean is then unknown.
+                # The run is carried out all the same; only the meaning of its columns stays
+                # unknown.
                 self.job.options.note(str(error))
             entry = Entry(run_id=run_id, labels=labels)
             self.job.store.write_manifest(manifest.extended([entry]))

@@ -7,65 +7,92 @@ from typing import Any
 import numpy as np
 
 from raysafl.core.needs import need
+from raysafl.core.text import count
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Entry, Label, Manifest
+from raysafl.storage.manifest import Entry, Label, Manifest, run_name
+from raysafl.sweep.check import without_numpy
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.user_errors import describe_error
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
+ONE_BY_ONE = "a search algorithm asks for its runs one by one"
+# So many configurations are drawn, if need be, to find one that stands for a search.
+MOST_TRIED = 20
 
 
 def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
     """Return what is known of a sweep before anything runs.
 
     Returns:
-        What the sweep is, with an entry for each run that is known; these runs, by id,
-        none if a search algorithm asks for them one by one; and then, by its id, the run of
-        a configuration that was drawn at random, which stands for all of them where
-        something is tried or estimated beforehand.
+        What the sweep is, with an entry for each run that is known. Then these runs, by
+        id; there are none if a search algorithm asks for them one by one. Then, in that
+        case alone, the run of a configuration that was drawn at random, by its id: it stands
+        for all of them where something is tried or estimated beforehand.
 
     Raises:
         ValueError: a run cannot be made, two labels name the same run, or Ray is not
             installed, which draws the configurations of a search space.
     """
-    manifest = sweep.manifest()
+    labelled = sweep.labelled()
     if sweep.is_grid:
-        return manifest, {run.id: run for run in sweep.labelled().values()}, {}
-    drawn = draw(sweep.space, 1 if sweep.is_searched else sweep.num_samples)
+        return sweep.manifest(labelled), {r.id: r for r in labelled.values()}, {}
+    drawn = draw(sweep.space, MOST_TRIED if sweep.is_searched else sweep.num_samples)
     made = _made(sweep, drawn)
     if sweep.is_searched:
         run, _ = made[0]
-        return manifest, {}, {run.id: run}
+        return sweep.manifest(labelled, [run]), {}, {run.id: run}
     # A run that was drawn twice bears the labels of the first draw.
     labels = {run.id: labels_of(config) for run, config in reversed(made)}
     runs = {run.id: run for run, _ in made}
     entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
-    manifest = sweep.measuring(manifest, runs.values())
+    manifest = sweep.measuring(sweep.manifest(labelled), runs.values())
     return manifest.extended(entries), runs, {}
+
+
+def first_run(sweep: Sweep, only: Mapping[str, str]) -> tuple[str, Run]:
+    """Return the first run of a sweep that has some labels, after its labels as text.
+
+    Args:
+        sweep: the sweep.
+        only: axis to label, compared as text.
+
+    Raises:
+        ValueError: nothing bears them, or a search algorithm asks for the runs.
+    """
+    if sweep.is_searched:
+        raise ValueError(
+            f"sweep '{sweep.name}': {ONE_BY_ONE}; put the run that you mean into runs=[...]"
+        )
+    manifest, runs, _ = known_runs(sweep)
+    chosen = manifest.select(only)[0]
+    return run_name(manifest.labels()[chosen], chosen), runs[chosen]
 
 
 def _made(
     sweep: Sweep, drawn: Sequence[dict[str, Any]]
 ) -> list[tuple[Run, dict[str, Any]]]:
-    """Return the runs of some configurations, each with its configuration.
+    """Return the runs of configurations, of a search the first, each with its configuration.
 
     Raises:
         ValueError: one cannot be made; the message names the line of the user's code.
     """
     made: list[tuple[Run, dict[str, Any]]] = []
-    wrong: list[tuple[Exception, dict[str, Any]]] = []
+    wrong: list[tuple[BaseException, dict[str, Any]]] = []
     for config in drawn:
         try:
             made.append((sweep.build(config), config))
         # The user's own function may raise anything.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             wrong.append((error, config))
+        if made and sweep.is_searched:
+            return made
     if wrong:
         first, config = wrong[0]
         raise ValueError(
-            f"sweep '{sweep.name}': of {len(drawn)} configurations that were drawn, "
-            f"{len(wrong)} give no run. The first is {config}: {describe_error(first, [])}"
+            f"sweep '{sweep.name}': no run can be made of {len(wrong)} of "
+            f"{count(len(drawn), 'drawn configuration')}. The first is {config}: "
+            f"{describe_error(first, [])}"
         ) from first
     return made
 
@@ -108,6 +135,6 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
 
 def _label(value: Any) -> Label:
     """Return a value as a label: plain values stay, others become JSON text."""
-    value = value.item() if hasattr(value, "item") else value
-    plain = isinstance(value, str | int | float | bool) or value is None
-    return value if plain else json.dumps(value, default=str)
+    value = without_numpy(value)
+    is_label = isinstance(value, str | int | float | bool) or value is None
+    return value if is_label else json.dumps(value, default=str)

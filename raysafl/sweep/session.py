@@ -32,7 +32,7 @@ class End(NamedTuple):
     Args:
         run_id: the run.
         status: how it ended.
-        reason: why, if it did not finish.
+        reason: why, if it did not run all of its rounds.
         quality: the column by which it is judged.
         value: the last value of this column; NaN if it has none.
         label: the run's labels as text, which the driver fills in.
@@ -117,7 +117,7 @@ class Session:
         for run in runs:
             own_code = (code or {}).get(run.id, {})
             self.open[run.id] = OpenRun(
-                run, store, work, first_cell, own_code, run.id in begun
+                run, store, work, first_cell, own_code, self.origin, run.id in begun
             )
             first_cell += run.replicates
         # Why checkpoints were not used, a line for each; empty if all were.

@@ -3,44 +3,19 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from raysafl.core.text import nearest
 from raysafl.sweep.watch import Watch
 
-# The numbers by which `stop={...}` may stop a run, besides what it measures. The last two
-# are Tune's: the rounds so far, and the seconds.
+# The numbers by which `stop={...}` may stop a run, besides what it measures. The last three
+# are Tune's: the reports, the rounds, and the seconds of this attempt.
 COUNTS = ("round", "training_iteration", "timesteps_total", "time_total_s")
 log = logging.getLogger(__name__)
 
 
-class StopRule(Protocol):
-    """Says when a run stops, and when the whole sweep does; Tune's stoppers are such."""
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether a run stops after a report."""
-
-    def stop_all(self) -> bool:
-        """Whether the whole sweep ends."""
-
-
-class Condition:
-    """Stops a run when a function says so.
-
-    Args:
-        function: takes the id of a trial and its report, and returns whether it stops.
-    """
-
-    def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
-        self.function = function
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether the function stops the run."""
-        return self.function(trial_id, result)
-
-    def stop_all(self) -> bool:
-        """Never end the whole sweep."""
-        return False
+# Says after a report whether a run stops. Tune's stoppers have `stop_all` besides.
+StopRule: TypeAlias = Callable[[str, dict[str, Any]], bool]
 
 
 def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]:
@@ -71,7 +46,7 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
         def has_reached(trial_id: str, result: Mapping[str, Any]) -> bool:
             return any(result.get(name, 0) >= own for name, own in limits.items())
 
-        return [Condition(has_reached)] if limits else []
+        return [has_reached] if limits else []
     if isinstance(stop, list | tuple):
         return [rule for one in stop for rule in rules_of(one, measured)]
     if isinstance(stop, type) or not callable(stop):
@@ -79,7 +54,7 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
             f"stop is {stop!r}; give a mapping such as {{'test_accuracy': 0.9}}, a function "
             "of (trial id, result), or an object of a class of ray.tune.stopper"
         )
-    return [stop if hasattr(stop, "stop_all") else Condition(stop)]
+    return [stop]
 
 
 class Halt:
@@ -103,7 +78,8 @@ class Halt:
 
     def stop_all(self) -> bool:
         """Whether the sweep is to end before its runs do."""
-        if not self.watch.ends_early and any(rule.stop_all() for rule in self.rules):
+        rules = [rule for rule in self.rules if hasattr(rule, "stop_all")]
+        if not self.watch.ends_early and any(rule.stop_all() for rule in rules):
             log.warning("`stop` ends the sweep: each run writes where it is")
             self.told = True
             self.watch.interrupt()

@@ -80,7 +80,7 @@ class Watch:
     def interrupt(self) -> None:
         """Let the sweep end: each pack saves where it is, and goes on later."""
         self.display.enter("saving checkpoints")
-        self.interrupted = True
+        self.interrupted = self.display.is_cut = True
 
     def take(self, news: News) -> None:
         """Take the news of a pack: show the runs that have ended, and track new rows."""
@@ -186,11 +186,12 @@ class Watch:
             Status.STOPPED,
             reason,
             replicates=ends,
+            metrics=dict(news.metrics),
             code=self.code_of(run),
             raysafl=__version__,
         )
         self.store.commit_end(run.id, entry)
-        self._show_ends([End(run.id, entry.status, reason)])
+        self._show_ends([End.of(run.id, entry)])
         self._track([run.id])
 
     def _halve(self, pack: Pack) -> None:

@@ -13,6 +13,7 @@ from helpers.commands import call_here
 
 import raysafl as fl
 from raysafl.core.problem import Column, Dataset, Samples
+from raysafl.data import Source
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
@@ -308,6 +309,20 @@ def test_data_of_runs_whose_algorithm_is_not_defined_here_have_their_digest() ->
     entry = LedgerEntry(status=Status.FINISHED, config=config)
     (digest,) = _digests_of_data({"0" * 12: entry}).values()
     assert digest == BASE.data.load().sha256()
+
+
+class Unloadable(Source):
+    """Data of the user's own whose code is wrong."""
+
+    def load(self) -> Dataset:
+        raise KeyError("no such column")
+
+
+def test_data_whose_own_code_fails_are_listed_with_the_reason() -> None:
+    run = BASE.replace({"data.dataset": Unloadable()})
+    entry = LedgerEntry(status=Status.FINISHED, config=run.model_dump(mode="json"))
+    (said,) = _digests_of_data({"0" * 12: entry}).values()
+    assert said == "not known, as it cannot be loaded here: 'no such column'"
 
 
 def test_digests_do_not_depend_on_which_run_comes_first() -> None:

@@ -199,11 +199,11 @@ def test_a_wrong_sweep_is_refused_and_its_folder_stays_as_it_was(
 SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "empty grid": (
         {"space": {"local.lr": tune.grid_search([])}},
-        r"space\['local.lr'\] is an empty grid",
+        r"space\['local.lr'\] is no grid of values, but \[\], of",
     ),
     "empty grid beside a distribution": (
         {"space": {"local.lr": tune.uniform(0, 1), "seed": tune.grid_search([])}},
-        r"space\['seed'\] is an empty grid",
+        r"space\['seed'\] is no grid of values, but \[\], of",
     ),
     "a list in place of a grid": (
         {"space": {"rounds": [1, 2], "local.lr": tune.uniform(0, 1)}},
@@ -224,6 +224,14 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "path into nothing": (
         {"space": {"rounds.x": tune.uniform(0, 1)}},
         "int has no 'x'",
+    ),
+    "a generator": (
+        {"space": {"local.lr": tune.grid_search(lr for lr in (0.1, 0.2))}},
+        r"space\['local.lr'\] is no grid of values, but .*generator; give tune.grid",
+    ),
+    "text as a grid": (
+        {"space": {"keep": tune.grid_search("best")}},
+        "is no grid of values, but 'best', of type str",
     ),
     "text and number": (
         {"space": {"local.lr": tune.grid_search([1, "1"])}},
@@ -316,6 +324,13 @@ def test_labels_of_numpy_are_plain_labels(tiny: Run) -> None:
         float,
     ]
     assert [str(p.labels["i"]) for p in made.manifest().paper] == ["1"]
+    space = {"rounds": tune.grid_search(np.arange(2, 4))}
+    assert list(Sweep("x", space=space, base=tiny).labelled()) == [(2,), (3,)]
+
+
+def test_runs_without_a_name_are_refused_with_how_to_give_one(tiny: Run) -> None:
+    with pytest.raises(ValueError, match=r"is its name.*Sweep\('name', runs=\.\.\.\)"):
+        Sweep([tiny])  # type: ignore[arg-type]
 
 
 def test_data_that_do_not_fit_leave_no_new_folder_and_no_new_file(

@@ -81,7 +81,7 @@ def start(
 ) -> Iterator[Any]:
     """Start a coordinator for runs by name, or take one of an earlier test."""
     made: list[Coordinator] = []
-    terms = Terms(store.path, origin={}, report_seconds=0.0)
+    terms = Terms(store.path, commit="", report_seconds=0.0)
     # Tests of lost client actors kill them.
     is_shared = "lost" not in request.node.name
 

@@ -48,7 +48,7 @@ def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
 
     terms = Terms(
         store=stores[0].path,
-        origin={},
+        commit="",
         report_seconds=0.0,
         engine="loop",
     )

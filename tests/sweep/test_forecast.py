@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.commands import call_here
 from helpers.sweeps_here import go
 from ray import tune
+from ray.tune.search import Searcher
 
 from raysafl import SAFARI, FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import FedAvgM, Key, Round, State
+from raysafl.storage.store import Store
 from raysafl.sweep import forecast as room
 from raysafl.sweep.forecast import Forecast
 
@@ -80,8 +83,16 @@ def test_rounds_that_a_checkpoint_or_an_earlier_run_holds_take_no_time(
         go(sweep, tmp_path / "s", **alone)
     # 3 of 4 rounds of one run, and both of the replicates of one that has five now.
     found = forecast(tmp_path / "s", tiny.replace(replicates=5), begun)
-    assert "1 go on from a checkpoint" in str(found)
+    assert "1 run from a checkpoint" in str(found)
     assert found.seconds == pytest.approx(100 * (1 - (2 * 4 + 2 * 3) / (5 * 4 + 2 * 4)))
+    store = Store(tmp_path / "s")
+    state = store.resume(begun.id)
+    assert state is not None
+    other = {**state.about, "code": {"Stopped": "of other code"}}
+    store.flush(begun.id, replace(state, about=other))
+    found = forecast(tmp_path / "s", tiny.replace(replicates=5), begun, stale="rerun")
+    assert "from a checkpoint" not in str(found)
+    assert found.seconds == pytest.approx(100 * (1 - 2 * 4 / (5 * 4 + 2 * 4)))
     anew = forecast(tmp_path / "s", tiny, begun, resume=False)
     assert anew.seconds == pytest.approx(100)
 
@@ -127,7 +138,13 @@ def test_the_command_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "results").exists()
 
 
-def test_of_a_search_nothing_is_known_before(tiny: Run, tmp_path: Path) -> None:
-    sweep = Sweep("s", base=tiny, space={"local.lr": tune.uniform(0.1, 0.2)})
-    with pytest.raises(ValueError, match="samples its runs, so nothing can be said"):
-        Runner(sweep, tmp_path, track="none").forecast()
+def test_runs_that_are_drawn_are_known_before_and_those_of_a_search_are_not(
+    tiny: Run, tmp_path: Path
+) -> None:
+    space = {"local.lr": tune.uniform(0.1, 0.2)}
+    drawn = Sweep("s", base=tiny, space=space, num_samples=3)
+    told = Runner(drawn, tmp_path / "s", executor="here", track="none").forecast()
+    assert str(told).startswith("3 runs to do\n")
+    search = replace(drawn, search_alg=Searcher())
+    with pytest.raises(ValueError, match="one by one, so nothing can be said of them"):
+        Runner(search, tmp_path / "s", track="none").forecast()

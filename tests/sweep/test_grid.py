@@ -64,6 +64,12 @@ def test_components_are_labelled_by_their_class_or_as_one_says() -> None:
     assert run.algorithm == SAFARI(client_prob=0.5)
 
 
+def test_numbers_of_numpy_are_labels_of_pythons_own_types() -> None:
+    made = grid(BASE, {"rounds": np.arange(2, 4)})
+    assert [(k, type(k)) for (k,) in made.labelled()] == [(2, int), (3, int)]
+    assert [run.rounds for run in made.labelled().values()] == [2, 3]
+
+
 def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
     (first, second) = grid(BASE, {"seed": [1, 2]}).labelled().values()
     assert (first.seed, second.seed, second.data.seed) == (1, 2, BASE.data.seed)  # type: ignore[attr-defined]
@@ -91,6 +97,8 @@ def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
         ({"algorithm": [SAFARI(), SAFARI(client_prob=1)]}, "has ['SAFARI', 'SAFARI']"),
         ({"rounds": [0]}, "rounds: Input should be greater than 0 (given: 0)"),
         ({}, "a grid needs an axis or several different ones"),
+        (["rounds"], "such as {'rounds': [50, 100]}, but has ['rounds']"),
+        (3, "such as {'rounds': [50, 100]}, but has 3"),
         (
             {"client_prob": [0.1], "algorithm.client_prob": [0.2]},
             "but has ['client_prob', 'algorithm.client_prob']",

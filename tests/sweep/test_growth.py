@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,7 +171,7 @@ def test_more_rounds_go_on_from_kept_states_with_the_rows_of_all_rounds_at_once(
     carry_out(tmp_path / "s", short, keep_states=True)
     long = short.replace(rounds=12, replicates=3)
     grown, said = carry_out(tmp_path / "s", long)
-    assert "2 replicates continued from where earlier runs had ended" in said
+    assert "2 replicates continued from where earlier runs were" in said
     assert_equal(grown, alone(tmp_path, long))
 
 
@@ -187,9 +188,14 @@ def test_more_rounds_go_on_from_the_checkpoint_of_a_run_that_was_interrupted(
 ) -> None:
     short = tiny.replace(algorithm=Counted(), rounds=4)
     interrupted(3, tmp_path / "s", short)
+    store = Store(tmp_path / "s")
+    state = store.resume(short.id)
+    assert state is not None and state.about["spent"] > 0
+    store.flush(short.id, replace(state, about={**state.about, "spent": 1e6}))
     long = short.replace(rounds=6)
     grown, _ = carry_out(tmp_path / "s", long)
     assert {t for _, t in Counted.computed} == {3, 4, 5}
+    assert (grown.store.ledger()[long.id].seconds or 0) > 1e6
     assert_equal(grown, alone(tmp_path, long))
 
 

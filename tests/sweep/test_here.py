@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.emulated_cuda import GIB, emulated_cuda
+from helpers.objectives import REGRESSION
 from helpers.sweeps_here import go, rows_of
 from ray import tune
 from ray.tune.search import Searcher
@@ -24,6 +25,7 @@ from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import choose, choose_executor
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.packs import MEMORY_OF_PACK
+from raysafl.sweep.sampling import draw
 
 
 @pytest.mark.usefixtures("reports")
@@ -76,10 +78,11 @@ def test_packs_of_any_size_give_the_same_rows(tiny: Run, tmp_path: Path) -> None
 class Halving(Searcher):
     """Suggests half of the learning rate before, and remembers what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, lr: float = 0.4) -> None:
         super().__init__()
-        self.lr = 0.4
+        self.lr = lr
         self.by: str | None = None
+        self.better: str | None = None
         self.heard: list[tuple[str, int]] = []
         self.told: dict[str, float] = {}
         self.failed: list[str] = []
@@ -89,6 +92,7 @@ class Halving(Searcher):
         self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
     ) -> bool:
         self.by = metric
+        self.better = mode
         self.space = config
         return True
 
@@ -115,10 +119,12 @@ class Halving(Searcher):
         """Tune asks for it; nothing is kept."""
 
 
+SPACE = tune.uniform(0.01, 1)
+
+
 def searched(tiny: Run, searcher: Any, **more: Any) -> Sweep:
-    space = {"local.lr": tune.uniform(0.01, 1)}
     options = {"base": tiny, "num_samples": 3, "search_alg": searcher, **more}
-    return Sweep("searched", space=space, **options)
+    return Sweep("searched", space={"local.lr": SPACE}, **options)
 
 
 def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
@@ -138,12 +144,82 @@ def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
     pd.testing.assert_frame_equal(again.store.rounds(), outcome.store.rounds())
 
 
-def test_a_suggestion_of_which_no_run_can_be_made_fails_alone_and_the_searcher_hears_of_it(
+def test_a_search_of_runs_that_a_function_makes_looks_for_their_best_at_each_attempt(
+    tmp_path: Path,
+) -> None:
+    """The runs are judged by an error, of which the least is best."""
+    for _ in range(2):
+        searcher = Halving()
+        sweep = searched(REGRESSION, searcher, base=REGRESSION.replace)
+        outcome, _ = go(sweep, tmp_path / "s")
+        assert (searcher.by, searcher.better) == ("test_mae", "min")
+        errors = outcome.runs.groupby("label.local.lr").final_mae.mean()
+        assert outcome.best.labels == {"local.lr": errors.idxmin()}
+        assert errors.nunique() == 3 and outcome.manifest.goal == ("test_mae", "min")
+
+
+def test_a_search_is_carried_out_although_some_configurations_give_no_run(
     tiny: Run, tmp_path: Path
+) -> None:
+    """One is drawn beforehand, for what is tried and estimated; it may be such a one."""
+    refused = [config["local.lr"] for config in draw({"local.lr": SPACE}, 20)]
+
+    def make(config: dict[str, Any]) -> Run:
+        if config["local.lr"] in refused:
+            raise SystemExit("no such rate")
+        return tiny.replace(config)
+
+    with pytest.raises(ValueError, match=r"made of 20 of 20 drawn conf.*no such rate"):
+        go(searched(tiny, Halving(), base=make), tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+    del refused[-1]
+    outcome, _ = go(searched(tiny, Halving(), base=make), tmp_path / "s")
+    assert outcome.ok and outcome.runs["run_id"].nunique() == 3
+
+
+class EndsAll:
+    """A stopper that ends the whole sweep at its second report."""
+
+    def __init__(self) -> None:
+        self.reports = 0
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.reports += 1
+        return False
+
+    def stop_all(self) -> bool:
+        return self.reports == 2
+
+
+def test_a_search_that_a_stopper_ended_lacks_the_runs_that_have_not_ended(
+    tiny: Run, tmp_path: Path
+) -> None:
+    cut, said = go(searched(tiny, Halving()), tmp_path / "s", stop=EndsAll())
+    assert (cut.ok, cut.missing) == (False, 3) and "not finished: 3 runs" in said
+    # Another seed of a search asks for others, and the one that was begun stays begun.
+    others, _ = go(searched(tiny, Halving(0.5)), tmp_path / "s")
+    assert (others.ok, others.missing) == (True, 0)
+    assert len(others.store.open_runs()) == 1
+    same, _ = go(searched(tiny, Halving()), tmp_path / "s")
+    assert same.ok and not same.store.open_runs()
+
+
+def test_a_search_that_begins_anew_has_the_runs_that_it_asks_for_and_no_others(
+    tiny: Run, tmp_path: Path
+) -> None:
+    go(searched(tiny, Halving()), tmp_path / "s")
+    anew, _ = go(searched(tiny, Halving(0.5)), tmp_path / "s", resume=False)
+    rates = [entry.labels["local.lr"] for entry in anew.manifest.entries]
+    assert rates == [0.25, 0.125, 0.0625] and anew.ok
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_suggestion_of_which_no_run_can_be_made_fails_alone_and_the_searcher_hears_of_it(
+    tiny: Run, tmp_path: Path, error: type[BaseException]
 ) -> None:
     def make(config: dict[str, Any]) -> Run:
         if config["local.lr"] == 0.1:
-            raise RuntimeError("no such rate")
+            raise error("no such rate")
         return tiny.replace(config)
 
     searcher = Halving()
@@ -184,6 +260,43 @@ def test_a_rule_stops_a_run_without_callbacks_and_its_rows_stay(
     assert set(outcome.runs["status"]) == {Status.STOPPED}
     assert set(outcome.runs["reason"]) == {"stopped by `stop` after round 2"}
     assert set(outcome.store.rounds()["round"]) == {0, 1}
+
+
+def test_a_rule_hears_of_every_evaluated_round_and_a_whole_run_is_not_called_stopped(
+    tiny: Run, tmp_path: Path
+) -> None:
+    heard: list[int] = []
+
+    def rule(trial_id: str, result: dict[str, Any]) -> bool:
+        heard.append(result["round"])
+        return bool(result["done"])
+
+    outcome, _ = go(Sweep("s", [tiny]), tmp_path / "s", stop=rule)
+    assert heard == [1, 2, 3, 4] and tiny.rounds == 4
+    assert set(outcome.runs["status"]) == {Status.FINISHED}
+
+
+def test_a_searcher_is_told_of_stopped_runs_what_they_reported_at_every_attempt(
+    tiny: Run, tmp_path: Path
+) -> None:
+    first, again = Halving(), Halving()
+    for searcher in (first, again):
+        _, said = go(searched(tiny, searcher), tmp_path / "s", stop={"round": 2})
+        assert "stopped by `stop` after round 2, test accuracy " in said
+    assert again.told == first.told and len(first.told) == 3
+    assert all(0 <= value <= 1 for value in first.told.values())
+
+
+def test_the_ledger_says_of_a_stopped_run_where_and_with_what_it_ran(
+    tiny: Run, tmp_path: Path
+) -> None:
+    whole, _ = go(Sweep("s", [tiny]), tmp_path / "w")
+    stopped, _ = go(Sweep("s", [tiny]), tmp_path / "s", stop={"round": 2})
+    one, other = (o.store.ledger()[tiny.id] for o in (stopped, whole))
+    assert one.status == "stopped" and other.status == "finished"
+    names = ("host", "device", "engine", "python", "torch", "raysafl", "commit")
+    own, expected = ([getattr(e, name) for name in names] for e in (one, other))
+    assert own == expected and all(expected[:-1])
 
 
 class Interrupted(Algorithm):
@@ -318,7 +431,7 @@ def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
         ({"address": "auto"}, {}, "the address 'auto' of a cluster is given"),
         ({"hardware": Hardware(actors=2)}, {}, "2 client actors are asked for"),
         ({"hardware": Hardware(autoscale=True)}, {}, "a cluster that adds nodes"),
-        ({}, {"scheduler": tune.schedulers.ASHAScheduler()}, "the scheduler"),
+        ({}, {"scheduler": tune.schedulers.ASHAScheduler()}, "Tune's scheduler"),
     ],
 )
 def test_what_only_ray_has_is_refused_before_the_folder_is_made(

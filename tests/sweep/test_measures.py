@@ -10,6 +10,7 @@ from raysafl import Claim, Objective, Run, Sweep, Table
 from raysafl.core.objective import mean_of
 from raysafl.core.record import further_column
 from raysafl.sweep.measures import Measures, score_text
+from raysafl.sweep.sampling import known_runs
 
 
 class Doubled(Objective):
@@ -131,7 +132,7 @@ def searched(base: Run, **fields: Any) -> Sweep:
 def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
     base: Run, given: dict[str, Any], goal: tuple[str, str]
 ) -> None:
-    assert searched(base, **given).goal == goal
+    assert searched(base, **given).manifest().goal == goal
 
 
 def test_a_search_goes_by_the_validation_data_where_there_are_some() -> None:
@@ -165,7 +166,7 @@ def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:
 
     space = {"local.lr": tune.uniform(0.1, 0.2)}
     sweep = Sweep("s", space=space, base=make, metric="test_mae", mode="min")
-    assert sweep.goal == ("test_mae", "min")
+    assert sweep.manifest().goal == ("test_mae", "min")
     with pytest.raises(ValueError, match="no run reports the metric 'mae'"):
         Sweep("s", space=space, base=make, metric="mae")
     before = sweep.manifest()
@@ -176,6 +177,20 @@ def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:
     entry = manifest(run).entries[0].replace(labels={"local.lr": 0.15})
     again = sweep.continuing(before, after.extended([entry]))
     assert again == after.extended([entry])
+
+
+def test_a_scheduler_goes_by_what_the_drawn_runs_that_a_function_makes_measure() -> (
+    None
+):
+    sweep = Sweep(
+        "s",
+        space={"local.lr": tune.uniform(0.1, 0.2)},
+        base=lambda config: REGRESSION.replace(config),
+        scheduler=tune.schedulers.ASHAScheduler(),
+    )
+    known, runs, _ = known_runs(sweep)
+    assert len(runs) == 1 and known.quality == "test_mae"
+    assert (known.goal, known.searched_by) == (("test_mae", "min"), "test_mae")
 
 
 def test_a_score_has_its_name_and_fractions_are_in_per_cent() -> None:

@@ -28,7 +28,7 @@ def test_a_second_attempt_at_a_pack_waits_for_the_first_and_takes_over_what_it_e
         return Hosted(work, "cpu", work.trainer.engine_name)
 
     def attempt() -> OpenPack:
-        terms = Terms(store.path, origin={}, report_seconds=0.0)
+        terms = Terms(store.path, commit="", report_seconds=0.0)
         return OpenPack(pack, {tiny.id: {}}, terms, host, is_interrupt)
 
     first = attempt()

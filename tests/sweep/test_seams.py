@@ -48,9 +48,9 @@ def test_a_report_before_the_first_evaluation_has_every_metric_that_a_search_may
     None
 ):
     sweep = fl.Sweep(
-        "a", space={"local.lr": tune.grid_search([0.1])}, base=RUN, search_alg=None
+        "a", space={"local.lr": tune.uniform(0.1, 0.2)}, base=RUN, search_alg=None
     )
-    goal, _ = sweep.goal
+    goal, _ = sweep.manifest().goal or ("", "")
     assert goal == "val_accuracy"
     assert math.isnan(metrics_of(RUN, [])[goal])
     assert list(metrics_of(RUN, []))[1] == "test_accuracy"

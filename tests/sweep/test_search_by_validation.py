@@ -1,14 +1,18 @@
 """Searches go by the validation samples where there are some, and the report says by what."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import Searcher
 
 from raysafl import Federation, Run, Sweep, Validation
 from raysafl.objectives import Regression
 from raysafl.report.wording import search_note
 from raysafl.storage.manifest import Manifest
+from raysafl.sweep.sampling import known_runs
 
 LOCAL = {"local.lr": tune.loguniform(0.01, 1.0)}
 
@@ -22,20 +26,34 @@ def test_a_search_goes_by_the_validation_samples_if_every_run_has_some(
     tiny: Run, validated: Run
 ) -> None:
     def goal(base: Run, **more: object) -> tuple[str, str]:
-        return Sweep("s", space=LOCAL, base=base, **more).goal  # type: ignore[arg-type]
+        sweep = Sweep("s", space=LOCAL, base=base, **more)  # type: ignore[arg-type]
+        return sweep.manifest().goal or ("", "")
 
     assert goal(tiny) == ("test_accuracy", "max")
     assert goal(validated) == ("val_accuracy", "max")
     assert goal(validated, metric="val_loss") == ("val_loss", "min")
     assert goal(validated, metric="test_accuracy") == ("test_accuracy", "max")
-    assert Sweep("s", [tiny, validated]).goal == ("test_accuracy", "max")
+    both = Sweep("s", [tiny, validated], scheduler=ASHAScheduler())
+    assert both.manifest().goal == ("test_accuracy", "max")
     number = validated.replace(objective=Regression())
     assert goal(number)[0].startswith("val_") and goal(number)[1] == "min"
 
 
 def test_a_space_of_other_data_may_have_no_validation_samples(validated: Run) -> None:
     space = {"data": tune.choice([validated.data, Federation()])}
-    assert Sweep("s", space=space, base=validated).goal[0] == "test_accuracy"
+    sweep = Sweep("s", space=space, base=validated, num_samples=9)
+    for manifest in (sweep.manifest(), known_runs(sweep)[0]):
+        assert manifest.goal == ("test_accuracy", "max")
+
+
+def test_of_a_search_over_a_function_one_run_says_no_more_than_what_all_measure(
+    tiny: Run, validated: Run
+) -> None:
+    """The run that stands for the others has validation samples; others may have none."""
+    sweep = Sweep("s", space=LOCAL, base=validated.replace, search_alg=Searcher())
+    assert known_runs(sweep)[0].goal == ("test_accuracy", "max")
+    known = known_runs(replace(sweep, search_alg=None))[0]
+    assert known.goal == ("val_accuracy", "max")
 
 
 def test_a_metric_of_validation_samples_is_refused_where_there_are_none(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,7 @@ from helpers.folders import apart
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
 from ray import tune
+from ray.tune.search import Searcher
 from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
 
@@ -33,6 +35,7 @@ from raysafl.sweep import attempt as driver
 from raysafl.sweep.on_ray import tuning as tune_of_sweep
 from raysafl.sweep.on_ray import watching
 from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import Session
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
@@ -331,7 +334,7 @@ def test_drawn_configurations_that_are_wrong_are_told_before_anything_runs(
     space = {"participation.m": tune.grid_search([3, 9])}
     sweep = Sweep("wrong", space=space, base=lambda c: tiny.replace(c), num_samples=2)
     with pytest.raises(
-        ValueError, match=r"of 4 .*, 2 give no run\. The first is"
+        ValueError, match=r"made of 2 of 4 drawn configurations\. The first is"
     ) as wrong:
         go(sweep, tmp_path / "s")
     assert "m = 9 clients a round cannot come from N - s = 10 - 4" in str(wrong.value)
@@ -499,12 +502,19 @@ def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
     assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
 
 
-def test_a_sampled_sweep_has_no_labels_to_choose_by(tiny: Run, tmp_path: Path) -> None:
-    sweep = Sweep(
-        "x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny, num_samples=2
-    )
-    with pytest.raises(ValueError, match="samples its runs, so there are no labels"):
-        go(sweep, tmp_path / "s", only={"local.lr": "0.1"})
+def test_a_run_that_is_drawn_is_chosen_by_its_label_and_a_search_has_none_to_choose_by(
+    tiny: Run, tmp_path: Path
+) -> None:
+    space = {"rounds": tune.choice([1, 2, 3]), "local.lr": tune.uniform(0.1, 1)}
+    sweep = Sweep("x", space=space, base=tiny, num_samples=4)
+    drawn = [config["rounds"] for config in draw(space, 4)]
+    # A label is chosen as a value, too.
+    outcome, _ = go(sweep, tmp_path / "s", executor="here", only={"rounds": drawn[0]})
+    assert outcome.runs["run_id"].nunique() == drawn.count(drawn[0]) < 4
+    assert set(outcome.runs["label.rounds"]) == {drawn[0]}
+    search = replace(sweep, search_alg=Searcher())
+    with pytest.raises(ValueError, match="one by one, so there are no labels"):
+        go(search, tmp_path / "t", only={"rounds": 1})
 
 
 def test_a_corrupt_part_is_named_and_the_rest_is_read(

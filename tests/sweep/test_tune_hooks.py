@@ -144,7 +144,6 @@ def test_a_mapping_stops_a_run_at_the_first_number_that_is_reached() -> None:
     assert not stopper("a", {"test_accuracy": 0.8, "round": 9})
     assert stopper("a", {"test_accuracy": 0.9, "round": 9})
     assert stopper("a", {"test_accuracy": float("nan"), "round": 10})
-    assert not stopper.stop_all()
 
 
 def test_functions_stoppers_and_lists_of_them_stop_runs() -> None:

@@ -9,6 +9,8 @@ from helpers.made import ended
 
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import Pack
@@ -83,6 +85,22 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     assert watch.unfinished == [PACK]
     halves = PACK.halves(watch.shown)
     assert [half.runs for half in halves] == [(RUNS[2],), (RUNS[3],)]
+
+
+def test_a_run_whose_process_was_lost_has_what_its_checkpoint_says_of_its_origin(
+    tmp_path: Path,
+) -> None:
+    watch, _, _ = watch_of(tmp_path)
+    run = RUNS[0]
+    about = {"spent": 3.5, "started": "2026-01-01", "grown_from": ["older"]}
+    origin = {"host": "a-node", "device": "cuda", "engine": "vmap"}
+    nothing = ROUNDS.empty_table(), CLIENTS.empty_table(), b""
+    watch.store.flush(run.id, OpenState({**about, "origin": origin}, *nothing))
+    watch.lose("its process was lost", Pack((run,)))
+    entry = watch.store.ledger()[run.id]
+    assert entry.status is Status.FAILED and entry.reason == "its process was lost"
+    assert (entry.host, entry.device, entry.engine) == ("a-node", "cuda", "vmap")
+    assert (entry.seconds, entry.grown_from) == (3.5, ["older"])
 
 
 def test_a_run_that_failed_before_and_is_stopped_by_a_scheduler_now_counts_as_stopped(

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -241,20 +242,27 @@ def test_the_command(
     assert told in said.get() + str(result.exception)
 
 
-def test_a_sampled_sweep_has_no_first_run(tiny: Run) -> None:
+def test_the_first_run_is_the_first_that_is_drawn_and_a_search_has_none(
+    tiny: Run,
+) -> None:
     from ray import tune
+    from ray.tune.search import Searcher
 
     from raysafl import Sweep
+    from raysafl.sweep.sampling import draw, first_run
 
     sweep = Sweep(name="s", base=tiny, space={"local.lr": tune.uniform(0.1, 1)})
-    with pytest.raises(ValueError, match="none is known beforehand"):
-        sweep.first({})
+    _, drawn = first_run(sweep, {})
+    assert drawn == tiny.replace(draw(sweep.space, 1)[0])
+    search = replace(sweep, search_alg=Searcher())
+    with pytest.raises(ValueError, match="one by one; put the run that you mean into"):
+        first_run(search, {})
     grid = Sweep(
         name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)}
     )
     with pytest.raises(ValueError, match="no run has all the labels a=1, b=1"):
-        grid.first({"a": "1", "b": "1"})
-    assert grid.first({"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))
+        first_run(grid, {"a": "1", "b": "1"})
+    assert first_run(grid, {"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))
 
 
 class Line(Source):

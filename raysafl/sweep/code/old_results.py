@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from raysafl.core.text import were
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import run_name
@@ -87,7 +88,7 @@ def runs_to_forget(
     if others:
         versions = ", ".join(sorted(set(others)))
         say(
-            f"{_were(len(others))} computed with raysafl {versions}, and this is raysafl "
+            f"{were(len(others))} computed with raysafl {versions}, and this is raysafl "
             f"{__version__}. Results are kept; --no-resume runs everything again"
         )
     return again
@@ -132,10 +133,6 @@ def _changes_text(
     if len(named) > MOST_NAMED:
         shown.append(f"and {len(named) - MOST_NAMED} more")
     return (
-        f"the code of {', '.join(classes)} has changed since {_were(len(named))} computed: "
+        f"the code of {', '.join(classes)} has changed since {were(len(named))} computed: "
         f"{'; '.join(shown)}"
     )
-
-
-def _were(count: int) -> str:
-    return "1 run was" if count == 1 else f"{count} runs were"

@@ -135,7 +135,7 @@ class OnRay:
         )
         sweep = job.sweep
         decides = sweep.scheduler or sweep.is_searched
-        metric, mode = sweep.goal if decides else (None, None)
+        metric, mode = job.goal if decides else (None, None)
         # Callbacks show a person the names of trials, and write into their folders.
         callbacks = job.options.callbacks
         # The reasons of failed runs are in the ledger, so Tune need not log them.
