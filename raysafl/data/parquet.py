@@ -306,6 +306,11 @@ def from_parquet(
         return from_pandas(
             train, label=label, test=others[0] if others else None, **options
         )
+    if features is not None:
+        raise ValueError(
+            f"features={features!r} are columns of a table, but image={image!r} takes the "
+            "column of the images alone; leave out one of the two"
+        )
     if not isinstance(label, str):
         raise ValueError(f"images have one label column, but label={label!r}")
     source = ParquetImages(
@@ -339,7 +344,16 @@ def _read_table(files: Sequence[str]) -> "pd.DataFrame":
 
 
 def _needed_splits(test: str, test_share: float | None) -> list[str]:
-    """Return the splits that are read: one that is divided, or that for testing too."""
+    """Return the splits that are read: one that is divided, or that for testing too.
+
+    Raises:
+        ValueError: The training split would be the test set as well.
+    """
+    if test_share is None and test == TRAIN:
+        raise ValueError(
+            f"test='{TRAIN}' would make the training samples the test set; give test= the "
+            "name of another split, or test_share=0.2"
+        )
     return [TRAIN] if test_share is not None else [TRAIN, test]
 
 

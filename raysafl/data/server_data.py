@@ -158,14 +158,23 @@ class FromClients(ServerData):
     def collect(
         self, clients: Sequence[Ints], rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """Collect n0 = c * per_client samples without replacement.
+        """Collect `per_client` samples without replacement from each of c clients.
+
+        If two of them hold the same sample (`Overlapping`), the server may get it twice.
 
         Raises:
-            ValueError: there are fewer than c clients, or one holds too few samples.
+            ValueError: there are fewer than c clients, or one holds too few samples; or
+                clients do not keep copies, and two of them hold the same sample.
         """
         if self.c > len(clients):
             raise ValueError(
                 f"server data from c = {self.c} clients, but there are {len(clients)}; lower c"
+            )
+        if not self.copies and _overlap(clients):
+            raise ValueError(
+                "copies=False takes what clients give from them, but under this partition "
+                "two clients hold the same sample, and the other would keep it; take "
+                "copies=True, or another partition"
             )
         givers = np.sort(rng.choice(len(clients), self.c, replace=False))
         given = []
@@ -187,3 +196,9 @@ class FromClients(ServerData):
         return np.concatenate(given), [
             remaining.get(i, own) for i, own in enumerate(clients)
         ]
+
+
+def _overlap(clients: Sequence[Ints]) -> bool:
+    """Return whether two clients hold the same sample."""
+    held = np.concatenate(list(clients))
+    return len(np.unique(held)) < len(held)
