@@ -183,7 +183,7 @@ class Run(Component):
             if column.startswith(tuple(of_clients)):
                 raise ValueError(
                     f"the privacy that {private[0]} promises does not hold where {column}, "
-                    "which is measured on clients' samples, chooses the model or when to "
+                    "which depends on clients' samples, chooses the model or when to "
                     "stop; go by samples that no client holds: a column test_..., or with "
                     "data.validation=Validation(server=0.1) a column val_..."
                 )
