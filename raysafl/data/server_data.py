@@ -172,8 +172,8 @@ class FromClients(ServerData):
             )
         if not self.copies and _overlap(clients):
             raise ValueError(
-                "copies=False takes what clients give from them, but under this partition "
-                "two clients hold the same sample, and the other would keep it; take "
+                "copies=False takes the samples that clients give from them, but under this "
+                "partition two clients hold the same sample, and the other would keep it; take "
                 "copies=True, or another partition"
             )
         givers = np.sort(rng.choice(len(clients), self.c, replace=False))
