@@ -73,9 +73,9 @@ def most_client_prob(
     with G_1 = max over server rounds of |grad F(x_r)|^2 and G_2 = max over client
     rounds of |1/m sum_i sum_k grad F_i(x_rk^i)|^2. The theorem prints eta_s^2 where eq.
     54-55, the last line of the proof and section A.1 have eta_s; eta_s follows from eq.
-    50 and is used here. Eq. 55 puts maxima where the sums
-    of eq. 54 need means: with maxima the bound is necessary for eq. 54, with means over
-    rounds sufficient. The caller chooses by what is passed as g1 and g2.
+    50 and is used here. Eq. 55 puts maxima where the sums of eq. 54 need means: with maxima
+    the bound is necessary for eq. 54, with means over rounds sufficient. The caller
+    chooses by what is passed as g1 and g2.
 
     Assumes L-smooth f_i, unbiased gradients of bounded variance (the server's for F
     itself), and |grad f_i - grad F|^2 <= sigma_G^2 for every i.

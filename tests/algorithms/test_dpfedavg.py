@@ -282,5 +282,6 @@ def test_what_depends_on_clients_samples_must_not_choose_a_private_model(
 
 def test_samples_that_no_client_holds_may_choose_a_private_model(tiny: Run) -> None:
     run = tiny.replace({"data.validation": Validation(server=0.5), "keep": "best_val"})
-    run.replace(algorithm=PRIVATE, patience=Patience(metric="val_loss"))
-    run.replace(algorithm=PRIVATE, patience=Patience(metric="test_loss"))
+    for metric in ("val_loss", "test_loss"):
+        chosen = run.replace(algorithm=PRIVATE, patience=Patience(metric=metric))
+        assert chosen.algorithm == PRIVATE
