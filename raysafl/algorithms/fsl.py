@@ -123,17 +123,11 @@ class FSL(Algorithm):
         return self.gamma > 0 or self.pretrain > 0 or self.inner.uses_server_data
 
     def check(self, participation: Participation, num_clients: int) -> None:
-        """Check that the server's learning rate tells nobody who came, if that is private.
-
-        Raises:
-            ValueError: The inner algorithm is private, and cohorts differ in size.
-        """
+        """Raise ValueError if the server's rate tells who came, and that is private."""
         sampling = participation.sampling(num_clients)
-        is_fixed = sampling is not None and sampling.is_fixed
-        inner = (
-            part for part in self.inner.components() if isinstance(part, Algorithm)
-        )
-        if self.gamma and not is_fixed and any(part.is_private for part in inner):
+        parts = self.inner.components()
+        is_private = any(getattr(part, "is_private", False) for part in parts)
+        if is_private and self.gamma and not (sampling and sampling.is_fixed):
             raise ValueError(
                 "FSL's server learns at a rate that depends on how many clients came, "
                 "which would tell who came; with a private algorithm take Uniform(m=...) "

@@ -186,8 +186,8 @@ class FedLabDirichlet(Partition):
             legacy: the generator.
 
         Raises:
-            ValueError: there are too few samples, no draw gave each client `min_samples`
-                of them, or alpha is so small that NumPy's legacy generator draws no shares.
+            ValueError: there are too few samples, no draw gave each client `min_samples`,
+                or alpha is too small.
         """
         _check_enough(labels, clients, self.min_samples)
         most = len(labels) / clients if self.capped else np.inf
@@ -201,9 +201,8 @@ class FedLabDirichlet(Partition):
                 share = legacy.dirichlet(np.full(clients, self.alpha)) * (sizes < most)
                 if not np.isfinite(share).all():
                     raise ValueError(
-                        f"alpha = {self.alpha} is too small for NumPy's legacy generator, "
-                        "which draws shares that are no numbers; raise alpha, or take "
-                        "Dirichlet(balanced=False)"
+                        f"alpha = {self.alpha} is too small for NumPy's legacy generator; "
+                        "raise it, or take Dirichlet(balanced=False)"
                     )
                 # If all mass is on clients that are full, the last client gets the class.
                 share /= share.sum() or 1.0

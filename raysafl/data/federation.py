@@ -321,15 +321,11 @@ def _refuse_without_classes(part: Partition | ServerData, dataset: Dataset) -> N
 def _with_shared_data(
     clients: ClientIndices, server: Ints, count: int, key: Key
 ) -> ClientIndices:
-    """Append to each client's samples `count` of the server's, drawn for each client.
-
-    Raises:
-        ValueError: The count is 0.
-    """
+    """Append to each client's samples `count` of the server's, drawn for each client."""
     if not count:
         raise ValueError(
             f"share is less than half of one of the server's {len(server)} samples, so "
-            "nothing would be shared; give a larger share, or leave it out"
+            "that nothing is shared; give a larger share, or leave it out"
         )
 
     def drawn(client: int) -> Ints:

@@ -308,8 +308,8 @@ def from_parquet(
         )
     if features is not None:
         raise ValueError(
-            f"features={features!r} are columns of a table, but image={image!r} takes the "
-            "column of the images alone; leave out one of the two"
+            f"features={features!r} are columns of a table, and image={image!r} is one of "
+            "images; leave out one of the two"
         )
     if not isinstance(label, str):
         raise ValueError(f"images have one label column, but label={label!r}")
@@ -344,11 +344,7 @@ def _read_table(files: Sequence[str]) -> "pd.DataFrame":
 
 
 def _needed_splits(test: str, test_share: float | None) -> list[str]:
-    """Return the splits that are read: one that is divided, or that for testing too.
-
-    Raises:
-        ValueError: The training split would be the test set as well.
-    """
+    """Return the splits that are read: one that is divided, or that for testing too."""
     if test_share is None and test == TRAIN:
         raise ValueError(
             f"test='{TRAIN}' would make the training samples the test set; give test= the "

@@ -170,11 +170,11 @@ class FromClients(ServerData):
             raise ValueError(
                 f"server data from c = {self.c} clients, but there are {len(clients)}; lower c"
             )
-        if not self.copies and _overlap(clients):
+        together = NOTHING if self.copies else np.concatenate(list(clients))
+        if len(np.unique(together)) < len(together):
             raise ValueError(
-                "copies=False takes the samples that clients give from them, but under this "
-                "partition two clients hold the same sample, and the other would keep it; take "
-                "copies=True, or another partition"
+                "copies=False takes the samples that clients give from them, but two clients "
+                "hold the same sample; take copies=True, or another partition"
             )
         givers = np.sort(rng.choice(len(clients), self.c, replace=False))
         given = []
@@ -196,9 +196,3 @@ class FromClients(ServerData):
         return np.concatenate(given), [
             remaining.get(i, own) for i, own in enumerate(clients)
         ]
-
-
-def _overlap(clients: Sequence[Ints]) -> bool:
-    """Return whether two clients hold the same sample."""
-    held = np.concatenate(list(clients))
-    return len(np.unique(held)) < len(held)

@@ -55,7 +55,6 @@ def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
     """
     pooled = []
     for part in module.modules():
-        # A module that a model's `build` keeps and returns again is fused already.
         if isinstance(part, PooledSequential):
             pooled.append(part)
             continue

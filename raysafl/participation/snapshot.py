@@ -31,10 +31,6 @@ class Snapshot(Participation):
     is 1, and here `adapt` must be given. The paper's algorithm 2 writes Delta both for the
     last accuracy and for the difference of two. It does not say whose training accuracy
     acc_r is, so `accuracy` chooses; in the code of its authors it is that of "pass".
-
-    Raises:
-        ValueError: Not exactly one of the three fields is given, or one of the two
-            policies says itself whose accuracy it goes by, as a Snapshot does.
     """
 
     base: SerializeAsAny[Participation] = Field(
@@ -74,10 +70,8 @@ class Snapshot(Participation):
                 "give every=..., snapshot_prob=... or adapt=..., exactly one of them"
             )
         for kind in (type(self.base), type(self.uniform)):
-            if (
-                kind.measured_on is not Participation.measured_on
-                or kind.goes_by_passes is not Participation.goes_by_passes
-            ):
+            told = (kind.measured_on, kind.goes_by_passes)
+            if told != (Participation.measured_on, Participation.goes_by_passes):
                 raise ValueError(
                     f"a Snapshot cannot contain a {kind.__name__}, which says itself whose "
                     "accuracy it goes by (measured_on or goes_by_passes), as the Snapshot's "
