@@ -266,7 +266,7 @@ def _check_known(names: Iterable[Any], columns: Sequence[Any], role: str) -> Non
         if name not in columns:
             known = nearest(str(name), map(str, columns))
             raise ValueError(
-                f"{role} names the column '{name}', which is unknown; {known}"
+                f"{role} names the column '{name}', which the table lacks: {known}"
             )
 
 
