@@ -20,8 +20,8 @@ class AFL(Algorithm):
 
     The mean is over the cohort, which is the paper's rule AFA-CD. With `memory` it is
     over all N clients, each with the mean step of the last round in which it came (zero
-    if it never came), which is the paper's AFA-CS. The server then keeps a vector of P
-    numbers for each client that has come.
+    if it never came), which is the paper's AFA-CS. Only with `memory` does the server keep
+    a vector of P numbers for each client that has come.
 
     Each client starts from the model of tau client rounds ago, with tau drawn uniformly
     from 0..max_delay (at most the number of rounds so far) for each client. lr

@@ -2,9 +2,8 @@
 
 import math
 from abc import abstractmethod
-from collections import ChainMap
-from collections.abc import Generator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Generator, Sequence
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -158,50 +157,6 @@ class Quantised(Compression):
         return 4 + -(-num_parameters * self.bits // 8)
 
 
-@dataclass(frozen=True)
-class _DividedVectors:
-    """A state's vectors of clients, taken apart into the wrapper's and the inner ones.
-
-    Args:
-        packed: For each client one vector: its residual [P], and after it the vector
-            [P] that the inner algorithm keeps of it, if there is one.
-        residuals: The residuals, as views.
-        inner: The inner algorithm's vectors, as views.
-    """
-
-    packed: Mapping[int, Tensor]
-    residuals: dict[int, Tensor]
-    inner: dict[int, Tensor]
-
-    @classmethod
-    def of(cls, packed: Mapping[int, Tensor], num_parameters: int) -> "_DividedVectors":
-        """Take the vectors of a state apart."""
-        both = {i: row for i, row in packed.items() if len(row) > num_parameters}
-        residuals = dict(packed) | {i: row[:num_parameters] for i, row in both.items()}
-        inner = {i: row[num_parameters:] for i, row in both.items()}
-        return cls(packed, residuals, inner)
-
-    def packed_with(
-        self, residuals: Mapping[int, Tensor], inner: Mapping[int, Tensor]
-    ) -> dict[int, Tensor]:
-        """Return the vectors after a round; those that are the same are not copied.
-
-        Args:
-            residuals: The residuals of the clients that have sent something.
-            inner: All of the inner algorithm's vectors.
-        """
-        packed = dict(self.packed)
-        changed = {i for i, row_P in inner.items() if row_P is not self.inner.get(i)}
-        for i in residuals.keys() | changed:
-            residual_P = residuals.get(i, self.residuals.get(i))
-            own_P = inner.get(i)
-            if residual_P is None:
-                residual_P = torch.zeros_like(inner[i])
-            parts = [residual_P] if own_P is None else [residual_P, own_P]
-            packed[i] = torch.cat(parts)
-        return packed
-
-
 class _Received(Update):
     """Updates of which something else arrives than the clients have computed."""
 
@@ -288,17 +243,15 @@ class Compressed(Algorithm):
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the initial state of the inner algorithm."""
-        state = self.inner.init(w_P, num_clients)
-        clients = _DividedVectors({}, {}, {}).packed_with({}, state.clients)
-        return replace(state, clients=clients)
+        return self.inner.init(w_P, num_clients)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run the inner round, and compress what its clients send."""
-        clients = _DividedVectors.of(state.clients, len(state.w_P))
-        inner_state = replace(state, clients=clients.inner)
-        inner_round = self.inner.round(inner_state, ids, key)
-        # New residuals, of clients that send something in this round, hide the old ones.
-        residuals = ChainMap(dict[int, Tensor](), clients.residuals)
+        # The residual of client i stands under ~i, a negative number, so that the inner
+        # algorithm never sees it, and can forget what it remembers of a client.
+        residuals = {~i: row_P for i, row_P in state.clients.items() if i < 0}
+        own = {i: row_P for i, row_P in state.clients.items() if i >= 0}
+        inner_round = self.inner.round(replace(state, clients=own), ids, key)
         call = 0
         answer: Any = None
         while True:
@@ -306,15 +259,15 @@ class Compressed(Algorithm):
                 request = inner_round.send(answer)
             except StopIteration as end:
                 after: State = end.value
-                packed = clients.packed_with(residuals.maps[0], after.clients)
-                return replace(after, clients=packed)
+                kept = {~i: row_P for i, row_P in residuals.items()}
+                return replace(after, clients={**after.clients, **kept})
             call += 1
             answer = yield from self._answer(request, residuals, key, call)
 
     def _answer(
         self,
         request: Request | CountSamples,
-        residuals: MutableMapping[int, Tensor],
+        residuals: dict[int, Tensor],
         key: Key,
         call: int,
     ) -> Generator[Request | CountSamples, Any, Any]:

@@ -114,8 +114,9 @@ class DPFedAvg(Algorithm):
           sampling m of N. Neighbours differ in one client's data (one is replaced), so
           the sum may change by 2 S.
         - Otherwise, and where all clients come: without amplification, as a client
-          may come in every round and be known to. Neighbours are as in the first case.
-          The policy must not look at the clients' data.
+          may come in every round and be known to. Federations are neighbours if in one
+          of them one client sends zeros in place of its updates. The policy must not
+          look at the clients' data.
 
         If the policy lets one client come where nobody would (`at_least_one`), the
         probability of such a round is taken from delta.

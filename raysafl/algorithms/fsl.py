@@ -19,6 +19,7 @@ from raysafl.core.algorithm import (
     Update,
     without_clients,
 )
+from raysafl.core.participation import Participation
 from raysafl.core.randomness import Key
 
 
@@ -27,7 +28,8 @@ def _samples_seen(local: LocalTraining, samples: float) -> float:
 
     A pass over n samples has ceil(n / B) mini-batches, of which the last may be small.
     So with epochs E it is E n, and with K steps, which are p whole passes and k more
-    steps, it is p n + k B.
+    steps, it is p n + k B. K is what `local` says of a client that comes for the first
+    time, so `ContinuedTraining` has at most one pass.
 
     Args:
         local: The client's training.
@@ -35,7 +37,8 @@ def _samples_seen(local: LocalTraining, samples: float) -> float:
     """
     if local.steps is None:
         return samples * (local.epochs or 0)
-    passes, steps = divmod(local.steps, math.ceil(samples / local.batch_size))
+    size = math.ceil(samples)
+    passes, steps = divmod(local.num_steps(size), local.batches_per_pass(size))
     return passes * samples + steps * local.batch_size
 
 
@@ -64,7 +67,8 @@ class FSL(Algorithm):
 
     Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
     epochs at 0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the
-    default, does not.
+    default, does not. Inside SAFARI it comes before the first client round, so that
+    server rounds may come before it.
 
     Raises:
         ValueError: An FSL that pre-trains is inside another one, so that it would not come
@@ -93,7 +97,8 @@ class FSL(Algorithm):
     )
     local: LocalTraining | None = Field(
         default=None,
-        description="The clients' training, whose schedule `rate` follows; filled in from the run.",
+        description="Leave it out: it is filled in with the run's local training, whose "
+        "schedule `rate` follows.",
     )
     pretrain: int = Field(
         default=0, ge=0, description="Epochs on D0 before the first round."
@@ -117,6 +122,18 @@ class FSL(Algorithm):
         """Return whether the server learns, pre-trains, or `inner` trains on D0."""
         return self.gamma > 0 or self.pretrain > 0 or self.inner.uses_server_data
 
+    def check(self, participation: Participation, num_clients: int) -> None:
+        """Raise ValueError if the server's rate tells who came, and that is private."""
+        sampling = participation.sampling(num_clients)
+        parts = self.inner.components()
+        is_private = any(getattr(part, "is_private", False) for part in parts)
+        if is_private and self.gamma and not (sampling and sampling.is_fixed):
+            raise ValueError(
+                "FSL's server learns at a rate that depends on how many clients came, "
+                "which would tell who came; with a private algorithm take Uniform(m=...) "
+                "or Full(), SAFARI(...), or gamma=0"
+            )
+
     def prepare(self, setting: Setting) -> "FSL":
         """Return this algorithm with the defaults filled in that depend on the run."""
         inner = self.inner.prepare(setting)
@@ -130,7 +147,7 @@ class FSL(Algorithm):
         steps = local.num_steps(round(setting.client_samples))
         rate = self.rate or local.lr * steps / (epochs * math.ceil(n0 / batch_size))
         filled = {"batch_size": batch_size, "epochs": epochs, "rate": rate}
-        return self.replace(filled, inner=inner, local=self.local or local)
+        return self.replace(filled, inner=inner, local=local)
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the inner algorithm's state, marked if pre-training is still to be done."""

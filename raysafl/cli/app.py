@@ -310,7 +310,9 @@ def report_command(
         list[str],
         typer.Argument(help="Folders or URIs of sweeps; two or more are compared."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the comparison.")] = Path("."),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the comparison of two or more paths.")
+    ] = Path("."),
     checklist: Annotated[
         bool,
         typer.Option(
@@ -448,6 +450,8 @@ def results_command(
     """
     from raysafl.report.query import as_table, results, why_nothing
 
+    if csv and json:
+        raise ValueError("give --csv or --json, not both")
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
     found = results(locations, query, sort, ascending, top, wanted)
@@ -637,8 +641,9 @@ def sync_command(
 
     location = parse_location(path)
     with working():
-        count = sync(location, tracking_uri, console.print, curve_of_run, track)
-    console.print(f"{count} runs are in MLflow")
+        synced = sync(location, tracking_uri, console.print, curve_of_run, track)
+    is_or_are = "is" if synced == 1 else "are"
+    console.print(f"{count(synced, 'run')} {is_or_are} in MLflow")
 
 
 @app.command("ui")
@@ -788,11 +793,11 @@ def _chosen_runs(
     return chosen & held
 
 
-def _refuse_damaged(count: int, where: Console) -> None:
+def _refuse_damaged(damaged: int, where: Console) -> None:
     """Say how many runs are damaged, and end with the exit code 1 if some are."""
-    if count:
+    if damaged:
         where.print(
-            f"{count} runs are damaged and in no table: `raysafl verify` names them"
+            f"{count(damaged, 'damaged run')} in no table: `raysafl verify` says which"
         )
         raise typer.Exit(1)
 

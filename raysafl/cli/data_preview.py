@@ -118,10 +118,8 @@ def _runs(sweep: Sweep, labels: Mapping[str, str]) -> dict[str, Run]:
 
 
 def _data_of(run: Run) -> str:
-    """Return what the split depends on; the run's seed only if the data have none."""
-    # A federation with a seed of its own has one split for all runs.
-    own = getattr(run.data, "seed", None)
-    return f"{run.data.to_json()} {run.seed if own is None else own}"
+    """Return what the split of the run's first seed depends on."""
+    return f"{run.data.to_json()} {run.data.split_seed(run.seed)}"
 
 
 def _policy_of(run: Run) -> str:

@@ -107,7 +107,7 @@ def check_data() -> str:
 
 
 def check_results(root: Location) -> str:
-    """Check that the folder of the results can be written."""
+    """Check that the folder of the results can be written, and make it if there is none."""
     root.mkdir(parents=True, exist_ok=True)
     # Writing is tried, because permissions alone do not tell for object stores.
     probe = root / f".writable.{os.getpid()}"

@@ -280,6 +280,7 @@ class State:
         server: Named tensors that the server keeps: momentum, a control variate and so
             on.
         clients: One vector [P] for each client that has taken part and has memory.
+            Numbers below 0 are the vectors of an algorithm that is around another one.
     """
 
     w_P: Tensor

@@ -238,6 +238,11 @@ class FederatedData(Component):
         """Whether the server's samples are, or were, those of clients."""
         return False
 
+    @property
+    def validation_has_clients_samples(self) -> bool:
+        """Whether samples that are held back are, or were, those of clients."""
+        return False
+
     def owners(self, samples: Samples) -> NDArray[np.int64] | None:
         """Return the number of whose each sample is, -1 for nobody's; None if not known."""
         return samples.users

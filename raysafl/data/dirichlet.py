@@ -59,11 +59,7 @@ class Dirichlet(Partition):
     ) -> StoredIndices:
         """Draw the proportions and deal out the samples, as the class describes."""
         labels, num_classes, _ = samples
-        if clients * self.min_samples > len(labels):
-            raise ValueError(
-                f"{clients} clients with min_samples = {self.min_samples} each need "
-                f"{clients * self.min_samples} training samples, but there are {len(labels)}"
-            )
+        _check_enough(labels, clients, self.min_samples)
         pools = pools_of(labels, num_classes, rng)
         if self.balanced:
             return self._equal(pools, clients, rng)
@@ -190,8 +186,10 @@ class FedLabDirichlet(Partition):
             legacy: the generator.
 
         Raises:
-            ValueError: no draw gave each client `min_samples` samples.
+            ValueError: there are too few samples, no draw gave each client `min_samples`,
+                or alpha is too small.
         """
+        _check_enough(labels, clients, self.min_samples)
         most = len(labels) / clients if self.capped else np.inf
         classes = [np.flatnonzero(labels == c) for c in range(num_classes)]
         for _ in range(FEDLAB_TRIES):
@@ -201,6 +199,11 @@ class FedLabDirichlet(Partition):
                 own = samples.copy()
                 legacy.shuffle(own)
                 share = legacy.dirichlet(np.full(clients, self.alpha)) * (sizes < most)
+                if not np.isfinite(share).all():
+                    raise ValueError(
+                        f"alpha = {self.alpha} is too small for NumPy's legacy generator; "
+                        "raise it, or take Dirichlet(balanced=False)"
+                    )
                 # If all mass is on clients that are full, the last client gets the class.
                 share /= share.sum() or 1.0
                 ends = (np.cumsum(share) * len(own)).astype(int)
@@ -217,4 +220,13 @@ class FedLabDirichlet(Partition):
             f"alpha = {self.alpha} left some of {clients} clients with fewer than "
             f"min_samples = {self.min_samples} samples in {FEDLAB_TRIES} draws; raise "
             "alpha, or lower min_samples or clients"
+        )
+
+
+def _check_enough(labels: Ints, clients: int, min_samples: int) -> None:
+    """Raise ValueError if there are fewer samples than all clients must hold together."""
+    if clients * min_samples > len(labels):
+        raise ValueError(
+            f"{clients} clients with min_samples = {min_samples} each need "
+            f"{clients * min_samples} training samples, but there are {len(labels)}"
         )

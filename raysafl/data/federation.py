@@ -23,11 +23,11 @@ class Federation(FederatedData):
 
     The server's n0 samples are drawn first and the partition spreads the rest, so that
     no sample is at the server and at a client (unless the server copies samples of
-    clients, see `FromClients`). Samples from outside the dataset are appended to its
-    training samples, and no client gets them. With `own_tests`, a share of each client's
-    samples is held out before the server collects any and before any are shared.
-    `validation` holds samples of clients or server back, on which models are evaluated in
-    each evaluated round and never trained.
+    clients, see `FromClients`, or clients overlap). Samples from outside the dataset are
+    appended to its training samples, and no client gets them. With `own_tests`, a share of
+    each client's samples is held out before the server collects any and before any are
+    shared. `validation` holds samples of clients or server back, on which models are
+    evaluated in each evaluated round and never trained.
 
     By default all replicates share one partition and differ in everything else that is
     drawn: the initial model (unless it starts at zero), the cohorts and the batches.
@@ -121,6 +121,14 @@ class Federation(FederatedData):
         """Return whether the server collects its samples from clients."""
         server = self.server
         return server is not None and type(server).collect is not ServerData.collect
+
+    @property
+    def validation_has_clients_samples(self) -> bool:
+        """Return whether validation samples are, or were, those of clients."""
+        rule = self.validation
+        return rule is not None and (
+            rule.clients > 0 or self.server_has_clients_samples
+        )
 
     @property
     def has_validation(self) -> bool:
@@ -241,7 +249,7 @@ class Federation(FederatedData):
                 self.validation, clients, server, validation, key, len(collected) > 0
             )
         shared = round(self.share * len(server))
-        if shared:
+        if self.share:
             clients = _with_shared_data(clients, server, shared, key)
         return Split(clients, server, shared, tests=tests, validation=validation)
 
@@ -314,6 +322,11 @@ def _with_shared_data(
     clients: ClientIndices, server: Ints, count: int, key: Key
 ) -> ClientIndices:
     """Append to each client's samples `count` of the server's, drawn for each client."""
+    if not count:
+        raise ValueError(
+            f"share is less than half of one of the server's {len(server)} samples, so "
+            "that nothing is shared; give a larger share, or leave it out"
+        )
 
     def drawn(client: int) -> Ints:
         return np.sort(key("share", client).choice(server, count, replace=False))

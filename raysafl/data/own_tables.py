@@ -154,7 +154,8 @@ def from_csv(
         label: see `from_pandas`.
         test: in place of `split` and `test_share`, a file with the test samples.
         options: all other arguments of `from_pandas`; and arguments of
-            `pandas.read_csv`, such as `sep=";"`.
+            `pandas.read_csv`, such as `sep=";"`. `names` are those of classes, as in
+            `from_pandas`; give a file without a head one first.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
@@ -265,7 +266,7 @@ def _check_known(names: Iterable[Any], columns: Sequence[Any], role: str) -> Non
         if name not in columns:
             known = nearest(str(name), map(str, columns))
             raise ValueError(
-                f"{role} names the column '{name}', which is unknown: {known}"
+                f"{role} names the column '{name}', which the table lacks: {known}"
             )
 
 

@@ -306,6 +306,11 @@ def from_parquet(
         return from_pandas(
             train, label=label, test=others[0] if others else None, **options
         )
+    if features is not None:
+        raise ValueError(
+            f"features={features!r} are columns of a table, and image={image!r} is one of "
+            "images; leave out one of the two"
+        )
     if not isinstance(label, str):
         raise ValueError(f"images have one label column, but label={label!r}")
     source = ParquetImages(
@@ -340,6 +345,11 @@ def _read_table(files: Sequence[str]) -> "pd.DataFrame":
 
 def _needed_splits(test: str, test_share: float | None) -> list[str]:
     """Return the splits that are read: one that is divided, or that for testing too."""
+    if test_share is None and test == TRAIN:
+        raise ValueError(
+            f"test='{TRAIN}' would make the training samples the test set; give test= the "
+            "name of another split, or test_share=0.2"
+        )
     return [TRAIN] if test_share is not None else [TRAIN, test]
 
 

@@ -158,14 +158,23 @@ class FromClients(ServerData):
     def collect(
         self, clients: Sequence[Ints], rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """Collect n0 = c * per_client samples without replacement.
+        """Collect `per_client` samples without replacement from each of c clients.
+
+        If two of them hold the same sample (`Overlapping`), the server may get it twice.
 
         Raises:
-            ValueError: there are fewer than c clients, or one holds too few samples.
+            ValueError: there are fewer than c clients, or one holds too few samples; or
+                clients do not keep copies, and two of them hold the same sample.
         """
         if self.c > len(clients):
             raise ValueError(
                 f"server data from c = {self.c} clients, but there are {len(clients)}; lower c"
+            )
+        together = NOTHING if self.copies else np.concatenate(list(clients))
+        if len(np.unique(together)) < len(together):
+            raise ValueError(
+                "copies=False takes the samples that clients give from them, but two clients "
+                "hold the same sample; take copies=True, or another partition"
             )
         givers = np.sort(rng.choice(len(clients), self.c, replace=False))
         given = []

@@ -51,10 +51,13 @@ def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
         module: the module, which is changed in place.
 
     Returns:
-        The `PooledSequential`s in it.
+        The `PooledSequential`s in it, those among them that were fused before.
     """
     pooled = []
     for part in module.modules():
+        if isinstance(part, PooledSequential):
+            pooled.append(part)
+            continue
         pairs = frozenset(_pairs(list(part))) if type(part) is nn.Sequential else ()
         if isinstance(part, nn.Sequential) and pairs:
             # The class is exchanged, not the object: the module may hold it under

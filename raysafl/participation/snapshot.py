@@ -28,10 +28,9 @@ class Snapshot(Participation):
     probability of this round and the last accuracy.
 
     Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); the paper's default lambda
-    is 1, and here `adapt` must be given. In algorithm 2 one variable holds first the
-    last accuracy and then the difference. The paper does not say whose
-    training accuracy acc_r is, so `accuracy` chooses; in the code of its authors it is
-    that of "pass".
+    is 1, and here `adapt` must be given. The paper's algorithm 2 writes Delta both for the
+    last accuracy and for the difference of two. It does not say whose training accuracy
+    acc_r is, so `accuracy` chooses; in the code of its authors it is that of "pass".
     """
 
     base: SerializeAsAny[Participation] = Field(
@@ -70,10 +69,14 @@ class Snapshot(Participation):
             raise ValueError(
                 "give every=..., snapshot_prob=... or adapt=..., exactly one of them"
             )
-        if isinstance(self.base, Snapshot) or isinstance(self.uniform, Snapshot):
-            raise ValueError(
-                "a Snapshot cannot contain a Snapshot; give other policies as base and uniform"
-            )
+        for kind in (type(self.base), type(self.uniform)):
+            told = (kind.measured_on, kind.goes_by_passes)
+            if told != (Participation.measured_on, Participation.goes_by_passes):
+                raise ValueError(
+                    f"a Snapshot cannot contain a {kind.__name__}, which says itself whose "
+                    "accuracy it goes by (measured_on or goes_by_passes), as the Snapshot's "
+                    "`accuracy` does; give other policies as base and uniform"
+                )
         return self
 
     def check(self, num_clients: int) -> None:

@@ -181,6 +181,17 @@ class Run(Component):
                 "on samples of clients; take server data that no client holds, such as "
                 "data.server=IidServer(n0=1000)"
             )
+        of_clients = ["train_", "clients_"]
+        if self.data.validation_has_clients_samples:
+            of_clients.append("val_")
+        for column in (self.patience.metric if self.patience else "", self.kept_by):
+            if column.startswith(tuple(of_clients)):
+                raise ValueError(
+                    f"the privacy that {private[0]} promises does not hold where {column}, "
+                    "which depends on clients' samples, chooses the model or when to "
+                    "stop; go by samples that no client holds: a column test_..., or with "
+                    "data.validation=Validation(server=0.1) a column val_..."
+                )
         return self
 
     @model_validator(mode="after")

@@ -143,7 +143,8 @@ def advise(run: Run, rounds: int = 20) -> Advice:
         if sim.round in due and not sim.replicates[0].diverged:
             probes.append(probe_at(run, work, sim))
         if sim.done or sim.round >= last:
-            return conclude(run, work, probes, sim.replicates[0].diverged)
+            first = sim.replicates[0]
+            return conclude(run, work, probes, first.diverged or first.stopped)
         sim.step()
 
 
@@ -214,8 +215,10 @@ def paths(
 
 
 def _mean_square(paths_NP: Tensor, extra_N: Tensor, ids: Sequence[int]) -> float:
-    """Return |mean of some rows|^2 less its noise, but at least zero."""
+    """Return |mean of some rows|^2 less its noise, but at least zero; without rows, zero."""
     rows = list(ids)
+    if not rows:
+        return 0.0
     noise = float(extra_N[rows].sum()) / len(rows) ** 2
     return max(0.0, square(paths_NP[rows].mean(0)) - noise)
 
@@ -246,7 +249,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     eta_s = K * eta_c / 2 if local is None else local.lr
     policy = run.participation.for_clients(lambda: work.client_names(0))
     _, cohort = policy.pick(policy.init(), run.data.clients, Key(run.seed), None)
-    m = len(cohort.ids)
+    m = max(1, len(cohort.ids))
     # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)
     mu = run.local.weight_decay

@@ -45,35 +45,25 @@ class Bound:
     meaning: str
 
 
-def safari_rates(
-    L: float, eta_c: float, eta_s: float, K: float, as_printed: bool = True
-) -> list[Premise]:
+def safari_rates(L: float, eta_c: float, eta_s: float, K: float) -> list[Premise]:
     """Return the premises of SAFARI's theorem 4 on the rates of clients and server, K local steps.
 
     Printed: eta_c <= 1/(4 sqrt(30 L K)), the root over all. The proof (before eq. 47)
     needs 1/2 - 30 L^2 K^2 eta_c^2 >= 1/4, that is eta_c <= 1/(2 sqrt(30) L K); units
-    tell too that L K stands outside the root. Default: the printed 4, L K outside:
-    sufficient, twice as strict as needed. `as_printed=False` is what the proof needs.
-    Both imply 1/(8 L K), used at eq. 41. eta_s <= 1/L keeps the factor 1 - L eta_s of
-    eq. 54 from changing sign.
+    tell too that L K stands outside the root. Here: the printed 4, L K outside, which is
+    sufficient, and twice as strict as the proof needs. Both imply 1/(8 L K), used at eq. 41.
+    eta_s <= 1/L keeps the factor 1 - L eta_s of eq. 54 from changing sign.
     """
-    limit = 1 / ((4 if as_printed else 2) * math.sqrt(30) * L * K)
-    name = f"eta_c <= 1/({4 if as_printed else 2} sqrt(30) L K)"
+    limit = 1 / (4 * math.sqrt(30) * L * K)
     return [
-        Premise(name, eta_c, limit),
+        Premise("eta_c <= 1/(4 sqrt(30) L K)", eta_c, limit),
         Premise("eta_c = 2 eta_s / K", eta_c, 2 * eta_s / K, equal=True),
         Premise("eta_s <= 1/L", eta_s, 1 / L),
     ]
 
 
 def most_client_prob(
-    sigma_g2: float,
-    g1: float,
-    g2: float,
-    L: float,
-    eta_s: float,
-    K: float,
-    as_printed: bool = False,
+    sigma_g2: float, g1: float, g2: float, L: float, eta_s: float, K: float
 ) -> Bound:
     """SAFARI, theorem 4: clients may come with probability at most this q.
 
@@ -83,9 +73,9 @@ def most_client_prob(
     with G_1 = max over server rounds of |grad F(x_r)|^2 and G_2 = max over client
     rounds of |1/m sum_i sum_k grad F_i(x_rk^i)|^2. The theorem prints eta_s^2 where eq.
     54-55, the last line of the proof and section A.1 have eta_s; eta_s follows from eq.
-    50 and is used here; `as_printed=True` squares it. Eq. 55 puts maxima where the sums
-    of eq. 54 need means: with maxima the bound is necessary for eq. 54, with means over
-    rounds sufficient. The caller chooses by what is passed as g1 and g2.
+    50 and is used here. Eq. 55 puts maxima where the sums of eq. 54 need means: with maxima
+    the bound is necessary for eq. 54, with means over rounds sufficient. The caller
+    chooses by what is passed as g1 and g2.
 
     Assumes L-smooth f_i, unbiased gradients of bounded variance (the server's for F
     itself), and |grad f_i - grad F|^2 <= sigma_G^2 for every i.
@@ -94,8 +84,7 @@ def most_client_prob(
         return Bound(
             None, f"says nothing: L eta_s = {L * eta_s:.3g}, and it needs less than 1"
         )
-    step = eta_s**2 if as_printed else eta_s
-    need = 4 * sigma_g2 - 4 * g2 * (1 / (2 * K**2) - 2 * L * step / K**2)
+    need = 4 * sigma_g2 - 4 * g2 * (1 / (2 * K**2) - 2 * L * eta_s / K**2)
     gain = (1 - L * eta_s) * g1
     if need <= 0:
         return Bound(1.0, "no limit: client rounds descend by themselves")

@@ -159,7 +159,7 @@ def test_an_algorithm_that_sends_everything_is_itself_bitwise(
         for name, value in b.state.server.items():
             assert torch.equal(a.state.server[name], value)
         for i, row in b.state.clients.items():
-            assert torch.equal(a.state.clients[i][-P:], row)
+            assert torch.equal(a.state.clients[i], row)
 
 
 class Noting(Algorithm):
@@ -188,9 +188,9 @@ def test_what_was_sent_and_the_residual_are_the_sum_of_all_updates(
     )
     rows = mine.replicates[0].state.clients
     updates = exact.replicates[0].state.clients
-    assert rows.keys() == updates.keys() and rows
-    for i, row in rows.items():
-        residual, sent = row[:P], row[P:]
+    assert rows.keys() == updates.keys() | {~i for i in updates} and rows
+    for i in updates:
+        residual, sent = rows[~i], rows[i]
         torch.testing.assert_close(sent + residual, updates[i], rtol=0, atol=1e-6)
         assert not torch.allclose(sent, updates[i])
 
@@ -209,7 +209,24 @@ def test_clients_of_an_algorithm_without_memory_keep_their_residuals_alone(
         for feedback in (True, False)
     )
     assert {len(row) for row in kept.state.clients.values()} == {P}
+    assert all(i < 0 for i in kept.state.clients)
     assert not dropped.state.clients
+
+
+class Forgetting(Algorithm):
+    """Keeps what the clients of this round sent, and forgets all others."""
+
+    remembers_clients = True
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        update = yield Train(state.w_P, ids)
+        return replace(state, clients=dict(zip(ids, update.delta_MP, strict=True)))
+
+
+def test_what_the_inner_algorithm_forgets_stays_forgotten_and_residuals_stay() -> None:
+    algorithm = Compressed(inner=Forgetting(), compression=TopK(fraction=0.5))
+    state = play(algorithm, [[0, 1], [2]])
+    assert set(state.clients) == {2, ~0, ~1, ~2}
 
 
 def test_error_feedback_reaches_what_plain_top_k_misses() -> None:

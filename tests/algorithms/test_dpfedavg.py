@@ -7,8 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from raysafl import FSL, SAFARI, Absent, FedAvg, Participation, Run, Snapshot, Uniform
-from raysafl.algorithms import DPFedAvg, Key
+from raysafl import (
+    FSL,
+    SAFARI,
+    Absent,
+    Algorithm,
+    FedAvg,
+    Participation,
+    Patience,
+    PerClient,
+    Run,
+    Snapshot,
+    Uniform,
+    Validation,
+)
+from raysafl.algorithms import DPFedAvg, FSLParallel, Key
 from raysafl.data import FromClients
 from raysafl.participation import Bernoulli, Full, Markov
 from raysafl.runtime.in_process import Worker
@@ -200,9 +213,10 @@ def test_a_server_that_trains_on_clients_samples_is_refused(
             {
                 "algorithm": wrap(inner=PRIVATE),
                 "data.server": FromClients(c=2, per_client=3),
+                "participation": Uniform(m=3),
             }
         )
-    run = tiny.replace(algorithm=wrap(inner=PRIVATE))
+    run = tiny.replace(algorithm=wrap(inner=PRIVATE), participation=Uniform(m=3))
     assert not run.data.server_has_clients_samples
     # Nothing is refused where the server's samples are not used.
     tiny.replace({"algorithm": PRIVATE, "data.server": FromClients(c=2, per_client=3)})
@@ -221,3 +235,53 @@ def test_a_policy_that_goes_by_an_accuracy_on_clients_data_is_refused(
         algorithm=PRIVATE,
         participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), every=2),
     )
+
+
+@pytest.mark.parametrize("wrap", [FSL, FSLParallel], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "inner", [PRIVATE, SAFARI(inner=PRIVATE)], ids=["it", "SAFARI"]
+)
+def test_a_servers_rate_that_tells_how_many_came_is_refused(
+    wrap: type[FSL], inner: Algorithm, tiny: Run
+) -> None:
+    by_chance = tiny.replace(participation=Bernoulli(rate=0.3))
+    with pytest.raises(ValueError, match="depends on how many clients came"):
+        by_chance.replace(algorithm=wrap(inner=inner))
+    by_chance.replace(algorithm=wrap(inner=inner, gamma=0))
+    by_chance.replace(algorithm=wrap(inner=FedAvg()))
+    by_chance.replace(algorithm=wrap(inner=inner), participation=Full())
+
+
+OF_CLIENTS = {"data.validation": Validation(clients=0.1)}
+OF_GIVEN = {
+    "data.validation": Validation(server=0.5),
+    "data.server": FromClients(c=2, per_client=9),
+}
+
+
+@pytest.mark.parametrize(
+    ("metric", "changes"),
+    [
+        ("train_loss", {}),
+        ("val_loss", OF_CLIENTS),
+        ("val_loss", OF_GIVEN),
+        ("clients_std_accuracy", {"eval_clients": PerClient()}),
+        ("test_loss", {**OF_CLIENTS, "keep": "best_val"}),
+    ],
+    ids=str,
+)
+def test_what_depends_on_clients_samples_must_not_choose_a_private_model(
+    metric: str, changes: dict[str, Any], tiny: Run
+) -> None:
+    run = tiny.replace({**changes, "patience": Patience(metric=metric)})
+    with pytest.raises(
+        ValueError, match=r"not hold where \w+, which depends on clients'"
+    ):
+        run.replace(algorithm=PRIVATE)
+
+
+def test_samples_that_no_client_holds_may_choose_a_private_model(tiny: Run) -> None:
+    run = tiny.replace({"data.validation": Validation(server=0.5), "keep": "best_val"})
+    for metric in ("val_loss", "test_loss"):
+        chosen = run.replace(algorithm=PRIVATE, patience=Patience(metric=metric))
+        assert chosen.algorithm == PRIVATE

@@ -28,7 +28,7 @@ from raysafl.algorithms import (
     Setting,
     State,
 )
-from raysafl.training import StepRate
+from raysafl.training import ContinuedTraining, CosineRate, StepRate
 
 COHORTS = [[0, 1], [1, 2], [3], [1, 2, 3]]
 SETTING = Setting(num_clients=4, client_samples=1, server_samples=1, local=LOCAL)
@@ -87,6 +87,19 @@ def test_steps_count_the_samples_that_a_client_trains_on(
     server_steps = epochs * math.ceil(60 / batch)
     assert fsl.epochs == epochs
     assert fsl.rate == pytest.approx(0.01 * steps / server_steps)
+
+
+def test_a_client_that_stops_at_its_passs_end_trains_on_its_samples_once() -> None:
+    kept = ContinuedTraining(lr=0.01, batch_size=32, steps=10, keep_optimizer=False)
+    fsl = FSL().prepare(Setting(10, 100, 20, kept))
+    # Four batches of 32, 32, 32 and 4 samples: E_s = 100 / 20, with one batch a pass.
+    assert fsl.epochs == 5 and fsl.rate == pytest.approx(0.01 * 4 / 5)
+
+
+def test_a_local_training_that_is_given_is_replaced_by_the_runs() -> None:
+    given = LocalTraining(lr=0.5, batch_size=1, steps=1, schedule=CosineRate())
+    fsl = FSL(rate=0.4, epochs=1, local=given).prepare(SETTING)
+    assert fsl.local == LOCAL and asked(fsl, [0]).lr == pytest.approx(0.4)
 
 
 def test_what_is_given_is_kept() -> None:

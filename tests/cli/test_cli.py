@@ -155,6 +155,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
         ),
         (["report", "."], "holds no sweep"),
         (["sync", "."], "no sweep"),
+        (["results", "", "--csv", "--json"], "give --csv or --json, not both"),
     ],
 )
 def test_a_mistake_gives_exit_code_2_and_one_message_without_a_traceback(

@@ -84,6 +84,13 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
     assert cells[1:4] == ["1", "10", "143"] and cells[6:] == ["0", "0"]
 
 
+def test_partitions_that_differ_by_the_seed_are_shown_apart(tmp_path: Path) -> None:
+    two = BASE.replace({"data.partition_seeds": 2, "replicates": 2})
+    runs = [two, two.replace(seed=1), two.replace({"seed": 2, "rounds": 3})]
+    table, _ = preview(Sweep(name="seeds", runs=runs), tmp_path, {}, rounds=2)
+    assert list(table.columns[1].cells) == ["2", "1"]
+
+
 class Numbers(Source):
     """Numbers to predict."""
 

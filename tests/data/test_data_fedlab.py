@@ -8,7 +8,7 @@ import pytest
 from helpers.fast_authors import cohort
 
 from raysafl.algorithms import Key
-from raysafl.data import FashionMnist, FedLabDirichlet
+from raysafl.data import FashionMnist, FedLabDirichlet, dirichlet
 from raysafl.data.partitions import SamplesToSpread
 
 # Of each alpha: the first clients' sizes, the smallest and the largest, the SHA-256 of
@@ -99,7 +99,13 @@ def test_without_a_cap_the_share_of_each_class_is_dirichlets() -> None:
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
 
 
-def test_a_deal_that_cannot_be_is_refused() -> None:
-    partition = FedLabDirichlet(alpha=0.1, min_samples=40)
-    with pytest.raises(ValueError, match="raise alpha, or lower min_samples"):
-        partition.spread(SamplesToSpread(np.arange(100) % 2, 2), 4, Key(0)("partition"))
+def test_a_deal_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dirichlet, "FEDLAB_TRIES", 100)
+    samples = SamplesToSpread(np.arange(100) % 2, 2)
+    for fields, told in (
+        ({"alpha": 0.1, "min_samples": 25}, "raise alpha, or lower min_samples"),
+        ({"alpha": 1.0, "min_samples": 26}, "= 26 each need 104 training samples"),
+        ({"alpha": 1e-6}, "alpha = 1e-06 is too small for NumPy's legacy generator"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            FedLabDirichlet(**fields).spread(samples, 4, Key(0)("partition"))

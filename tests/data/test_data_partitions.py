@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from raysafl import Dirichlet, Federation, IidServer
+from raysafl import ClassesPerClient, Dirichlet, Federation, IidServer
 from raysafl.algorithms import Key
 from raysafl.data import (
     ByUser,
@@ -350,3 +350,34 @@ def test_the_last_clients_take_classes_away_as_often_as_dealing_in_turn_says() -
     ]
     exact = classes_of_the_last((2,) * 5, 2, last=2)
     assert np.mean(lost) == pytest.approx(exact, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("partition", "by_id"),
+    [
+        (Shards(p=2), "as many"),
+        (ClassesPerClient(p=2), "none"),
+        (DealtClasses(p=2), "more"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
+)
+def test_the_absent_with_the_last_ids_take_as_many_classes_along_as_random_ones_in_shards_alone(
+    partition: Any, by_id: str
+) -> None:
+    """Ten clients with two of ten classes each; classes that nobody among six holds."""
+    labels = np.repeat(np.arange(10), 20)
+    lost = []
+    for seed in range(200):
+        held = counts(labels, spread(partition, labels, 10, 10, seed), 10) > 0
+        drawn = Key(seed)("absent").permutation(10)
+        lost.append([int((~held[ids].any(0)).sum()) for ids in (range(6), drawn[:6])])
+    (last, random), error = np.mean(lost, 0), np.std(np.diff(lost)) / 200**0.5
+    assert random > 1
+    if by_id == "none":
+        assert last == 0
+    else:
+        assert (
+            abs(last - random) < 4 * error
+            if by_id == "as many"
+            else last > random + 0.5
+        )

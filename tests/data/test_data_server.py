@@ -17,6 +17,7 @@ from raysafl.data import (
     FromClients,
     Glyphs,
     OtherDatasetServer,
+    Overlapping,
     ParquetImages,
     Samples,
     ServerData,
@@ -93,6 +94,14 @@ def test_a_client_may_give_all_it_has_only_as_copies() -> None:
         ValueError, match=rf"cannot give per_client = {held + 1} samples: it holds"
     ):
         base.replace(server=server.replace(per_client=held + 1)).split(DIGITS, 0)
+
+
+def test_of_clients_that_overlap_the_server_gets_copies_alone() -> None:
+    server = FromClients(c=2, per_client=5)
+    base = Federation(partition=Overlapping(samples=200), server=server)
+    assert len(base.split(DIGITS, 0).server) == 10
+    with pytest.raises(ValueError, match="two clients hold the same sample"):
+        base.replace({"server.copies": False}).split(DIGITS, 0)
 
 
 def test_more_givers_than_clients_are_refused() -> None:
@@ -361,6 +370,8 @@ def test_sharing_needs_something_to_share() -> None:
     for wrong in (-0.1, 1.1):
         with pytest.raises(ValueError, match="share: Input should be"):
             Federation(share=wrong, server=IidServer(n0=5))
+    with pytest.raises(ValueError, match="half of one of the server's 5 samples"):
+        Federation(share=0.09, server=IidServer(n0=5)).split(DIGITS, 0)
 
 
 def test_users_of_samples_from_outside_are_nobody() -> None:

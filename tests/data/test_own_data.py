@@ -379,7 +379,7 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
     [
         (
             {"label": "il"},
-            "label names the column 'il', which is unknown: did you mean",
+            "label names the column 'il', which the table lacks: did you mean",
         ),
         ({"client": "twon"}, "did you mean 'town'?"),
         (

@@ -186,6 +186,10 @@ def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
     folder = write_all(tmp_path / "one")
     assert "did you mean 'writer'?" in refused(fl.from_parquet, folder, client="writr")
     assert "did you mean 'img'?" in refused(fl.from_parquet, folder, image="imgs")
+    text = refused(fl.from_parquet, folder, image="img", features=["writer"])
+    assert "features=['writer'] are columns of a table" in text
+    text = refused(fl.from_parquet, folder, test="train")
+    assert "would make the training samples the test set" in text
     (folder / "data" / "train-00001-of-00002.parquet").unlink()
     assert "has 1 shard of a split of 2" in refused(fl.from_parquet, folder)
     for name in ("en", "fr"):

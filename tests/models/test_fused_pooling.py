@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from raysafl import CNN
+from raysafl import CNN, Model
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 from raysafl.models.fused_pooling import PooledSequential, fuse_pooling
@@ -116,3 +116,18 @@ def test_a_network_computes_the_same_with_and_without_it() -> None:
     )
     assert [len(pool.pairs) for pool in flat.pools] == [2]
     assert torch.equal(flat.logits(w_P, x_B), flat.logits(w_P, x_B, stacked=True))
+
+
+class Same(Model):
+    """Returns the module that it has built before."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return ONCE
+
+
+ONCE = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 4))
+
+
+def test_a_module_that_is_fused_already_is_found_again() -> None:
+    first, second = (FlatModel(Same(), (1, 8, 8), 4) for _ in range(2))
+    assert first.pools == second.pools == [ONCE]

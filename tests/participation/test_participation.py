@@ -126,6 +126,7 @@ def test_with_no_choice_everyone_able_comes() -> None:
             "s = 2 distinct ids from 0 to 9, not [3, 3]",
         ),
         (Absent(s=2, m=3, clients=[3]), "s = 2 distinct ids from 0 to 9, not [3]"),
+        (Absent(s=1, m=3, clients=[3, 3]), "s = 1 distinct ids from 0 to 9, not"),
     ],
     ids=repr,
 )

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from raysafl import Absent, Participation, Snapshot, Uniform
-from raysafl.algorithms import Key
+from raysafl.algorithms import EVERYONE, Key
 from raysafl.participation import (
     Arbitrary,
     ArbitraryRates,
@@ -27,6 +27,20 @@ from raysafl.participation import (
     Weibull,
 )
 from raysafl.participation.distributions import Distribution
+
+
+class OfEveryone(Full):
+    """Goes by the accuracy on all clients' samples."""
+
+    def measured_on(self, cohort: list[int]) -> list[int]:
+        return [EVERYONE]
+
+
+class OfPasses(Full):
+    """Goes by the accuracy of passes."""
+
+    goes_by_passes: ClassVar[bool] = True
+
 
 M = 12
 EVERY: list[Participation] = [
@@ -429,6 +443,14 @@ def test_a_policy_that_cannot_serve_the_clients_says_why(
                 every=2,
             ),
             "a Snapshot cannot contain a Snapshot",
+        ),
+        (
+            lambda: Snapshot(base=OfEveryone(), uniform=Full(), every=2),
+            "a Snapshot cannot contain a OfEveryone, which says itself whose accuracy",
+        ),
+        (
+            lambda: Snapshot(base=Full(), uniform=OfPasses(), every=2),
+            "a Snapshot cannot contain a OfPasses, which says itself whose accuracy",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

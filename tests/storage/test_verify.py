@@ -432,7 +432,7 @@ def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
     assert command("verify", path) == (0, f"{path}: clean\n")
     changing(drop_rows)(formed)
     code, said = command("report", path)
-    assert code == 1 and "1 runs are damaged" in said and "damaged" in said
+    assert code == 1 and "1 damaged run in no table" in said and "damaged" in said
     code, said = command("verify", path)
     assert code == 1 and "seed=0: it is damaged: replicate 0 has 2 rows" in said
     code, said = command("verify", path, "--repair")

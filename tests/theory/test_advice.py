@@ -18,6 +18,7 @@ from raysafl import (
     Iid,
     LocalTraining,
     Logistic,
+    Patience,
     Run,
     Uniform,
 )
@@ -26,6 +27,7 @@ from raysafl.cli import app as cli
 from raysafl.core.problem import SERVER
 from raysafl.data import Dataset, Samples, Source
 from raysafl.objectives import Regression
+from raysafl.participation import Bernoulli
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
@@ -192,6 +194,19 @@ def test_a_run_that_diverges_is_still_reported(tiny: Run) -> None:
     advice = advise(tiny.replace({"local.lr": 1e38}), 4)
     assert [p.round for p in advice.probes] == [0]
     assert "lower the learning rates" in advice.stopped
+
+
+def test_rounds_in_which_nobody_comes_are_probed(tiny: Run) -> None:
+    advice = advise(tiny.replace(participation=Bernoulli(rate=0.001)), 1)
+    assert [p.path_cohort for p in advice.probes] == [0, 0] and advice.m == 1
+    assert advice.probes[0].path_all > 0
+
+
+def test_a_run_that_patience_stops_says_so(tiny: Run) -> None:
+    impatient = Patience(rounds=1, min_delta=100.0)
+    advice = advise(tiny.replace(patience=impatient), 4)
+    assert "test_loss has not improved since" in advice.stopped
+    assert advice.probes[-1].round < 4
 
 
 def test_all_is_shown_with_its_caveats(tiny: Run) -> None:

@@ -184,11 +184,6 @@ def test_safari_q_by_hand() -> None:
     # 3
     bound = most_client_prob(sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2)
     assert bound.value == pytest.approx(1 / (12 / 3 + 1))
-    # printed, the rate squared: 4*3 - 8*(1/8 - 2/16/4) = 12 - 8*3/32 = 11.25
-    bound = most_client_prob(
-        sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2, as_printed=True
-    )
-    assert bound.value == pytest.approx(1 / (11.25 / 3 + 1))
 
 
 def test_safari_q_satisfies_the_inequality_of_the_proof_with_equality() -> None:
@@ -239,9 +234,6 @@ def test_the_rates_at_their_limits() -> None:
     assert all(c.holds for c in safari_rates(L, eta_c, K * eta_c / 2, K))
     double = safari_rates(L, 2 * eta_c, K * eta_c, K)
     assert [c.holds for c in double] == [False, True, True]
-    assert all(
-        c.holds for c in safari_rates(L, 2 * eta_c, K * eta_c, K, as_printed=False)
-    )
     # what the proof needs
     assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(0.25)
     assert [c.holds for c in safari_rates(L, eta_c, eta_c, K)] == [True, False, True]
