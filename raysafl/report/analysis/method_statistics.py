@@ -87,10 +87,12 @@ def least_difference(std: float, seeds: int) -> float:
 
     With n pairs whose differences have the standard deviation s, it is c s / sqrt(n), where
     the paired t test (two-sided, 5 %) has a power of 80 %: P(T > t) = 0.8 for the noncentral
-    t of n - 1 degrees of freedom and noncentrality c. It is NaN for n = 1.
+    t of n - 1 degrees of freedom and noncentrality c. It is NaN for n below 2.
     """
     from scipy import special
 
+    if seeds < 2:
+        return math.nan
     limit = special.stdtrit(seeds - 1, (1 + LEVEL) / 2)
     shift = float(special.nctdtrinc(seeds - 1, 1 - POWER, limit))
     return shift * std / math.sqrt(seeds)
