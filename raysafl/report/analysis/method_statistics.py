@@ -134,8 +134,8 @@ class MethodStatistics:
         """A row for each replicate, with its `method`, `setting`, `unit` and `score`.
 
         The unit is its seed, or its partition where all runs have several. The score is
-        minus infinity, worse than all others, if the replicate diverged, or did not reach
-        what a statistic such as `rounds_to_50` waits for.
+        minus infinity, worse than all others, if the replicate diverged, or never reached
+        the value that a statistic such as `rounds_to_50` names.
         """
         name = self.manifest.table.statistic
         method = self.layout.method or ""
