@@ -103,8 +103,8 @@ def results(
     found = found[shown].iloc[:top].reset_index(drop=True)
     found.attrs["damaged"] = int((frame["status"] == Status.DAMAGED).sum())
     found.attrs["fractions"] = frame.attrs["fractions"]
-    is_none = none and len(frame) > 0 and query.strip() and not _is_whole(query)
-    found.attrs["why"] = _why(frame, named) if is_none else ""
+    is_asked = bool(query.strip()) and not _is_whole(query)
+    found.attrs["why"] = _why(frame, named) if none and len(frame) and is_asked else ""
     return found
 
 

@@ -77,11 +77,6 @@ def spread(mean: float, std: float, unit: str, decimals: int | None = None) -> s
     return number(mean, unit, decimals) + tail
 
 
-def partly(text: str, used: int, total: int) -> str:
-    """Write a mean of fewer replicates than there are with their number, as `[3 of 5]`."""
-    return f"{text} [{used} of {total}]" if 0 < used < total else text
-
-
 def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> str:
     """Write our number of an entry, with the marks that `legend` explains.
 
@@ -100,8 +95,8 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
     ended = [name for name in LOST[:-1] if lost[name]]
     if ended and not finished:
         return ended[0]
-    used = finished - int(entry["without"])
-    return partly(text, used, finished + sum(lost.values()))
+    used, total = finished - int(entry["without"]), finished + sum(lost.values())
+    return f"{text} [{used} of {total}]" if 0 < used < total else text
 
 
 def legend(entries: pd.DataFrame) -> str:
@@ -114,8 +109,8 @@ def legend(entries: pd.DataFrame) -> str:
         )
     some = entries[entries["replicates"] > entries["without"]]
     ends = [name for name in LOST if some[name].any()]
-    why = [f"are {' or '.join(ends)}"] if ends else []
-    why += ["have no value"] if some["without"].any() else []
+    none = ["have no value"] if some["without"].any() else []
+    why = [f"are {' or '.join(ends)}", *none] if ends else none
     if why:
         lines.append(
             "[3 of 5] says that only three of five replicates have finished and are in the mean; "

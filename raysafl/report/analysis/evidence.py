@@ -57,9 +57,7 @@ def t_quantile(freedom: Floats) -> Floats:
     return np.where(freedom > 0, quantile, np.nan)
 
 
-def welch(
-    error: Floats, other: Floats, freedom: Floats, other_freedom: Floats
-) -> Floats:
+def welch(error: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
     """Return half the width of Welch's interval of a difference of two means.
 
     With the standard errors e and f of the means, which have n and m degrees of freedom,
@@ -69,13 +67,13 @@ def welch(
     Args:
         error: the standard errors of the first means.
         other: the standard errors of the second means.
-        freedom: the degrees of freedom of the first standard errors.
-        other_freedom: the degrees of freedom of the second standard errors.
+        n: the degrees of freedom of the first standard errors.
+        m: the degrees of freedom of the second standard errors.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         a, b = error**2, other**2
-        both = (a + b) ** 2 / (a**2 / freedom + b**2 / other_freedom)
-        width = t_quantile(both) * np.sqrt(a + b)
+        freedom = (a + b) ** 2 / (a**2 / n + b**2 / m)
+        width = t_quantile(freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
 
 
@@ -270,7 +268,6 @@ def paired_differences(
     if pairs:
         name = manifest.table.statistic
         unit = units_of(done)
-        # No finished run may have a value of a declared statistic.
         values = done.reindex(columns=[name])[name].astype(float)
         values *= factor(manifest, name)
         means = values.groupby([done["run_id"], unit.rename("seed")]).mean()

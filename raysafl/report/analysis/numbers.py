@@ -63,7 +63,6 @@ class Numbers:
         chooser = shown
         column = judging(versus, shown)
         known = shown.statistic(shown.table.statistic)
-        # A count of rounds is no quality, though it is that until one is reached.
         is_count = ROUNDS_TO.fullmatch(shown.table.statistic)
         is_quality = known and known.column == shown.quality and not is_count
         if column != shown.quality and is_quality:

@@ -125,10 +125,8 @@ def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list
     Args:
         there: the ids of the runs that have rows.
     """
-    each = [
-        [entry.run_id for entry in entries if entry.run_id in there]
-        for entries in entries_by_policy(runs, manifest)
-    ]
+    policies = entries_by_policy(runs, manifest)
+    each = [[e.run_id for e in own if e.run_id in there] for own in policies]
     return [own[0] for own in each if own][:POLICIES]
 
 

@@ -25,12 +25,7 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     rounds = study.came
     policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
     came_of = {str(run_id): rows for run_id, rows in rounds.groupby("run_id")}
-    drawn = [
-        (entries, came_of[entry.run_id])
-        for entries in policies
-        for entry in entries
-        if entry.run_id in came_of
-    ]
+    drawn = [(own, e.run_id) for own in policies for e in own if e.run_id in came_of]
     if not drawn:
         return []
     wide = style.across(WIDTH / 1.5, min(2, len(drawn)))
@@ -47,8 +42,8 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         known.groupby("run_id")["config.data.clients"].first()
     ).fillna(0)
     marked = False
-    for (axes, side), (entries, rows) in zip(pairs, drawn, strict=False):
-        run_id = rows["run_id"].iloc[0]
+    for (axes, side), (entries, run_id) in zip(pairs, drawn, strict=False):
+        rows = came_of[run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
         came = came_in(rows, int(clients.get(run_id, 0)))
         enforced = np.concatenate(rows["enforced"].tolist())

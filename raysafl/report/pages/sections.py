@@ -19,14 +19,12 @@ from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST, Part, thinned
 from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
 from raysafl.report.wording import (
-    LOST,
     NOTHING,
     caption,
     decimals_of,
     legend,
     number_or_dash,
     ours,
-    partly,
     signed,
     signed_spread,
     spread,
@@ -62,8 +60,8 @@ def table(numbers: Numbers) -> list[Block]:
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    less = versus(numbers.manifest.table)
-    return caption(numbers.shown, numbers.part.entries, less)
+    minus = numbers.manifest.table
+    return caption(numbers.shown, numbers.part.entries, versus(minus))
 
 
 def standings(numbers: Numbers) -> list[Block]:
@@ -79,19 +77,18 @@ def standings(numbers: Numbers) -> list[Block]:
     chosen_by = numbers.chooser.manifest.table.statistic
     ranks = numbers.chooser.ranks
     entries = numbers.entries.set_index("run_id")
+    # No mean is one of the replicates alone that reached a value, or of easy settings alone.
+    means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
     runs = numbers.chooser.rows.groupby("method")["run_id"].unique()
-    rows = []
-    for method in numbers.chooser.methods:
-        own = entries.loc[runs[method]]
-        # A setting without a number, as all replicates diverged, is not passed over.
-        mean = own[f"mean.{shown}"].mean(skipna=False)
-        used, *lost = own[["replicates", *LOST]].sum()
-        first = number_or_dash(mean, unit)
-        if first != NOTHING:
-            first = partly(first, used - own["without"].sum(), used + sum(lost))
-        near = len(numbers.close.intersection(runs[method]))
-        rank = f"{ranks[method].mean():.1f}"
-        rows.append([method, first, rank, f"{near} of {len(ranks)}"])
+    rows = [
+        [
+            method,
+            number_or_dash(means[runs[method]].mean(skipna=False), unit),
+            f"{ranks[method].mean():.1f}",
+            f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
+        ]
+        for method in numbers.chooser.methods
+    ]
     ranked = "mean rank" if chosen_by == shown else "mean rank on validation samples"
     head = [numbers.layout.method or "", "mean", ranked]
     head.append("best, or not told apart from it")
@@ -189,10 +186,8 @@ def all_entries(numbers: Numbers) -> list[Block]:
     rows = list[list[Cell]]()
     for key in numbers.part.layout.combinations(manifest, axes):
         entry = found[key]
-        finished = int(entry["replicates"])
-        row: list[Cell] = [*map(label_text, key)]
-        row += [partly(str(finished), finished - entry["without"], finished)]
-        row += [number(entry, name)]
+        used = str(entry["replicates"] - entry["without"])
+        row: list[Cell] = [*map(label_text, key), used, number(entry, name)]
         row += [
             number_or_dash(entry[n], unit, decimals[name])
             for n in ("half.mean", *parts)
@@ -301,12 +296,9 @@ def losses(numbers: Numbers) -> list[Block]:
             f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
         )
         lines.append(missing_runs + "; ".join(absent[:NAMED]) + rest)
-    finished, shown = (
-        frame.set_index("run_id")["replicates"]
-        for frame in (numbers.own, numbers.entries)
-    )
-    # A replicate of a table with `minus` is shown if its baseline has finished, too.
-    alone = int((finished - shown).sum())
+    # With `minus` a replicate is in the table if that of the baseline has finished, too.
+    shown = numbers.entries.set_index("run_id")["replicates"]
+    alone = int((numbers.own.set_index("run_id")["replicates"] - shown).sum())
     if alone:
         lines.append(f"{count(alone, 'replicate')} without a finished baseline")
     if not lines:
