@@ -95,7 +95,8 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
     ended = [name for name in LOST[:-1] if lost[name]]
     if ended and not finished:
         return ended[0]
-    used, total = finished - int(entry["without"]), finished + sum(lost.values())
+    used = finished - int(entry["without"])
+    total = finished + sum(lost.values())
     return f"{text} [{used} of {total}]" if 0 < used < total else text
 
 

@@ -137,9 +137,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         for column in ("mean", "std"):
             frame[f"{column}.{name}"] = found[column].to_numpy(float)
         if name == manifest.table.statistic:
-            valued = values.groupby(finished["run_id"]).count()
-            valued = valued.reindex(ids, fill_value=0).to_numpy(int)
-            frame["without"] = frame["replicates"] - valued
+            valued = values.groupby(finished["run_id"]).count().reindex(ids)
+            frame["without"] = frame["replicates"] - valued.fillna(0).to_numpy(int)
             own = found.drop(columns=["mean", "std"]).reset_index(drop=True)
             frame = frame.join(own)
     frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)

@@ -71,7 +71,8 @@ def welch(error: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
         m: the degrees of freedom of the second standard errors.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        a, b = error**2, other**2
+        a = error**2
+        b = other**2
         freedom = (a + b) ** 2 / (a**2 / n + b**2 / m)
         width = t_quantile(freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
