@@ -448,7 +448,7 @@ def results_command(
 
     Runs that have not ended are listed without statistics, as running or interrupted.
     """
-    from raysafl.report.query import as_table, results, why_nothing
+    from raysafl.report.query import as_table, results
 
     if csv and json:
         raise ValueError("give --csv or --json, not both")
@@ -464,8 +464,8 @@ def results_command(
         typer.echo(printable(text.rstrip()))
     else:
         console.print(as_table(found), soft_wrap=True)
-    if found.empty and (why := why_nothing(locations, query)):
-        errors.print(why, soft_wrap=True)
+    if found.attrs["why"]:
+        errors.print(found.attrs["why"], soft_wrap=True)
     # The standard output may be CSV or JSON.
     _refuse_damaged(found.attrs["damaged"], errors)
 

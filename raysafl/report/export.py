@@ -22,7 +22,7 @@ from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.over_settings import over_settings
 from raysafl.report.pages.sections import entries_text, pivot, standing_out
-from raysafl.report.wording import legend
+from raysafl.report.wording import legend, spread_note
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
@@ -43,6 +43,7 @@ class Figures:
     """The table and the figures of a sweep, as `raysafl export` writes them.
 
     Args:
+        runs: rows as in `runs.parquet`, which may have runs that have not ended.
         sweep: the whole sweep.
         rounds: rows as in `rounds/`.
         clients: rows as in `clients/`.
@@ -184,6 +185,7 @@ class Figures:
         bold = BOLD.format(by) if standing_out(numbers) else ""
         texts = [entries_text(numbers), numbers.part.note, bold]
         texts.append(legend(numbers.part.entries))
+        texts.append(spread_note(numbers.entries, numbers.shown.table))
         return " ".join(filter(None, texts)).replace("`", "")
 
     def _long(self, strong: Collection[str]) -> pd.DataFrame:

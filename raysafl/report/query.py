@@ -54,12 +54,14 @@ def results(
 ) -> pd.DataFrame:
     """Return the runs that meet a condition, one row per run, sorted.
 
-    Statistics are means over the finished replicates of a run, `<statistic>_std` are
-    their standard deviations, and `replicates` is their number. `status` and `reason`
-    are those of the replicate that ended worst. A run that has not ended is listed, as
-    `running` or `interrupted`, without statistics. `attrs["damaged"]` of the frame is the
-    number of damaged runs in the folders, which have no statistics, and
-    `attrs["fractions"]` names the statistics that are fractions.
+    Statistics are means over the finished replicates of a run (of `rounds_to_50` and the
+    like, if all have reached the value), `<statistic>_std` are their standard deviations,
+    and `replicates` is their number. `status` and `reason` are those of the replicate that
+    ended worst. A run that has not ended is listed, as `running` or
+    `interrupted`, without statistics. `attrs["damaged"]` of the frame is the number of
+    damaged runs in the folders, which have no statistics, and `attrs["fractions"]`
+    names the statistics that are fractions. If no run meets the condition, `attrs["why"]`
+    says which values the columns have that it names.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
@@ -89,6 +91,7 @@ def results(
     until = [match[0] for text in asked for match in ROUNDS_TO.finditer(text)]
     frame, judged_by = _read_folders(paths, until)
     found, named = _answer(query, frame)
+    none = found.empty
     by = [_column_of(sort, found)] if sort else []
     shown = [_column_of(name, found) for name in columns] or [*map(str, found)]
     if not columns and not _is_whole(query):
@@ -100,23 +103,13 @@ def results(
     found = found[shown].iloc[:top].reset_index(drop=True)
     found.attrs["damaged"] = int((frame["status"] == Status.DAMAGED).sum())
     found.attrs["fractions"] = frame.attrs["fractions"]
+    is_asked = bool(query.strip()) and not _is_whole(query)
+    found.attrs["why"] = _why(frame, named) if none and len(frame) and is_asked else ""
     return found
 
 
-def why_nothing(paths: Iterable[Location], query: str) -> str:
-    """Say which values the columns have that a condition names, if no run meets it.
-
-    Args:
-        paths: folders of sweeps, or folders that hold some.
-        query: the condition.
-
-    Returns:
-        One sentence; empty if there is no condition, or there are no runs.
-    """
-    frame, _ = _read_folders(paths)
-    if frame.empty or not query.strip() or _is_whole(query):
-        return ""
-    _, named = _answer(query, frame)
+def _why(frame: pd.DataFrame, named: Iterable[str]) -> str:
+    """Say that no run meets a condition, and which values its columns have."""
     there = [
         f"{name.removeprefix('config.')} is {_values_of_column(frame[name])}"
         for name in dict.fromkeys(named)
@@ -266,9 +259,13 @@ def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     done = runs[runs["status"] == Status.FINISHED].groupby("run_id")
     worst = runs.sort_values("status", key=lambda s: s.map(WORST), kind="stable")
     first = worst.drop_duplicates("run_id").set_index("run_id")
+    means = done[names].mean()
+    for name in [name for name in names if name.startswith("rounds_to_")]:
+        # The mean of those that reached a value is none of a run of which one did not.
+        means[name] = means[name].where(done[name].count() == done.size())
     joined = (
         first.drop(columns=[*names, "replicate", "seed", "partition_seed"])
-        .join(done[names].mean())
+        .join(means)
         .join(done[spread].std().add_suffix("_std"))
         .join(done.size().rename("replicates"))
     )

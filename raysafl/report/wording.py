@@ -91,27 +91,31 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
     final = entry.get(f"mean.{final_of(statistic)}")
     if final is not None and not math.isnan(final):
         text += f", final {number(final, unit, decimals)}"
-    used = int(entry["replicates"])
-    if used and sum(lost.values()):
-        return f"{text} [{used} of {used + sum(lost.values())}]"
+    finished = int(entry["replicates"])
     ended = [name for name in LOST[:-1] if lost[name]]
-    return ended[0] if ended and not used else text
+    if ended and not finished:
+        return ended[0]
+    used = finished - int(entry["without"])
+    total = finished + sum(lost.values())
+    return f"{text} [{used} of {total}]" if 0 < used < total else text
 
 
 def legend(entries: pd.DataFrame) -> str:
-    """Explain the marks of entries: not learnt, or not all replicates finished."""
+    """Explain the marks of entries: not learnt, or not all replicates are in the mean."""
     lines = []
     if (entries["above_chance"] < LEARNT).any():
         lines.append(
             f"{MARK} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
             f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
         )
-    partly = entries[entries["replicates"] > 0]
-    ends = [name for name in LOST if partly[name].any()]
-    if ends:
+    some = entries[entries["replicates"] > entries["without"]]
+    ends = [name for name in LOST if some[name].any()]
+    none = ["have no value"] if some["without"].any() else []
+    why = [f"are {' or '.join(ends)}", *none] if ends else none
+    if why:
         lines.append(
             "[3 of 5] says that only three of five replicates have finished and are in the mean; "
-            f"others are {' or '.join(ends)}."
+            f"others {' or '.join(why)}."
         )
     return " ".join(lines)
 
@@ -141,8 +145,11 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         text += ". It was chosen by the test set, so this number is too good."
     if winner.interval:
         text += f" Brackets hold 95 % intervals of the means over {winner.seeds} seeds."
+    if winner.candidates == 1:
+        return text
     ties = f"{len(winner.ties)} of {count(winner.candidates - 1, 'other')}"
-    return f"{text} {ties} cannot be told apart from it, seed by seed."
+    why = ", as one seed tells nothing" if winner.seeds == 1 else ""
+    return f"{text} {ties} cannot be told apart from it, seed by seed{why}."
 
 
 def printed_text(printed: Printed, unit: str) -> str:
@@ -157,13 +164,20 @@ def theirs(entry: Any, unit: str) -> str:
     return "" if math.isnan(mean) else f"paper {spread(mean, entry['paper.std'], unit)}"
 
 
-def caption(manifest: Manifest, entries: pd.DataFrame, versus: str = "") -> str:
-    """Say what stands in the entries of a table, and what they differ from if from anything."""
+def versus(table: Table) -> str:
+    """Say what the entries of a table with `minus` differ from; empty of other tables."""
+    text = labels_text(table.minus, list(table.minus))
+    return f", minus that of the same seed's {text}" if text else ""
+
+
+def caption(manifest: Manifest, entries: pd.DataFrame, less: str = "") -> str:
+    """Say what stands in the entries of a table, less what `versus` says."""
     table = manifest.table
     meaning = manifest.meaning(table.statistic)
-    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "") + versus
+    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "") + less
     unit = f", in {table.unit}" if table.unit else ""
-    seeds = " or ".join(str(n) for n in sorted({*entries["replicates"]} - {0}))
+    used = {*(entries["replicates"] - entries["without"])}
+    seeds = " or ".join(str(n) for n in sorted(used - {0}))
     text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
     if seeds == "1":
         text = f"Each entry shows {what}{unit}, of one seed."
@@ -192,7 +206,7 @@ def spread_note(entries: pd.DataFrame, table: Table) -> str:
     )
     return (
         f"{text}. Over all entries it is {std} (root mean square): {between} between partitions, "
-        f"and {within} between seeds within one. All entries are listed below."
+        f"and {within} between seeds within one."
     )
 
 
@@ -221,7 +235,7 @@ def search_note(manifest: Manifest) -> str:
     column = manifest.searched_by
     if not column:
         return ""
-    if column.startswith("test_"):
+    if column.startswith(("test_", "clients_")):
         return (
             f"The runs were chosen or stopped by `{column}`, which is measured on the test "
             "set, so the numbers of the best runs are too good; with validation samples "

@@ -17,11 +17,9 @@ from raysafl.core.record import FURTHER_NAME
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Claim, Label, Table, same_label
-from raysafl.storage.statistics import known_statistics, statistics_of
+from raysafl.storage.statistics import OF_ACCURACY, known_statistics, statistics_of
 from raysafl.sweep.measures import Measures
 
-# The column of runs.parquet that tables and claims can show besides the statistics.
-SECONDS = "seconds"
 # Tune's schedulers that give a run that has begun another configuration.
 CHANGE_RUNS = {"PopulationBasedTraining", "PopulationBasedTrainingReplay"}
 # The labels of one run, one for each axis.
@@ -217,11 +215,16 @@ class Entries:
         for name in ("rows", "columns", "panels", "readings"):
             for axis in getattr(table, name):
                 self._place(axis, f"table: {name}")
+        if table.lines:
+            self._place(table.lines, "table: lines")
         _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
         self._with(table.minus, "table: minus", self.keys)
-        self._check_statistic(table.statistic, "table: statistic")
-        for statistic in table.also:
-            self._check_statistic(statistic, "table: also")
+        # What is not given follows from what the runs measure.
+        given = table.model_dump(include=table.model_fields_set)
+        for name in ("statistic", "also"):
+            own = given.get(name, [])
+            for statistic in [own] if isinstance(own, str) else own:
+                self._check_statistic(statistic, f"table: {name}")
 
     def check_printed(self, numbers: Any, where: str) -> None:
         """Refuse printed numbers that belong to no entry.
@@ -281,11 +284,14 @@ class Entries:
 
     def _check_statistic(self, name: Any, where: str) -> None:
         """Refuse a statistic that no run has."""
-        if self.measures is None or name == SECONDS:
-            return
         own = self.measures
-        if not known_statistics(own.columns, own.quality, [str(name)]):
-            names = [*statistics_of(own.columns, own.quality), SECONDS]
+        if own is None:
+            return
+        none = [] if own.has_accuracy else OF_ACCURACY
+        known = known_statistics(own.columns, own.quality, [str(name)])
+        if known.keys() <= {*none}:
+            every = statistics_of(own.columns, own.quality)
+            names = [other for other in every if other not in none]
             raise ValueError(
                 f"{where}: there is no statistic '{name}': {nearest(str(name), names)}"
             )

@@ -19,11 +19,13 @@ class Measures:
         quality: the column by which all of the runs are judged; the test loss, which
             every run has, if they differ in it.
         has_validation: whether every run has validation samples.
+        has_accuracy: whether some run measures the test accuracy.
     """
 
     columns: Mapping[str, ColumnDescription] = field(default_factory=dict)
     quality: str = ACCURACY
     has_validation: bool = False
+    has_accuracy: bool = True
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> "Measures":
@@ -39,6 +41,7 @@ class Measures:
         """
         columns: dict[str, ColumnDescription] = {}
         qualities: list[str] = []
+        accurate: list[bool] = []
         seen: set[tuple[str, str, bool]] = set()
         for run in runs:
             # The columns follow from these parts of a run.
@@ -50,7 +53,9 @@ class Measures:
             if key in seen:
                 continue
             seen.add(key)
-            own = further_of(run.columns())
+            every = run.columns()
+            accurate.append(ACCURACY in every)
+            own = further_of(every)
             for name in own.keys() & columns.keys():
                 _check_alike(name, own[name], columns[name])
             columns |= own
@@ -60,7 +65,7 @@ class Measures:
         # This refuses statistics of equal names.
         statistics_of(columns, quality)
         has_validation = bool(seen) and all(own for *_, own in seen)
-        return cls(columns, quality, has_validation)
+        return cls(columns, quality, has_validation, any(accurate) or not accurate)
 
     @property
     def goal(self) -> tuple[str, str]:

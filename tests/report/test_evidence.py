@@ -39,8 +39,8 @@ def test_intervals_are_those_that_scipy_finds_in_the_samples(
     mine = judged(*sweep({"a": [x / 100 for x in a]}))["half.mean"][0]
     assert mine == pytest.approx((one.high - one.low) / 2, rel=1e-6)
     two = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    spread = (column(np.std(x, ddof=1)) for x in (a, b))
-    gap = welch(*spread, column(len(a)), column(len(b)))[0]
+    errors = (column(stats.sem(x)) for x in (a, b))
+    gap = welch(*errors, column(len(a) - 1), column(len(b) - 1))[0]
     assert gap == pytest.approx((two.high - two.low) / 2, rel=1e-9)
 
 
@@ -258,3 +258,19 @@ def test_infinite_numbers_are_compared_without_a_warning() -> None:
     pair = paired(runs, manifest, Layout.of(manifest)).iloc[0]
     assert pair["seeds"] == 3 and pair["diff"] == pytest.approx(25)
     assert math.isnan(pair["p"])
+
+
+def test_the_label_none_has_a_bias_as_others_have() -> None:
+    paper = [Printed(labels={"method": name}, mean=45) for name in ("a", "b")]
+    runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.5, 0.6]}, paper)
+    manifest.entries[1].labels["method"] = manifest.paper[1].labels["method"] = None
+    found = bias(judged(runs, manifest), runs, manifest).set_index("group")["diff"]
+    expected = {"all entries": 5, "method = a": 0, "method = None": 10}
+    assert found.to_dict() == pytest.approx(expected)
+
+
+def test_a_declared_statistic_without_any_value_has_no_paired_comparison() -> None:
+    runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.5, 0.6]})
+    table = manifest.table.replace(statistic="final_mae")
+    manifest = manifest.replace(table=table)
+    assert paired(runs, manifest, Layout.of(manifest)).empty

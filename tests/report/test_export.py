@@ -497,3 +497,14 @@ def test_the_caption_of_a_part_of_very_many_entries_says_that_it_is_a_part() -> 
     values = {(str(s), "FedAvg"): [0.5] for s in range(1001)}
     figures = Figures(*made(values), ROUNDS.empty_table(), CLIENTS.empty_table())
     assert "are 1,000 of 1,001 entries" in figures.files_of_table()["table.tex"]
+
+
+def test_the_lines_are_those_of_the_report_unless_others_are_chosen() -> None:
+    values = {(a, p): [0.5] for a in ("FedAvg", "SAFARI") for p in ("x", "y")}
+    runs, sweep = made(values, ("algorithm", "policy"))
+    sweep = sweep.replace(table=sweep.table.replace(lines="policy"))
+    figures = Figures(runs, sweep, ROUNDS.empty_table(), CLIENTS.empty_table())
+    assert figures.study.numbers.layout.method == "policy"
+    assert figures.choose(methods=["y"]).manifest.entries[0].labels["policy"] == "y"
+    chosen = figures.choose(lines="algorithm").study.numbers.layout
+    assert chosen.method == "algorithm"

@@ -434,6 +434,18 @@ def test_pairs_of_which_one_diverged_are_not_counted_as_pairs_that_show_a_differ
     assert row["least"] == pytest.approx(least_difference(row["std"], 3))
 
 
+def test_without_a_pair_that_shows_a_difference_in_some_setting_there_is_no_least_one(
+    values: dict[str, list[list[float]]],
+) -> None:
+    found = compared(values)
+    for seed in range(4):
+        lost(found, "FSL", 1, seed)
+    frame = found.improvement.set_index(["method", "over"])
+    assert frame.loc[("FSL", "FedAvg"), "seeds"] == 0
+    assert math.isnan(frame.loc[("FSL", "FedAvg"), "least"])
+    assert frame.loc[("SAFARI", "FedAvg"), "least"] > 0
+
+
 # --- learning rates
 
 

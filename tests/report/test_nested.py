@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl.report.analysis.nested import nested, partitions_of
+from raysafl.report.analysis.nested import nested, partitions_of, units_of
 
 
 def one_run(values: list[float], partitions: list[int]) -> "pd.Series[float]":
@@ -79,3 +79,16 @@ def test_partitions_that_were_not_stored_count_as_one() -> None:
     assert partitions_of(runs).nunique() == 1
     stored = runs.assign(partition_seed=pd.array([4, None], dtype="Int64"))
     assert partitions_of(stored).tolist() == [4, -1]
+
+
+def test_a_run_with_one_replicate_left_does_not_make_seeds_the_unit_of_all() -> None:
+    runs = pd.DataFrame(
+        {
+            "run_id": list("aaaab"),
+            "seed": [0, 1, 2, 3, 0],
+            "partition_seed": [0, 1] * 2 + [0],
+        }
+    )
+    assert units_of(runs).name == "partition"
+    assert units_of(runs[4:]).name == units_of(runs[:0]).name == "seed"
+    assert units_of(runs.assign(partition_seed=0)).name == "seed"

@@ -44,7 +44,7 @@ from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.storage.store import Store
 
 TITLES = ["Table", "All entries", "Methods, seed by seed", "Curves", "Heat map"]
-TITLES += ["Pareto plots", "Participation", "Missing, diverged, failed", "Cost"]
+TITLES += ["Pareto plots", "Participation", "Replicates that have not finished", "Cost"]
 TITLES += ["Methods over all settings", "Configuration", "How it was made"]
 
 

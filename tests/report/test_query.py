@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import raysafl as fl
 from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.report.query import results
@@ -300,3 +301,20 @@ def test_the_terminal_csv_and_json_show_the_same_runs(
     assert [shown.index(r["run_id"]) for r in records] == sorted(
         shown.index(r["run_id"]) for r in records
     )
+
+
+def test_rounds_until_a_value_have_no_mean_of_the_replicates_alone_that_reached_it(
+    real_results: Path,
+) -> None:
+    rounds = fl.load(str(real_results / "quickstart")).rounds
+    tops = rounds.groupby(["run_id", "replicate"])["test_accuracy"].max()
+    some = tops.loc[
+        [(tops.groupby("run_id").agg(lambda own: own.max() - own.min())).idxmax()]
+    ]
+    limit = round(float(some.mean()), 4)
+    name = f"rounds_to_accuracy_{limit}"
+    found = results([real_results / "quickstart"], columns=["run_id", name])
+    reached = (tops >= limit).groupby("run_id")
+    known = found.set_index("run_id")[name].notna()
+    assert known.to_dict() == reached.all().to_dict()
+    assert (reached.any() & ~reached.all()).any() and known.any()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from helpers.drawn import picture_of, study_of
 from helpers.made import save
@@ -22,11 +23,15 @@ from rich.console import Console
 from raysafl.core.text import duration
 from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.figures.curves import curve_of_run, curves
+from raysafl.report.export import Figures
+from raysafl.report.figures.curves import curve_of_run, curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.figures.listed import FIGURES
+from raysafl.report.figures.participation import rasters
 from raysafl.report.pages.screen import screen
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
+from raysafl.storage.rows import CLIENTS
 from raysafl.storage.store import Store
 
 AXES: dict[str, list[Label]] = {
@@ -592,3 +597,83 @@ def test_without_runs_parquet_the_error_says_what_makes_it(tmp_path: Path) -> No
     (tmp_path / "runs.parquet").unlink()
     with pytest.raises(ValueError, match="raysafl report"):
         write_report(store)
+
+
+# --- what replicates that have not finished, or ended early, change
+
+
+def test_the_cost_is_that_of_finished_replicates() -> None:
+    sweep = manifest({"algorithm": ["FedAvg"]})
+    work = {"total_bytes_down": 0, "total_bytes_up": 0, "total_server_rounds": 0}
+    work |= {"total_snapshots": 0}
+    rows = run_rows(
+        sweep.entries[0].run_id,
+        [0.5, 0.5, 0.5],
+        status=["finished", "failed", "damaged"],
+        total_steps=[30, 7, math.nan],
+        **work,
+    )
+    cost = section(markdown(pd.DataFrame(rows), sweep), "Cost")
+    assert cost[2].split(" | ")[3] == "30.0"
+
+
+def test_a_replicate_that_ended_early_keeps_its_last_value_in_the_curve() -> None:
+    sweep = manifest({"algorithm": ["FedAvg"]})
+    rounds = pd.DataFrame(rounds_of(sweep, replicates=2))
+    short = rounds[(rounds["replicate"] == 0) | (rounds["round"] < 2)]
+    (page,) = curves(study_of(sweep, short, runs_of(sweep, (0.5, 0.6))))
+    drawn = page.axes[0].get_lines()[0].get_ydata()
+    wide = rounds.pivot(index="round", columns="replicate", values="test_accuracy")
+    wide.loc[2:, 1] = wide.loc[1, 1]
+    np.testing.assert_allclose(drawn, 100 * wide.mean(axis=1))
+
+
+def test_replicates_that_are_counted_as_left_out_are_those_of_the_figure() -> None:
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]})
+    first = sweep.entries[0].run_id
+    rounds = pd.DataFrame(rounds_of(sweep))
+    moving = rounds["run_id"] == first
+    q = np.where(moving, rounds["round"] / 10, 0.5)
+    runs = runs_of(sweep)
+    runs.loc[[2, 3, 4, 5], "status"] = "diverged"
+    study = study_of(sweep, rounds.assign(enforce_prob=q), runs)
+    assert "1 diverged replicate left out" in enforcement_curves(study)[0].get_label()
+    assert "4 diverged replicates left out" in curves(study)[0].get_label()
+
+
+def test_a_policy_is_drawn_from_its_first_run_that_has_rows() -> None:
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]})
+    runs = runs_of(sweep).assign(**{"config.participation.kind": "Uniform"})
+    rounds = pd.DataFrame(rounds_of(sweep))
+    later = rounds[rounds["run_id"] == sweep.entries[1].run_id]
+    (figure,) = rasters(study_of(sweep, later, runs))
+    assert figure.get_label().startswith("This is the first seed.")
+
+
+def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> None:
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]})
+    runs = runs_of(sweep, (0.5, 0.6, 0.7, 0.8))
+    runs["partition_seed"] = runs["seed"] // 2
+    said = "± is for one new partition and seed, from 2 partitions."
+    study = study_of(sweep, rounds_of(sweep), runs)
+    rows = pa.Table.from_pandas(study.came)
+    caption = Figures(runs, sweep, rows, CLIENTS.empty_table()).files_of_table()
+    assert said in " ".join(as_shown(sweep, runs).split())
+    assert said in caption["table.tex"]
+    assert f"{said} Over all" in markdown(runs, sweep)
+    assert "All entries are listed below." in markdown(runs, sweep)
+    assert "listed below" not in caption["table.tex"]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "value"),
+    [
+        ("last10", "accuracy"),
+        ("rise_time", "rise_time"),
+        ("total_bytes", "total_bytes"),
+    ],
+)
+def test_captions_call_accuracy_what_is_one(statistic: str, value: str) -> None:
+    sweep = manifest(table={"statistic": statistic})
+    listed = FIGURES["pareto"]
+    assert listed.about(listed.alt, sweep).startswith(f"Points of {value} against cost")

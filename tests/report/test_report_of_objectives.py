@@ -16,7 +16,7 @@ from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.pareto import front
 from raysafl.report.figures.curves import Quantity, curve_of_run, curves
 from raysafl.report.pages.screen import screen
-from raysafl.report.query import as_table, results, why_nothing
+from raysafl.report.query import as_table, results
 from raysafl.report.write import write_report
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -227,12 +227,16 @@ def test_a_query_finds_what_the_tables_show_and_says_why_it_finds_nothing(
     assert count("algorithm in ['SAFARI', 'FedAvg']") == 8
     assert count("algorithm != 'SAFARI'") == count("algorithm == 'FedAvg'") == 4
     assert count("algorithm not in ['SAFARI']") == 4
-    assert why_nothing([real_results], "algorithm == 'SAFRI' and p == 1") == (
+
+    def why(query: str) -> str:
+        return str(results([real_results], query).attrs["why"])
+
+    assert why("algorithm == 'SAFRI' and p == 1") == (
         "no run meets the condition; label.algorithm is FedAvg, SAFARI; label.p is 1, 2"
     )
-    assert why_nothing([real_results], "s == 99").endswith("; label.s is 0, 4")
-    assert why_nothing([real_results], "select 1 where false") == ""
-    assert why_nothing([real_results], "") == ""
+    assert why("s == 99").endswith("; label.s is 0, 4")
+    assert why("select 1 where false") == ""
+    assert why("") == ""
 
 
 def test_mlflow_gets_the_curves_and_statistics_of_further_columns(

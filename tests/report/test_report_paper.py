@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.drawn import study_of
 from helpers.reports import markdown
 from rich.console import Console
 from rich.table import Table as Screen
@@ -15,8 +16,9 @@ from raysafl import Claim, Run, Sweep, Table
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.claims import CheckedClaim, check_claim
 from raysafl.report.analysis.entries import aggregate, compare, distance, readings
+from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.pages.screen import screen
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, Printed
 from raysafl.storage.store import Store
 
 ENTRIES = [(n0, p) for n0 in (0, 50, 1000) for p in (1, 10)]
@@ -78,7 +80,7 @@ def verdict(sweep: Sweep, claim: Claim, **table: Any) -> CheckedClaim:
         (Claim(text="", order=[{"n0": 1000}, {"n0": 50}, {"n0": 0}]), "holds", 30),
         (
             Claim(text="", order=[{"n0": 1000}, {"n0": 0}], where={"p": 10}),
-            "not yet known",
+            "unknown",
             None,
         ),
         (
@@ -295,7 +297,11 @@ def test_a_table_of_improvements_says_so(sweep: Sweep, tmp_path: Path) -> None:
     text = markdown(runs_of(manifest), manifest)
     assert "minus that of the same seed's n0 = 0" in text
     assert "| 50 | 10.00 ± 0.00 | 1.00 ± 0.00 |" in text and "\n| 0 |" not in text
-    (table,) = screen(runs_of(manifest), manifest).renderables
+    of_rows = runs_of(manifest)
+    (figure,) = heatmap(study_of(manifest, runs=of_rows))
+    (table,) = screen(of_rows, manifest).renderables
+    for said in (figure.get_label(), str(table.caption)):  # type: ignore[union-attr]
+        assert "minus that of the same seed's n0 = 0" in said
     assert isinstance(table, Screen) and table.row_count == 2
     store = Store(tmp_path)
     store.create()
@@ -350,3 +356,48 @@ def shown_on_screen(runs: pd.DataFrame, manifest: Manifest) -> str:
     console = Console(width=200, file=io.StringIO(), record=True)
     console.print(screen(runs, manifest, 200))
     return console.export_text()
+
+
+def test_a_baseline_is_found_by_a_label_of_another_type_of_number(sweep: Sweep) -> None:
+    manifest = shown(sweep)
+    for entry in manifest.entries:
+        entry.labels["n0"] = float(entry.labels["n0"])  # type: ignore[arg-type]
+    own = manifest.replace(table=manifest.table.replace(minus={"n0": 0}))
+    _, rest = improvements(runs_of(own), own)
+    assert {entry.labels["n0"] for entry in rest.entries} == {50.0, 1000.0}
+
+
+def test_a_failed_baseline_is_told_with_its_reason_and_what_it_leaves_alone(
+    sweep: Sweep,
+) -> None:
+    manifest = shown(sweep, minus={"n0": 0})
+    runs = runs_of(manifest)
+    lost = runs["run_id"] == manifest.entries[0].run_id
+    runs.loc[lost, ["status", "reason"]] = ["failed", "no memory"]
+    text = markdown(runs, manifest)
+    part = text.partition("## Replicates that have not finished")[2].partition("## ")[0]
+    # Those of n0 = 50 and n0 = 1000 at p = 1 have finished without it.
+    assert "n0 = 0, p = 1: 2 replicates failed: no memory" in part
+    assert "- 4 replicates without a finished baseline" in part
+    assert "n0 = 50" not in part and "1 run of 6 missing: n0 = 1000, p = 10" in part
+
+
+def test_a_claim_is_judged_where_a_label_is_none_as_well(sweep: Sweep) -> None:
+    manifest = shown(sweep)
+    runs = runs_of(manifest)
+    for entry in manifest.entries:
+        entry.labels["p"] = None if entry.labels["p"] == 1 else 10
+    claim = Claim(text="", order=[{"n0": 50}, {"n0": 0}])
+    found = check_claim(claim, aggregate(runs, manifest), manifest)
+    assert found.places == 2
+
+
+def test_a_reading_none_has_a_distance_as_others_have(sweep: Sweep) -> None:
+    manifest = shown(sweep, rows=["n0"], also=[], readings=["n0"])
+    runs, paper = runs_of(manifest), [Printed(labels={"p": 1}, mean=80.0)]
+    for entry in manifest.entries:
+        entry.labels["n0"] = entry.labels["n0"] or None
+    manifest = manifest.replace(paper=paper)
+    entries = compare(aggregate(runs, manifest), manifest)
+    found = readings(entries, manifest)["reading"].tolist()
+    assert found == ["n0 = 1000", "n0 = 50", "n0 = None"]

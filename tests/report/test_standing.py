@@ -157,3 +157,65 @@ def test_a_sweep_of_one_run_has_no_answer() -> None:
     numbers = Numbers.of(*made({("a", "FedAvg"): np.array([0.5, 0.6])}))
     assert "## Answer" not in markdown(results_document(numbers))
     assert numbers.close == {numbers.manifest.entries[0].run_id}
+
+
+def table_and_rows(numbers: Numbers) -> tuple[str, dict[str, str]]:
+    """The report's table as text, and the mean that the answer has of each method."""
+    text = markdown(results_document(numbers))
+    means = {str(row[0]): str(row[1]) for row in answer(numbers).rows}
+    return text.partition("## Table")[2].partition("## ")[0], means
+
+
+def test_a_value_that_some_seeds_never_reached_has_no_mean_of_the_others_alone() -> (
+    None
+):
+    values = {
+        ("a", "FedAvg"): np.array([10, np.nan, np.nan]),
+        ("a", "SAFARI"): np.array([20.0, 21, 22]),
+    }
+    runs, manifest = made(values, statistic="rounds_to_50")
+    table = manifest.table.replace(scale=1.0, unit="")
+    numbers = Numbers.of(runs, manifest.replace(table=table))
+    shown, means = table_and_rows(numbers)
+    assert "| a | FedAvg | 10.00 [1 of 3] |" in shown and "**21.00 ± 1.00**" in shown
+    assert "over 1 or 3 seeds" in shown and "others have no value" in shown
+    assert means == {"SAFARI": "21", "FedAvg": "–"}  # noqa: RUF001
+
+
+def test_what_diverged_is_not_best_and_a_setting_where_all_did_is_not_passed_over(
+    values: dict[tuple[str, ...], np.ndarray],
+) -> None:
+    runs, manifest = made(values)
+    ids = dict(zip(values, (e.run_id for e in manifest.entries), strict=True))
+    lost = (runs["run_id"] == ids[("a", "SAFARI")]) & (runs["seed"] > 0)
+    lost |= runs["run_id"] == ids[("b", "SAFARI")]
+    runs.loc[lost, ["status", "final"]] = ["diverged", np.nan]
+    runs.loc[runs["run_id"] == ids[("a", "SAFARI")], "final"] += 0.2
+    numbers = Numbers.of(runs, manifest)
+    _, means = table_and_rows(numbers)
+    assert means["SAFARI"] == "–" != means["FedAvg"]  # noqa: RUF001
+    assert ids[("a", "SAFARI")] not in numbers.close
+    assert ids[("a", "FedAvg")] in numbers.close
+
+
+def test_a_count_of_rounds_is_not_ranked_by_the_validation_samples() -> None:
+    values = {("a", m): np.array([k + 1.0, k + 2]) for k, m in enumerate(METHODS)}
+    name = "rounds_to_accuracy_0.85"
+    runs, manifest = made(values, statistic=name)
+    columns = {"val_accuracy": further_column("accuracy", is_fraction=True)}
+    columns["test_accuracy"] = columns["val_accuracy"]
+    runs["final_val_accuracy"] = runs[name] / 10
+    numbers = Numbers.of(runs, manifest.replace(columns=columns))
+    assert numbers.chooser.manifest.table.statistic == name
+    assert numbers.chooser.methods[0] == METHODS[0]
+
+
+def test_in_a_search_without_a_winner_nothing_is_bold(
+    values: dict[tuple[str, ...], np.ndarray],
+) -> None:
+    runs, manifest = made(values)
+    runs.loc[runs["seed"] == 0, "status"] = "stopped"
+    numbers = Numbers.of(runs, manifest.replace(goal=("test_accuracy", "max")))
+    assert numbers.winner is None and numbers.close
+    text = markdown(results_document(numbers))
+    assert "**" not in text.partition("## Table")[2].partition("## ")[0]

@@ -161,6 +161,31 @@ def test_the_terminal_names_the_best_run_where_it_may_not_be_that_of_the_table()
 def test_stopped_runs_are_called_stopped_and_not_missing() -> None:
     text = markdown(*searched(**{"0.1": "stopped"}))
     assert "**1 stopped**" in text and "missing" not in text
+    part = text.partition("## Replicates that have not finished")[2]
+    assert "- lr = 0.1: 1 replicate stopped" in part
+    assert "Nothing: every replicate finished" not in text
+    # Of the two that are left, none is called one of the others of one run.
+    one = markdown(*searched(**{"0.1": "stopped", "0.9": "failed"}))
+    assert "of 1 finished" in one and "others cannot be told apart" not in one
+
+
+def test_a_run_of_which_a_replicate_has_no_value_does_not_win() -> None:
+    runs, manifest = searched()
+    best = (runs["final_val_accuracy"] == 0.8) & (runs["seed"] == 1)
+    runs.loc[best, "final_val_accuracy"] = np.nan
+    assert outcome(runs, manifest).best.labels == {"lr": 0.1}
+    runs["final_val_accuracy"] = np.nan
+    with pytest.raises(ValueError, match="and a value of `val_accuracy`"):
+        _ = outcome(runs, manifest).best
+
+
+@pytest.mark.parametrize("column", ["test_accuracy", "clients_worst_accuracy"])
+def test_a_search_by_samples_of_the_test_set_says_so(column: str) -> None:
+    runs, manifest = searched()
+    said = markdown(runs, manifest.replace(searched_by=column))
+    assert f"by `{column}`, which is measured on the test set" in said
+    said = markdown(runs, manifest.replace(searched_by="val_accuracy"))
+    assert "not by anything that was measured on the test set" in said
 
 
 def test_a_sweep_has_a_goal_if_it_draws_its_runs_or_names_a_metric(tiny: Run) -> None:

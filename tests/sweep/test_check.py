@@ -54,6 +54,18 @@ class Other(Component):
 ORDER = [{"method": "FedAvg"}, {"method": "lazy"}]
 CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], str]] = {
     # the table
+    "seconds": (
+        table(statistic="seconds"),
+        "table: statistic: there is no statistic 'seconds'",
+    ),
+    "seconds beside": (
+        table(also=["seconds"]),
+        "table: also: there is no statistic 'seconds'",
+    ),
+    "lines": (
+        table(lines="methd"),
+        "table: lines: there is no axis 'methd': did you mean 'method'",
+    ),
     "statistic": (
         table(statistic="lst10"),
         "table: statistic: there is no statistic 'lst10': did you mean 'last10'",

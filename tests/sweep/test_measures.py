@@ -73,9 +73,9 @@ def test_runs_with_different_objectives_are_compared_by_their_loss() -> None:
 
 
 def test_what_a_table_says_is_kept() -> None:
-    given = Table(rows=["n"], statistic="best_rmse", also=["final"], unit="m")
+    given = Table(rows=["n"], statistic="best_rmse", also=["final_r2"], unit="m")
     table = manifest(REGRESSION, table=given).table
-    assert (table.statistic, table.also) == ("best_rmse", ["final"])
+    assert (table.statistic, table.also) == ("best_rmse", ["final_r2"])
     assert (table.scale, table.unit) == (1.0, "m")
     per_cent = Table(rows=["n"], statistic="final_f1")
     assert manifest(DETAILED, table=per_cent).table.unit == "%"
@@ -85,8 +85,12 @@ def test_what_a_table_says_is_kept() -> None:
     ("given", "message"),
     [
         ({"table": Table(rows=["n"], statistic="final_mea")}, "mean 'final_mae'"),
+        ({"table": Table(rows=["n"], statistic="final")}, "no statistic 'final'"),
+        ({"table": Table(rows=["n"], also=["last10"])}, "no statistic 'last10'"),
+        ({"table": Table(rows=["n"])}, None),
         ({"table": Table(rows=["n"], also=["final_f1"])}, "no statistic 'final_f1'"),
-        ({"claims": [Claim(text="x", most=1.0, statistic="best")]}, None),
+        ({"claims": [Claim(text="x", most=1.0, statistic="best_mae")]}, None),
+        ({"claims": [Claim(text="x", most=1.0, statistic="best")]}, "statistic 'best'"),
         ({"claims": [Claim(text="x", most=1.0, statistic="bset_mae")]}, "'best_mae'"),
         ({"more": {"final_r3": {(0,): (1.0, None)}}}, "mean 'final_r2'"),
     ],
@@ -198,3 +202,9 @@ def test_a_score_has_its_name_and_fractions_are_in_per_cent() -> None:
     assert score_text("test_accuracy", 0.8125, {}, 1) == "test accuracy 81.2%"
     assert score_text("test_f1", 0.5, columns) == "test f1 50.00%"
     assert score_text("test_mae", 1 / 3, {}) == "test mae 0.3333"
+
+
+def test_accuracies_can_be_shown_where_some_run_has_one() -> None:
+    given = Table(rows=["n"], statistic="final", also=["rounds_to_50"])
+    for runs in ([PLAIN, REGRESSION], [DETAILED]):
+        assert manifest(*runs, table=given).table.statistic == "final"

@@ -59,8 +59,8 @@ def baselines(manifest: Manifest, labels: Mapping[str, Label]) -> list[str]:
         labels: the labels of a baseline on some axes.
     """
     # Entries are found by their labels, in any order of the axes.
-    keys = [repr(sorted(entry.labels.items())) for entry in manifest.entries]
+    keys = [frozenset(entry.labels.items()) for entry in manifest.entries]
     of_key = dict(zip(keys, (entry.run_id for entry in manifest.entries), strict=True))
-    others = [repr(sorted({**e.labels, **labels}.items())) for e in manifest.entries]
+    others = [frozenset({**e.labels, **labels}.items()) for e in manifest.entries]
     pairs = zip(keys, others, strict=True)
     return ["" if own == other else of_key.get(other, "") for own, other in pairs]

@@ -17,7 +17,7 @@ class Choice:
     Args:
         methods: the labels of the lines' axis, in their order.
         only: for some axes, the labels that are shown, in their order.
-        lines: the axis whose labels are lines and marks; by default the methods.
+        lines: the axis whose labels are lines and marks; by default those of the report.
         panels: the axes whose labels make panels, in order: the last goes across panels
             and table. Axes that are not named come before them.
         statistic: the column of `runs.parquet` that the table shows.
@@ -45,7 +45,8 @@ class Choice:
             _check(f"axis '{axis}'", axis, manifest.axes)
         if self.methods and not manifest.axes:
             raise ValueError("the sweep has no axis, and so no methods to choose from")
-        table = manifest.table.replace(lines=self.lines, readings=[])
+        lines = self.lines or manifest.table.lines
+        table = manifest.table.replace(lines=lines, readings=[])
         chosen = manifest.replace(paper=[], more=[], claims=[], goal=None, table=table)
         layout = Layout.of(chosen)
         method = layout.method or ""

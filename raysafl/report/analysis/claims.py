@@ -12,7 +12,7 @@ from raysafl.core.text import nearest
 from raysafl.report.analysis.entries import LEARNT
 from raysafl.storage.manifest import Claim, Label, Manifest
 
-UNKNOWN = "not yet known"
+UNKNOWN = "unknown"
 NOT_LEARNT = "not learnt"
 
 
@@ -46,7 +46,7 @@ class CheckedClaim:
         """Return whether the claim holds.
 
         It is `holds`, `does not hold`, `holds at 2 of 3 places`, `not learnt` (if it
-        cannot be judged at any place because entries have not learnt) or `not yet known`.
+        cannot be judged at any place because entries have not learnt) or `unknown`.
         """
         if not self.places:
             return NOT_LEARNT if self.not_learnt else UNKNOWN
@@ -131,7 +131,8 @@ def _ordered(claim: Claim, entries: pd.DataFrame, manifest: Manifest) -> list[_P
     named = {axis for labels in claim.order for axis in labels}
     others = [f"label.{axis}" for axis in manifest.axes if axis not in named]
     found = []
-    for _, place in entries.groupby(others, sort=False) if others else [((), entries)]:
+    groups = entries.groupby(others, sort=False, dropna=False) if others else None
+    for _, place in [((), entries)] if groups is None else groups:
         parts = [place[_have_labels(place, labels)] for labels in claim.order]
         # A combination without one of the entries cannot confirm or refute the order.
         if any(part.empty for part in parts):
@@ -169,7 +170,7 @@ def rows(entries: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
     out = [["the paper says", "looked at", "verdict", "mean difference or value"]]
     for claim in manifest.claims:
         checked = check_claim(claim, entries, manifest)
-        others = {NOT_LEARNT: checked.not_learnt, "not run yet": checked.unknown}
+        others = {NOT_LEARNT: checked.not_learnt, "without a number": checked.unknown}
         unjudged = "".join(
             f", {n} {why}" for why, n in others.items() if checked.places and n
         )

@@ -7,7 +7,7 @@ that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -60,13 +60,13 @@ def statistics(table: Table) -> list[str]:
 def factor(manifest: Manifest, statistic: str) -> float:
     """Return the factor by which a statistic is multiplied for the table.
 
-    It is the table's scale (100 for per cent), except for counts, losses and the like
-    beside it.
+    It is the table's scale (100 for per cent) for the table's own statistic and for
+    fractions, and 1 for all others, such as counts and losses.
     """
     table = manifest.table
     known = manifest.statistic(statistic)
-    other = known is not None and not known.is_fraction
-    return 1.0 if other and statistic != table.statistic else table.scale
+    is_fraction = known is not None and known.is_fraction
+    return table.scale if is_fraction or statistic == table.statistic else 1.0
 
 
 def unit_of(manifest: Manifest, statistic: str) -> str:
@@ -100,11 +100,12 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
         in the manifest), `replicates` (n), `stopped`, `diverged`, `failed`, `damaged`,
-        `missing` (counts of replicates), `mean.<statistic>` and `std.<statistic>` (that of one new
-        partition and seed), the other columns of `raysafl.report.analysis.nested` for the
-        table's own statistic, and `above_chance`: with a the mean of `last5` and c = 1 /
-        number of classes, (a - c) / (1 - c), which is 0 for guessing and 1 for no error,
-        or NaN if c is not known.
+        `missing` (counts of replicates), `without` (those of `replicates` that have no value
+        of the table's own statistic, and so are not in its mean), `mean.<statistic>` and
+        `std.<statistic>` (that of one new partition and seed), the other columns of
+        `raysafl.report.analysis.nested` for the table's own statistic, and `above_chance`:
+        with a the mean of `last5` and c = 1 / number of classes, (a - c) / (1 - c), which is
+        0 for guessing and 1 for no error, or NaN if c is not known.
 
     Raises:
         ValueError: the runs have no such statistic.
@@ -136,6 +137,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         for column in ("mean", "std"):
             frame[f"{column}.{name}"] = found[column].to_numpy(float)
         if name == manifest.table.statistic:
+            valued = values.groupby(finished["run_id"]).count().reindex(ids)
+            frame["without"] = frame["replicates"] - valued.fillna(0).to_numpy(int)
             own = found.drop(columns=["mean", "std"]).reset_index(drop=True)
             frame = frame.join(own)
     frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)
@@ -190,8 +193,8 @@ def compare(entries: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Returns:
         The entries with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's
-        unit. They are NaN where the paper prints no number. Statistics that are no
-        accuracy have no difference, unless they are the table's own.
+        unit. They are NaN where the paper prints no number. Beside the table's own
+        statistic only those of the same column have a difference: accuracies beside one.
     """
     # The first printed number whose labels an entry has is the entry's.
     found = [
@@ -220,7 +223,7 @@ def _is_alike(name: str, manifest: Manifest) -> bool:
     own = manifest.statistic(name)
     of_table = manifest.statistic(manifest.table.statistic)
     if of_table is None or manifest.table.statistic in FIXED:
-        return own is None or name in ACCURACIES
+        return name in ACCURACIES
     return own is not None and own.column == of_table.column
 
 
@@ -304,10 +307,11 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     found: list[dict[str, Any]] = []
     if not manifest.table.readings:
         return pd.DataFrame(found)
-    for key, entries in compared.groupby(
-        [f"label.{axis}" for axis in axes], sort=False
+    for _, entries in compared.groupby(
+        [f"label.{axis}" for axis in axes], sort=False, dropna=False
     ):
-        labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
+        # The label None is NaN in the key of a group.
+        labels = {axis: entries[f"label.{axis}"].iloc[0] for axis in axes}
         rows = _distances(entries, manifest)
         if rows:
             best = min(rows, key=_rank_of_statistic)

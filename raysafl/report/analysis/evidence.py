@@ -1,7 +1,7 @@
 """How certain the numbers are: intervals, verdicts against the paper, paired tests."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,10 @@ from raysafl.report.analysis.entries import (
     factor,
     matches,
 )
-from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import nested, partitions_of, units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest, Table, label_text
+from raysafl.storage.manifest import Manifest, Table
 
 LEVEL = 0.95
 # An adjusted p-value below this tells two methods apart.
@@ -57,23 +57,23 @@ def t_quantile(freedom: Floats) -> Floats:
     return np.where(freedom > 0, quantile, np.nan)
 
 
-def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
+def welch(error: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
     """Return half the width of Welch's interval of a difference of two means.
 
-    With a = std^2 / n and b = other^2 / m, the standard error is sqrt(a + b) and the
-    degrees of freedom are (a + b)^2 / (a^2 / (n - 1) + b^2 / (m - 1)). It is NaN
-    without a spread, or if n or m is below 2. Source: docs/papers.md#welch.
+    With the standard errors e and f of the means, which have n and m degrees of freedom,
+    that of the difference is sqrt(e^2 + f^2), with (e^2 + f^2)^2 / (e^4 / n + f^4 / m)
+    degrees of freedom. It is NaN where an error is not known. Source: docs/papers.md#welch.
 
     Args:
-        std: standard deviations of the first means.
-        other: standard deviations of the second means.
-        n: numbers of replicates of the first means.
-        m: numbers of replicates of the second means.
+        error: the standard errors of the first means.
+        other: the standard errors of the second means.
+        n: the degrees of freedom of the first standard errors.
+        m: the degrees of freedom of the second standard errors.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        a = std**2 / n
-        b = other**2 / m
-        freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
+        a = error**2
+        b = other**2
+        freedom = (a + b) ** 2 / (a**2 / n + b**2 / m)
         width = t_quantile(freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
 
@@ -172,9 +172,10 @@ def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.Da
         return pd.DataFrame()
     groups = {EVERYWHERE: both}
     for axis in manifest.axes:
-        some = both.groupby(f"label.{axis}", sort=False)
-        if len(some) > 1:
-            groups |= {f"{axis} = {label_text(cast(Label, v))}": own for v, own in some}
+        some = both.groupby(f"label.{axis}", sort=False, dropna=False)
+        for _, own in some if len(some) > 1 else []:
+            # The label None is NaN in the key of a group.
+            groups[labels_text({axis: own[f"label.{axis}"].iloc[0]}, [axis])] = own
     wide = _replicates(runs, manifest)
     rows = []
     for group, own in groups.items():
@@ -268,7 +269,8 @@ def paired_differences(
     if pairs:
         name = manifest.table.statistic
         unit = units_of(done)
-        values = done[name].astype(float) * factor(manifest, name)
+        values = done.reindex(columns=[name])[name].astype(float)
+        values *= factor(manifest, name)
         means = values.groupby([done["run_id"], unit.rename("seed")]).mean()
         numbers = means.rename("value").reset_index()
         base = numbers.rename(columns={"run_id": "base", "value": "base_value"})

@@ -87,10 +87,12 @@ def least_difference(std: float, seeds: int) -> float:
 
     With n pairs whose differences have the standard deviation s, it is c s / sqrt(n), where
     the paired t test (two-sided, 5 %) has a power of 80 %: P(T > t) = 0.8 for the noncentral
-    t of n - 1 degrees of freedom and noncentrality c. It is NaN for n = 1.
+    t of n - 1 degrees of freedom and noncentrality c. It is NaN for n below 2.
     """
     from scipy import special
 
+    if seeds < 2:
+        return math.nan
     limit = special.stdtrit(seeds - 1, (1 + LEVEL) / 2)
     shift = float(special.nctdtrinc(seeds - 1, 1 - POWER, limit))
     return shift * std / math.sqrt(seeds)
@@ -132,8 +134,8 @@ class MethodStatistics:
         """A row for each replicate, with its `method`, `setting`, `unit` and `score`.
 
         The unit is its seed, or its partition where all runs have several. The score is
-        minus infinity, worse than all others, if the replicate diverged, or did not reach
-        what a statistic such as `rounds_to_50` waits for.
+        minus infinity, worse than all others, if the replicate diverged, or never reached
+        the value that a statistic such as `rounds_to_50` names.
         """
         name = self.manifest.table.statistic
         method = self.layout.method or ""

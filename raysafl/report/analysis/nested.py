@@ -35,7 +35,9 @@ def units_of(runs: pd.DataFrame) -> "pd.Series[int]":
     The series has this name. Seeds of one partition depend on each other.
     """
     partitions = partitions_of(runs)
-    several = partitions.groupby(runs["run_id"]).nunique().min() > 1
+    each = partitions.groupby(runs["run_id"])
+    # One replicate does not tell whether its run has several partitions.
+    several = each.nunique()[each.size() > 1].min() > 1
     return partitions.rename("partition") if several else runs["seed"]
 
 

@@ -13,7 +13,7 @@ from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.standing import close_to_best
 from raysafl.report.analysis.winner import Winner, judging, winner_of
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.statistics import quality_statistics
+from raysafl.storage.statistics import ROUNDS_TO, quality_statistics
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Numbers:
         chooser = shown
         column = judging(versus, shown)
         known = shown.statistic(shown.table.statistic)
-        if column != shown.quality and known and known.column == shown.quality:
+        is_count = ROUNDS_TO.fullmatch(shown.table.statistic)
+        is_quality = known and known.column == shown.quality and not is_count
+        if column != shown.quality and is_quality:
             statistic = quality_statistics(column)[0]
             chooser = shown.replace(table=shown.table.replace(statistic=statistic))
         close = close_to_best(versus, chooser, shown_layout)

@@ -87,7 +87,9 @@ def _question(config: dict[str, Any]) -> str:
 def front(
     cost: NDArray[np.float64], value: NDArray[np.float64], higher_is_better: bool = True
 ) -> list[int]:
-    """Find the points that no other point beats by being both cheaper and better.
+    """Find the points to which no other one is at least equal in both and better in one.
+
+    Of equal points it is the first.
 
     Args:
         cost: the cost of each point.

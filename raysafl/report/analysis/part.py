@@ -120,13 +120,14 @@ def _evenly(items: Sequence[Item], number: int) -> list[Item]:
 
 
 def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list[str]:
-    """Return the first run of each policy, of six policies at most.
+    """Return the first run of each policy that has rows, of six policies at most.
 
     Args:
         there: the ids of the runs that have rows.
     """
-    firsts = [entries[0].run_id for entries in entries_by_policy(runs, manifest)]
-    return [run_id for run_id in firsts if run_id in there][:POLICIES]
+    policies = entries_by_policy(runs, manifest)
+    each = [[e.run_id for e in own if e.run_id in there] for own in policies]
+    return [own[0] for own in each if own][:POLICIES]
 
 
 def entries_by_policy(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:

@@ -17,13 +17,16 @@ def close_to_best(
     """Return the runs that are the best of their setting, or not told apart from it.
 
     A setting is a choice of all labels but that of the method, and the best is that by the
-    table's statistic.
+    table's statistic; runs with fewer than two seeds in common are not told apart. Those are
+    left out of which a replicate diverged, or never reached what `rounds_to_50` and so on name.
     """
     name = manifest.table.statistic
     entries = aggregate(runs, manifest)
     others = [axis for axis in manifest.axes if axis != layout.method]
     keys = [repr(entry.key(others)) for entry in manifest.entries]
-    means = manifest.sign * entries[f"mean.{name}"].astype(float).dropna()
+    counts = ["diverged", "without"] if name.startswith("rounds_to_") else ["diverged"]
+    lost = entries[counts].any(axis=1)
+    means = manifest.sign * entries[f"mean.{name}"].astype(float)[~lost].dropna()
     best = means.groupby(pd.Series(keys)).transform("idxmax")
     ids = entries["run_id"]
     pairs = list(zip(ids[means.index], ids[best], strict=True))

@@ -30,7 +30,7 @@ class Winner:
         test_interval: the 95 % interval of that.
         seeds: how many replicates it has.
         candidates: how many runs it was chosen from: those of which all replicates have
-            finished.
+            finished with a value.
         ties: the labels of the others that cannot be told apart from it, by run id: the
             95 % interval of their difference, seed by seed, holds 0.
     """
@@ -59,16 +59,17 @@ def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
     """Return the best run of a sweep, and raise a ValueError if `winner_of` finds none."""
     found = winner_of(runs, manifest)
     if found is None:
+        metric = manifest.goal[0] if manifest.goal else judging(runs, manifest)
         raise ValueError(
-            f"no run of sweep '{manifest.name}' has finished with all its replicates, "
-            "so that there is no best one; the columns `status` and `reason` of `runs` say "
-            "why runs ended"
+            f"no run of sweep '{manifest.name}' has finished with all its replicates and a "
+            f"value of `{metric}`, so that there is no best one; the columns `status` and "
+            "`reason` of `runs` say why runs ended"
         )
     return found
 
 
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
-    """Return the best run of a sweep; None if no run has finished.
+    """Return the best run of a sweep; None if of no run all replicates finished with a value.
 
     The choice goes by the last value of the sweep's goal, or without one of `judging`.
     """
@@ -79,8 +80,9 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     metric, mode = manifest.goal or (judging(done, manifest), "")
     declared = declaration_of(metric, manifest.columns)
     mode = mode or ("min" if declared and not declared.higher_is_better else "max")
-    last = _in_last_round(done, metric).groupby(done["run_id"]).mean()
-    values = last.dropna()
+    last = _in_last_round(done, metric)
+    is_whole = last.notna().groupby(done["run_id"]).transform("all")
+    values = last[is_whole].groupby(done["run_id"]).mean()
     if values.empty:
         return None
     run_id = str(values.idxmax() if mode == "max" else values.idxmin())

@@ -114,11 +114,14 @@ def draw_curve(
 ) -> Limits:
     """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
 
+    A replicate that ends before others of the run keeps its last value, as in the table.
     Marks of the line begin at `first_mark`, from 0 to 1 of the way to the second one, so that
     lines do not have theirs at the same rounds; None is a line without marks.
     """
-    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
-    curve = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()}) * what.scale
+    known = rounds.dropna(subset=what.column)
+    held = known.pivot(index="round", columns="replicate", values=what.column).ffill()
+    curve = pd.DataFrame({"mean": held.mean(axis=1), "std": held.std(axis=1)})
+    curve *= what.scale
     numbers = curve.index.to_numpy(float)
     mean = curve["mean"].to_numpy(float)
     std = curve["std"].fillna(0.0).to_numpy(float)
@@ -230,8 +233,8 @@ def _pages(
     if what.column not in rounds:
         rounds = rounds.assign(**{what.column: math.nan})
     others = [axis for axis in layout.axes if axis != layout.method]
-    # Replicates that are not in the table are not drawn either.
-    kept, left_out = _of_the_table(rounds, study.numbers.runs)
+    # Those that were stopped have no number in the table, but lines that end early.
+    kept, left_out = _without_bad(rounds, study.numbers.runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     of_panel = defaultdict[Key, list[Entry]](list)
     for entry in manifest.entries:
@@ -420,9 +423,10 @@ def _name_lines(
         )
 
 
-def _of_the_table(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the rows of the replicates in the table, and a note that counts the others."""
+def _without_bad(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the rows of replicates that did not end badly, and a note that counts those."""
     bad = runs[runs["status"].isin([s for s in Status if s.bad])]
+    bad = bad[bad["run_id"].isin(rounds["run_id"])]
     if bad.empty:
         return rounds, ""
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])

@@ -18,7 +18,7 @@ from raysafl.report.analysis.layout import (
 )
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import ON_SCREEN, Style, entitle, literal, wrapped
-from raysafl.report.wording import NOTHING, number, scale_text
+from raysafl.report.wording import NOTHING, number, scale_text, versus
 from raysafl.storage.manifest import Manifest, label_text
 
 # Number of entries down or across that can still be read.
@@ -80,7 +80,7 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         axes.tick_params(labelbottom=i + grid.shape[1] >= len(panels))
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
-    _write_texts(figure, grid, manifest, norm, (down, across), style)
+    _write_texts(figure, grid, study.numbers.manifest, norm, (down, across), style)
     return [figure]
 
 
@@ -170,6 +170,6 @@ def _write_texts(
     bar.set_label(literal(f"{table.statistic}{unit}"))
     bar.outline.set_visible(False)
     meaning = manifest.meaning(table.statistic) or table.statistic
-    about = f"numbers are means over seeds of the {meaning}"
+    about = f"numbers are means over seeds of the {meaning}{versus(table)}"
     notes = [about, scale_text(manifest)]
     entitle(figure, manifest.title or manifest.name, notes, style)

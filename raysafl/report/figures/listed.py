@@ -19,7 +19,7 @@ from raysafl.report.figures.style import Style
 from raysafl.report.pages.over_settings import OVER_SETTINGS
 from raysafl.report.wording import quality_text
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.statistics import ACCURACY
+from raysafl.storage.statistics import ACCURACIES
 
 
 class KnownFigure(NamedTuple):
@@ -43,9 +43,8 @@ class KnownFigure(NamedTuple):
     def about(self, text: str, manifest: Manifest) -> str:
         """Fill what the runs of a sweep are judged by into `alt` or `caption`."""
         quality = quality_text(manifest)
-        known = manifest.statistic(manifest.table.statistic)
-        accuracy = known is None or known.column in ("", ACCURACY)
-        value = "accuracy" if accuracy else manifest.table.statistic
+        statistic = manifest.table.statistic
+        value = "accuracy" if statistic in ACCURACIES else statistic
         column = manifest.columns.get(manifest.quality)
         what = f" ({column.meaning})" if column else " of the global model"
         meaning = quality.capitalize() + what

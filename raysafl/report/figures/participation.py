@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.analysis.part import POLICIES, entries_by_policy, raster_runs
+from raysafl.report.analysis.part import POLICIES, entries_by_policy
 from raysafl.report.figures.federation import WIDTH, draw_raster
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import OKABE_ITO, ON_SCREEN, Style, entitle
@@ -24,10 +24,8 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """
     rounds = study.came
     policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
-    firsts = raster_runs(
-        study.numbers.runs, study.numbers.manifest, set(rounds["run_id"])
-    )
-    drawn = [entries for entries in policies if entries[0].run_id in firsts]
+    came_of = {str(run_id): rows for run_id, rows in rounds.groupby("run_id")}
+    drawn = [(own, e.run_id) for own in policies for e in own if e.run_id in came_of]
     if not drawn:
         return []
     wide = style.across(WIDTH / 1.5, min(2, len(drawn)))
@@ -44,10 +42,10 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         known.groupby("run_id")["config.data.clients"].first()
     ).fillna(0)
     marked = False
-    for (axes, side), entries in zip(pairs, drawn, strict=False):
-        rows = rounds[rounds["run_id"] == entries[0].run_id]
+    for (axes, side), (entries, run_id) in zip(pairs, drawn, strict=False):
+        rows = came_of[run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
-        came = came_in(rows, int(clients.get(entries[0].run_id, 0)))
+        came = came_in(rows, int(clients.get(run_id, 0)))
         enforced = np.concatenate(rows["enforced"].tolist())
         # Under uniform participation every round is, which a colour would not tell.
         enforced &= not enforced.all()

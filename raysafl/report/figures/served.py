@@ -47,7 +47,7 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     Each method has a colour and a mark, and each client of a run is one point: the mean
     over replicates, after the last round in which clients were evaluated. The clients
     of a larger federation are put together into 20 points, by how often they came.
-    Replicates that diverged or failed are left out, as in the table. There is none if no
+    Replicates that have not finished are left out, as in the table. There is none if no
     run has evaluated its clients.
     """
     layout = study.numbers.layout
@@ -74,21 +74,20 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         labels = dict(zip(others, panel, strict=True))
         title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
         axes.set_title(title)
-    for entry in entries:
-        key = entry.key(others)
-        if key in places:
-            look = looks_of(layout)[layout.method_of(entry)]
-            places[key].plot(
-                of_run[entry.run_id]["rate"],
-                of_run[entry.run_id]["value"],
-                linestyle="none",
-                marker=look.mark,
-                color=look.colour,
-                markerfacecolor=look.face,
-                markersize=5,
-                markeredgewidth=0.0 if look.is_filled else 1.0,
-                alpha=0.75,
-            )
+    drawn = [entry for entry in entries if entry.key(others) in places]
+    for entry in drawn:
+        look = looks_of(layout)[layout.method_of(entry)]
+        places[entry.key(others)].plot(
+            of_run[entry.run_id]["rate"],
+            of_run[entry.run_id]["value"],
+            linestyle="none",
+            marker=look.mark,
+            color=look.colour,
+            markerfacecolor=look.face,
+            markersize=5,
+            markeredgewidth=0.0 if look.is_filled else 1.0,
+            alpha=0.75,
+        )
     # No client trains in more than 100 % of the rounds; a point there is seen as a whole.
     left, right = grid.flat[0].get_xlim()
     grid.flat[0].set_xlim(left, min(right, 102))
@@ -103,7 +102,8 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         "points are means over seeds",
         "they are of the last evaluation of the clients",
     ]
-    if study.clients["client"].max() < ONE_BY_ONE:
+    own = study.clients["run_id"].isin([entry.run_id for entry in drawn])
+    if study.clients.loc[own, "client"].max() < ONE_BY_ONE:
         notes.insert(0, "a point is a client")
     else:
         groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
@@ -121,7 +121,7 @@ def _points_of_clients(
     """Return the points of each run: `rate` in per cent, and `value`."""
     if clients.empty or runs.empty:
         return {}
-    good = runs.loc[~runs["status"].isin([s for s in Status if s.bad])]
+    good = runs.loc[runs["status"] == Status.FINISHED]
     kept = clients.merge(good[["run_id", "replicate"]], on=["run_id", "replicate"])
     last = kept.groupby(["run_id", "replicate"])["round"].transform("max")
     kept = kept[kept["round"] == last]

@@ -34,7 +34,7 @@ def checklist_document(
     manifest = numbers.manifest
     own = {i: e for i, e in ledger.items() if i in manifest.labels()}
     facts = origin_facts(numbers.runs, manifest)
-    # Runs that failed spent time as well, and are in no table.
+    # The time is told below by how runs ended.
     facts = {name: fact for name, fact in facts.items() if name != "total time"}
     sections: dict[str, list[Block]] = {
         "Which seeds were used": [Facts(_seed_counts(own))],

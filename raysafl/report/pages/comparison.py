@@ -142,25 +142,16 @@ def _entry_name(labels: Labels, order: Sequence[str]) -> str:
 def _line(labels: Labels, sweeps: Sequence[Entries], table: Table) -> list[str]:
     """Write each sweep's number, and from the second sweep on the difference to the first."""
     found = [entries.get(labels) for entries in sweeps]
+    columns = [f"mean.{table.statistic}", f"std.{table.statistic}", "error", "freedom"]
+    nothing = np.full(len(columns), math.nan)
+    numbers = [nothing if e is None else e[columns].to_numpy(float) for e in found]
+    base, _, *base_error = numbers[0]
     texts = []
-    for i, entry in enumerate(found):
-        mean, std, n = _mean_and_spread(entry, table)
+    for i, (entry, (mean, std, *error)) in enumerate(zip(found, numbers, strict=True)):
+        n = 0 if entry is None else entry["replicates"] - entry["without"]
         texts.append(spread(mean, std, table.unit) + (f" [{n}]" if n else ""))
         if i:
-            base, base_std, base_n = _mean_and_spread(found[0], table)
-            half = float(
-                welch(*(np.array([x], float) for x in (std, base_std, n, base_n)))[0]
-            )
+            four = zip(error, base_error, strict=True)
+            half = float(welch(*(np.array([x]) for pair in four for x in pair))[0])
             texts.append(signed_spread(mean - base, half, table.unit))
     return texts
-
-
-def _mean_and_spread(entry: Any, table: Table) -> tuple[float, float, int]:
-    """Return mean, standard deviation and number of replicates; NaN without an entry."""
-    if entry is None:
-        return math.nan, math.nan, 0
-    return (
-        entry[f"mean.{table.statistic}"],
-        entry[f"std.{table.statistic}"],
-        int(entry["replicates"]),
-    )

@@ -51,9 +51,9 @@ def over_settings(numbers: Numbers) -> list[Block]:
         "the seeds of each setting, or of the partitions if all runs have several. *Better than* "
         "is the share of settings and seeds, in %, in which a method scores better than the named "
         "one, which is the baseline or has the second best mean rank. *Least difference* is the "
-        "smallest true difference within one setting that a paired t test of its seeds at 5 % "
-        "would find in 80 % of studies. A diverged replicate is not left out: it is worse than "
-        f"all others{never}."
+        "smallest true difference within one setting that a paired t test of its seeds (or "
+        "partitions) at 5 % would find in 80 % of studies. A diverged replicate is not left out: "
+        f"it is worse than all others{never}."
     )
     p = methods.friedman["p"]
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "

@@ -40,7 +40,7 @@ def results_document(
             "Methods, seed by seed": sections.methods(numbers),
             **pictures,
             OVER_SETTINGS: [*over_settings(numbers), *pictures.get(OVER_SETTINGS, [])],
-            "Missing, diverged, failed": sections.losses(numbers),
+            "Replicates that have not finished": sections.losses(numbers),
             "Cost": sections.cost(numbers),
             "Notes": [manifest.notes.strip()],
             "Configuration": sections.configuration(numbers.runs),

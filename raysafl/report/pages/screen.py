@@ -17,7 +17,14 @@ from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.winner import judging, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
-from raysafl.report.wording import caption, legend, scale_note, winner_text
+from raysafl.report.wording import (
+    caption,
+    legend,
+    scale_note,
+    spread_note,
+    versus,
+    winner_text,
+)
 from raysafl.storage.manifest import Manifest, label_text
 
 # Largest number of entries in a terminal.
@@ -43,6 +50,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     """
     is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
     best = winner_of(runs, manifest) if is_chosen else None
+    less = versus(manifest.table)
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
     part = Part.of(entries, manifest, Layout.of(manifest), MOST)
@@ -56,7 +64,8 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
             break
     title = manifest.title or manifest.name
     notes = (
-        caption(manifest, part.entries),
+        caption(manifest, part.entries, less),
+        spread_note(entries, manifest.table),
         scale_note(manifest),
         legend(part.entries),
         part.note,

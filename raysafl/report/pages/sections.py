@@ -10,7 +10,7 @@ import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
-from raysafl.report.analysis.evidence import CLEAR, LEVEL, paired
+from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.layout import (
     entries_by_labels,
     labels_text,
@@ -30,6 +30,7 @@ from raysafl.report.wording import (
     spread,
     spread_note,
     theirs,
+    versus,
     winner_text,
 )
 from raysafl.storage.ledger import Status
@@ -47,20 +48,20 @@ VALUES = 8
 
 def table(numbers: Numbers) -> list[Block]:
     """Write the table, and what stands in its entries."""
+    note = spread_note(numbers.entries, numbers.shown.table)
     return [
         entries_text(numbers),
         numbers.part.note,
         pivot(numbers.part, standing_out(numbers)),
         legend(numbers.part.entries),
-        spread_note(numbers.entries, numbers.shown.table),
+        f"{note} All entries are listed below." if note else "",
     ]
 
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    minus = numbers.manifest.table.minus
-    versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
-    return caption(numbers.shown, numbers.part.entries, versus if minus else "")
+    minus = numbers.manifest.table
+    return caption(numbers.shown, numbers.part.entries, versus(minus))
 
 
 def standings(numbers: Numbers) -> list[Block]:
@@ -75,12 +76,14 @@ def standings(numbers: Numbers) -> list[Block]:
     shown = numbers.shown.table.statistic
     chosen_by = numbers.chooser.manifest.table.statistic
     ranks = numbers.chooser.ranks
-    means = numbers.entries.set_index("run_id")[f"mean.{shown}"]
+    entries = numbers.entries.set_index("run_id")
+    # No mean is one of the replicates alone that reached a value, or of easy settings alone.
+    means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
     runs = numbers.chooser.rows.groupby("method")["run_id"].unique()
     rows = [
         [
             method,
-            number_or_dash(means[runs[method]].mean(), unit),
+            number_or_dash(means[runs[method]].mean(skipna=False), unit),
             f"{ranks[method].mean():.1f}",
             f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
         ]
@@ -116,7 +119,7 @@ def standing_out(numbers: Numbers) -> Collection[str]:
     """Return the runs whose numbers stand out: the winner, or what may be the best."""
     if numbers.winner is not None:
         return (numbers.winner.run_id,)
-    return numbers.close if _is_told(numbers) else ()
+    return numbers.close if not numbers.manifest.goal and _is_told(numbers) else ()
 
 
 def _is_told(numbers: Numbers) -> bool:
@@ -183,8 +186,8 @@ def all_entries(numbers: Numbers) -> list[Block]:
     rows = list[list[Cell]]()
     for key in numbers.part.layout.combinations(manifest, axes):
         entry = found[key]
-        row: list[Cell] = [*map(label_text, key), str(entry["replicates"])]
-        row += [number(entry, name)]
+        used = str(entry["replicates"] - entry["without"])
+        row: list[Cell] = [*map(label_text, key), used, number(entry, name)]
         row += [
             number_or_dash(entry[n], unit, decimals[name])
             for n in ("half.mean", *parts)
@@ -218,7 +221,7 @@ def methods(numbers: Numbers) -> list[Block]:
     """Write the paired comparisons of every method with the first one."""
     manifest = numbers.manifest
     method = numbers.layout.method
-    pairs = paired(numbers.runs, manifest, numbers.layout)
+    pairs = numbers.methods.seed_by_seed
     if pairs.empty or method is None:
         return []
     axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
@@ -268,16 +271,16 @@ def losses(numbers: Numbers) -> list[Block]:
     absent = []
     begun = set[str]()
     ends = dict[Any, list[tuple[str, int]]]()
-    manifest = numbers.shown
-    runs = numbers.versus
+    manifest = numbers.manifest
+    runs = numbers.runs
     if len(runs):
         begun = set(runs["run_id"])
-        bad = runs[runs["status"].isin([status for status in Status if status.bad])]
+        bad = runs[runs["status"] != Status.FINISHED]
         groups = bad[["run_id", "status", "reason"]].groupby("run_id")
         ends = {run_id: _bad_ends(rows) for run_id, rows in groups}
-    missing_of = numbers.entries["missing"]
+    missing_of = numbers.own["missing"]
     for missing, entry in zip(missing_of, manifest.entries, strict=True):
-        where = labels_text(entry.labels, numbers.shown_layout.axes) or manifest.name
+        where = labels_text(entry.labels, numbers.layout.axes) or manifest.name
         found = ends.get(entry.run_id, [])
         lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
         if missing and entry.run_id in begun:
@@ -293,21 +296,27 @@ def losses(numbers: Numbers) -> list[Block]:
             f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
         )
         lines.append(missing_runs + "; ".join(absent[:NAMED]) + rest)
+    # With `minus` a replicate is in the table if that of the baseline has finished, too.
+    shown = numbers.entries.set_index("run_id")["replicates"]
+    alone = int((numbers.own.set_index("run_id")["replicates"] - shown).sum())
+    if alone:
+        lines.append(f"{count(alone, 'replicate')} without a finished baseline")
     if not lines:
         return ["Nothing: every replicate finished."]
-    return ["Diverged and failed replicates are not in the means.", Lines(lines)]
+    return ["Only finished replicates are in the means.", Lines(lines)]
 
 
 def _bad_ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return how replicates of a run ended badly (`diverged: <reason>`), and how many."""
+    """Return how replicates ended that did not finish (`diverged: <reason>`), and how many."""
     reasons = bad["reason"].fillna("").astype(str)
     kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
     return list(Counter(kinds).items())
 
 
 def cost(numbers: Numbers) -> list[Block]:
-    """Write the mean cost of a replicate for each method, or for some of very many."""
+    """Write the mean cost of a finished replicate for each method, or for some of very many."""
     runs = numbers.runs
+    runs = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
     columns = {
         "total_steps": "local steps",
         "total_bytes_down": "to clients",
@@ -338,8 +347,9 @@ def cost(numbers: Numbers) -> list[Block]:
         rows.append([label_text(value), str(len(each)), seconds, *spending])
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
     explanation = (
-        "Means per replicate; the seconds of a run cover all its replicates together. Enforced "
-        "rounds are those in which clients were sampled uniformly and trained."
+        "Means per finished replicate; the seconds of a run cover all its replicates together. "
+        "Enforced rounds are those in which clients were sampled uniformly and trained, which "
+        "under uniform participation is every client round."
     )
     return [Grid("Cost", head, rows), explanation]
 
