@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -80,12 +80,14 @@ class Reading:
         ending: how it ended; None if it has not ended.
         curves: its curves, see `curves_of`.
         statistics: its final statistics over replicates by name, which may be NaN.
+        about: what the file of a run says that has not ended; otherwise nothing.
     """
 
     rows: "pd.DataFrame"
     ending: LedgerEntry | None
     curves: "pd.DataFrame"
     statistics: dict[str, Spread]
+    about: Mapping[str, Any]
 
     @property
     def lasted(self) -> int:
@@ -129,6 +131,7 @@ def read_runs(
             ending=checked.ledger.get(i),
             curves=curves.get(i, every[:0].droplevel(0)),
             statistics=statistics.get(i, {}),
+            about=checked.unended.get(i, {}),
         )
         for i in run_ids
     }
