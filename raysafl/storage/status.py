@@ -119,8 +119,7 @@ class _Progress(NamedTuple):
         replicates = Counter(end.status.value for end in entry.replicates)
         replicates[entry.status.value] += entry.seeds.replicates - replicates.total()
         rows = sum(own.rows for own in entry.sums.get("rounds", {}).values())
-        is_fresh = _seconds(entry.ended) >= began
-        fresh = size - entry.over_before if is_fresh else 0
+        fresh = size - entry.over_before if _seconds(entry.ended) >= began else 0
         return cls(entry.status.value, replicates, size, size, fresh, rows)
 
     @classmethod

@@ -101,7 +101,6 @@ class _Verification:
         yield from self._manifest()
         yield from self._strange_files()
         yield from self._commits()
-        yield from self._unread()
         yield from self._ended_runs()
         yield from self._open_runs()
         yield from self._states()
@@ -170,14 +169,11 @@ class _Verification:
             what = "another commit has replaced it"
             yield Finding(f"ledger/{name}.jsonl", what, TIDY, commit=name)
 
-    def _unread(self) -> Iterator[Finding]:
-        """Name entries that are whole, but not understood."""
+    def _ended_runs(self) -> Iterator[Finding]:
         for run_id, name in self.store.unread().items():
             what = f"this version does not understand the entry of {self._name(run_id)}"
             advice = "the version that wrote it does; `raysafl run` computes it again"
             yield Finding(f"ledger/{name}.jsonl", what, advice)
-
-    def _ended_runs(self) -> Iterator[Finding]:
         for run_id, why in self.checked.faults.items():
             name = self._name(run_id)
             where = name

@@ -67,7 +67,6 @@ def statistics_file(statistics: Mapping[str, tuple[float, float]]) -> bytes:
     known = {
         name: {"mean": mean, "std": std if math.isfinite(std) else None}
         for name, (mean, std) in statistics.items()
-        if math.isfinite(mean)
     }
     return json.dumps(known, indent=1).encode()
 

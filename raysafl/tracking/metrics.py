@@ -79,7 +79,7 @@ class Reading:
         rows: its rows, sorted by replicate and round, without the cohorts.
         ending: how it ended; None if it has not ended.
         curves: its curves, see `curves_of`.
-        statistics: its final statistics over replicates by name, which may be NaN.
+        statistics: its final statistics over replicates by name; their means are finite.
         about: what the file of a run says that has not ended; otherwise nothing.
     """
 
@@ -169,7 +169,7 @@ def final_statistics(
     quality: str = ACCURACY,
     named: Collection[str] = (),
 ) -> dict[str, dict[str, Spread]]:
-    """Return the statistics of many runs, by run id; runs without rows have none.
+    """Return the statistics of many runs whose means are finite, by run id.
 
     Args:
         rows: the rows of the runs, sorted by run, replicate and round.
@@ -187,7 +187,9 @@ def final_statistics(
     stds = of_run.std().to_dict("index")
     return {
         str(run_id): {
-            str(name): (mean, stds[run_id][name]) for name, mean in own.items()
+            str(name): (mean, stds[run_id][name])
+            for name, mean in own.items()
+            if np.isfinite(mean)
         }
         for run_id, own in means.items()
     }

@@ -6,7 +6,6 @@ id of its run. So two folders of one name are one sweep, as the folder logged la
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -132,23 +131,20 @@ class Projection:
         self._client = connect(uri)
         with ExitStack() as failed:
             failed.callback(self.close)
-            self._open(self.manifest.name)
+            name = self.manifest.name
+            self._experiment = open_experiment(self._client, name, artifacts(uri))
+            starts = [milliseconds(entry.started) for entry in store.ledger().values()]
+            start = min(filter(None, starts), default=now())
+            tags = {SWEEP: name, KIND: "parent"}
+            self._parent = self._find_runs() or self._create(name, tags, start)
+            self._client.update_run(self._parent.info.run_id, "RUNNING")
+            # Where MLflow shows the sweep.
+            self._view = MlflowView(
+                redacted(uri), self._experiment, self._parent.info.run_id
+            )
+            write_view(store, self._view)
+            self._describe({})
             failed.pop_all()
-
-    def _open(self, name: str) -> None:
-        """Find or make the experiment of a name and its parent run, and describe them."""
-        self._experiment = open_experiment(self._client, name, artifacts(self._uri))
-        starts = [milliseconds(entry.started) for entry in self.store.ledger().values()]
-        start = min(filter(None, starts), default=now())
-        tags = {SWEEP: name, KIND: "parent"}
-        self._parent = self._find_runs() or self._create(name, tags, start)
-        self._client.update_run(self._parent.info.run_id, "RUNNING")
-        # Where MLflow shows the sweep.
-        self._view = MlflowView(
-            redacted(self._uri), self._experiment, self._parent.info.run_id
-        )
-        write_view(self.store, self._view)
-        self._describe({})
 
     def close(self) -> None:
         """Close the connections to MLflow."""
@@ -303,11 +299,8 @@ class Projection:
             tags |= self._tags(run_id)
             if run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, "RUNNING")
-        statistics = {
-            name: reading.statistics[name][0]
-            for name in shown_statistics(table)
-            if name in reading.statistics
-        }
+        shown = [n for n in shown_statistics(table) if n in reading.statistics]
+        statistics = {name: reading.statistics[name][0] for name in shown}
         # The stamp does not count as long as the run is shown as running.
         tags[STAMP] = stamp
         self._send(run, run_id, reading, ending.config, statistics, tags)
@@ -379,12 +372,10 @@ class Projection:
         own = fresh_params(self._labels(run_id), {})
         params = run.data.params
         # MLflow changes no parameter and deletes no metric, so other ones need a new run.
-        same_labels = all(params.get(p.key, p.value) == p.value for p in own)
-        known = {
-            n for n, (mean, _) in reading.statistics.items() if math.isfinite(mean)
-        }
+        is_same = all(params.get(p.key, p.value) == p.value for p in own)
         shown = run.data.metrics.keys() & {*shown_statistics(self.manifest.table)}
-        if tags.get(DIGEST, logged) == logged and same_labels and shown <= known:
+        is_same &= shown <= reading.statistics.keys()
+        if tags.get(DIGEST, logged) == logged and is_same:
             return run
         self._client.delete_run(run.info.run_id)
         return None

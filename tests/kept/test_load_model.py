@@ -227,7 +227,7 @@ def test_a_model_of_no_run_is_noticed(tiny: fl.Run, tmp_path: Path) -> None:
     store = folder_of(tmp_path / "kept", run)
     store.model("a" * 12).write_bytes(b"")
     (finding,) = verify(store)
-    assert "rows, a checkpoint or models" in finding.what
+    assert "rows, a checkpoint, models or a state" in finding.what
     repair(store, [finding])
     assert [own.name for own in store.path.glob("models/*")] == [
         f"{run.id}.safetensors"

@@ -25,6 +25,7 @@ from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
+from raysafl.storage.files import atomic_write
 from raysafl.storage.integrity import row_hashes, row_sums
 from raysafl.storage.ledger import Status
 from raysafl.storage.paths import SweepBusyError, parse_location
@@ -378,7 +379,7 @@ def another_table(store: Store) -> None:
 
 
 def damage_state(store: Store) -> None:
-    store.state_file(RUNS[0].id).write_bytes(b"x")
+    atomic_write(store.state_file(RUNS[0].id), b"x")
 
 
 def orphan_state(store: Store) -> None:
