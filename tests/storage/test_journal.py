@@ -1,5 +1,7 @@
 """The journal: committed, flushed, forgotten, compacted; killed and damaged at random."""
 
+import errno
+import io
 import json
 import random
 import shutil
@@ -26,7 +28,7 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import Status
 from raysafl.storage.paths import Remote, StorageError, parse_location
-from raysafl.storage.rows import sorted_rows
+from raysafl.storage.rows import encoded, read_rows, sorted_rows
 from raysafl.storage.sealed import OpenState, sealed, unsealed
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -651,6 +653,25 @@ def test_a_link_in_the_ledger_that_leads_nowhere_ends_a_reader_with_the_reason(
     copy.symlink_to(store.path / "gone")
     with pytest.raises(StorageError, match="perhaps as it is a link to a file that is"):
         store.ledger()
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.EIO, "Input/output error"), StorageError),
+        (pa.ArrowMemoryError("malloc of 64 bytes failed"), MemoryError),
+        (OSError("no magic bytes"), ValueError),
+    ],
+)
+def test_a_disk_that_fails_and_too_little_memory_are_no_damage(
+    error: Exception, shown: type[Exception]
+) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise error
+
+    with pytest.raises(shown):
+        read_rows("rounds", Failing(encoded(ended(RUNS[:1])[0])))
 
 
 def test_what_a_killed_writer_leaves_beside_the_results_is_deleted(
