@@ -1,6 +1,5 @@
 """`raysafl.load_model`: a kept model as a module of torch that takes new data."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -156,8 +155,8 @@ def _why_unknown(store: Store, run_id: str) -> str:
     labels = store.manifest().labels() if manifest.is_file() else {}
     if run_id in labels:
         return (
-            f"run {run_id} of {store.path} has not ended; its models are written when it "
-            "ends. `raysafl run` goes on with it"
+            f"run {run_id} of {store.path} has not ended; models are written when all rounds "
+            "of a run are over. `raysafl run` goes on with it"
         )
     known = {*labels, *store.ledger()}
     if not known:
@@ -172,8 +171,10 @@ def _why_unknown(store: Store, run_id: str) -> str:
 
 
 def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
-    """Read a run's file of models, which must be the one that it wrote."""
+    """Read the file of models of a run, which has been found to be as it was written."""
     where = f"run {run_id} of {store.path}"
+    if entry.status is Status.DAMAGED:
+        raise ValueError(f"{where} is damaged: {entry.reason}")
     if not entry.config.get("keep"):
         raise ValueError(
             f"{where} kept no model. Give the run keep='last', 'best' or 'best_val' "
@@ -181,27 +182,12 @@ def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
         )
     if not entry.kept:
         why = {
+            Status.FINISHED: "the number by which it chooses was missing in every round",
             Status.STOPPED: "a scheduler stopped it",
             Status.FAILED: f"it failed ({entry.reason})",
         }.get(entry.status, f"all of its replicates diverged ({entry.reason})")
-        raise ValueError(
-            f"{where} kept no model, because {why}; only a finished run keeps models"
-        )
-    try:
-        content = store.model(run_id).read_bytes()
-    except FileNotFoundError:
-        raise ValueError(
-            f"the models of {where} are missing: {store.model(run_id)}. `raysafl verify "
-            "--repair` forgets the run, so that `raysafl run` computes it again"
-        ) from None
-    if hashlib.sha256(content).hexdigest() != entry.kept:
-        raise ValueError(
-            f"{store.model(run_id)} is damaged, or belongs to another attempt. `raysafl "
-            "verify --repair` forgets the run, so that `raysafl run` computes it again"
-        )
-    if entry.status is Status.DAMAGED:
-        raise ValueError(f"{where} is damaged: {entry.reason}")
-    return content
+        raise ValueError(f"{where} kept no model, because {why}")
+    return store.model(run_id).read_bytes()
 
 
 def _why_missing(about: KeptModels, replicate: int) -> str:

@@ -1,4 +1,4 @@
-"""Reading and writing of single files: atomic, and with checksums that reveal damage."""
+"""Reading and writing of single files: atomic writes, and reads that notice damage."""
 
 import errno
 import os
@@ -41,13 +41,15 @@ def atomic_write(path: Location, content: bytes, durable: bool = False) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with explain_full_disk(path.parent, len(content)):
         try:
+            new = [own.parent for own in path.parents if not own.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(content)
             if durable:
                 _sync(part)
             part.replace(path)
             if durable:
-                _sync(path.parent)
+                for folder in (path.parent, *new):
+                    _sync(folder)
         except OSError as error:
             # A disk that refuses to write may refuse to delete too.
             with suppress(OSError):
@@ -86,6 +88,8 @@ def read_parquet(
 
     Raises:
         ValueError: the content is damaged, or has a column that is not expected.
+        MemoryError: there is too little memory for it.
+        StorageError: the disk or the store does not give the content.
     """
     try:
         schema = None
@@ -97,5 +101,10 @@ def read_parquet(
         )
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
+        # Too little memory is no damage, and neither is what the system gives a number.
+        if isinstance(error, MemoryError):
+            raise
+        if getattr(error, "errno", None) is not None:
+            raise StorageError(f"results cannot be read: {error}") from error
         raise ValueError(" ".join(str(error).split())) from error
     return table

@@ -24,6 +24,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from raysafl.core.text import format_bytes
 from raysafl.storage.files import atomic_write
 from raysafl.storage.integrity import RowSum, difference, row_sums
 from raysafl.storage.ledger import LedgerEntry, parsed_json
-from raysafl.storage.paths import Location, resolved
+from raysafl.storage.paths import Location, StorageError, resolved
 from raysafl.storage.rows import (
     CLIENTS,
     ORDER,
@@ -97,7 +98,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Checked:
-    """Results of which all is there that the runs wrote.
+    """Results, without the runs of which something is missing or was changed.
 
     Args:
         ledger: how each ended run ended, by run id. A run of which something is missing
@@ -371,16 +372,21 @@ class Journal:
 
         Args:
             run_ids: read the entries of these runs only; None for all.
+
+        Raises:
+            StorageError: one of them is missing each time.
         """
-        found = []
-        for name in self._names():
-            try:
-                content = self.file("ledger", f"{name}.jsonl").read_bytes()
-            except FileNotFoundError:
-                # It was replaced and deleted since; the one that replaced it is later.
-                return self.every_commit(run_ids)
-            found.append(_parsed(name, content, run_ids))
-        return found
+        for _ in range(MOST_TRIES):
+            # One that is missing was replaced and deleted since; a later one replaced it.
+            with suppress(FileNotFoundError):
+                return [
+                    _parsed(n, self.file("ledger", f"{n}.jsonl").read_bytes(), run_ids)
+                    for n in self._names()
+                ]
+        raise StorageError(
+            f"{self.path / 'ledger'} has a file that cannot be opened, perhaps as it is a "
+            "link to a file that is gone: delete it"
+        )
 
     def commits(self, run_ids: Set[str] | None = None) -> list[Commit]:
         """Return the commits that were not replaced, in their order."""
@@ -415,6 +421,12 @@ class Journal:
                 )
         return found
 
+    def unread(self) -> dict[str, str]:
+        """Return the commit of each run whose entry is whole, but was not understood."""
+        known = self.owners()
+        counted = _counted(self.commits())
+        return {i: name for i, (name, _) in counted.items() if i not in known}
+
     # Reading
 
     def ledger(self, run_ids: Collection[str] | None = None) -> dict[str, LedgerEntry]:
@@ -429,14 +441,15 @@ class Journal:
 
     def begun(self) -> set[str]:
         """Return the ids of the runs that have ended, or can go on from a file."""
-        return set(self.open_runs()).union(*(c.entries for c in self.commits()))
+        return {*self.open_runs(), *_counted(self.commits())}
 
     def read(
         self, run_ids: Collection[str] | None = None, unended: bool = True
     ) -> Checked:
         """Read results, and find the runs of which not all is there that they wrote.
 
-        That are the rows in both tables and the kept models, compared by their digests.
+        The rows in both tables and the kept models are compared with the digests in the
+        ledger.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all runs.
@@ -560,7 +573,8 @@ class Journal:
         beside = [*self.files("models", r"[\w-]+"), *self.files("states", r"[\w-]+")]
         if ids is None:
             ids = self.begun() | {file.stem for file in beside}
-        held = {c.name for c in self.commits() if ids & c.entries.keys()}
+        every = run_ids is None
+        held = {c.name for c in self.commits() if every or ids & c.entries.keys()}
         self.rewrite(held, ids)
         for run_id in ids.intersection(self.open_runs()):
             self.open_file(run_id).unlink(missing_ok=True)
@@ -582,7 +596,8 @@ class Journal:
     def compact(self) -> Compaction:
         """Put all commits together into one, and delete what counts nowhere.
 
-        Commits with a damaged run, or with a line that cannot be read, stay as they are.
+        Commits with a damaged run, or with a line that cannot be read or understood, stay
+        as they are.
         """
         before = self.size()
         found = self.commits()
@@ -618,18 +633,21 @@ class Journal:
         self._delete_torn_files()
 
     def _delete_torn_files(self) -> None:
-        """Delete what `atomic_write` leaves if it is killed."""
-        for folder in PLACES:
+        """Delete what `atomic_write` leaves in the folders of results if it is killed."""
+        for folder in (*PLACES, "damaged", "tune"):
             for file in self.files(folder, r"\..+"):
                 if file.name.endswith(".part"):
                     file.unlink(missing_ok=True)
+        for file in self.path.glob(".manifest.json.*.part"):
+            file.unlink(missing_ok=True)
 
     def _replace(
         self, names: Set[str], without: Set[str] = frozenset(), least: int = 0
     ) -> Set[str]:
         """Write a commit that replaces others, with all of their runs that count but some.
 
-        Commits in which another run is damaged stay.
+        Commits in which another run is damaged, or has an entry that is not understood,
+        stay.
 
         Args:
             names: the commits.
@@ -637,8 +655,9 @@ class Journal:
             least: with fewer commits than this, nothing is written.
 
         Returns:
-            Those of the commits in which no other run is damaged.
+            Those of the commits that do not stay.
         """
+        names = names - {n for i, n in self.unread().items() if i not in without}
         owners = {
             run_id: owner
             for run_id, owner in self.owners().items()
@@ -663,15 +682,17 @@ class Journal:
         Its runs have lost their rows in any case, but somebody may know how to rescue
         some of them.
         """
-        file = self.file("rounds", f"{name}.parquet")
-        try:
-            with file.open("rb") as source:
-                read_rows("rounds", source)
-        except FileNotFoundError:
-            return
-        except ValueError:
-            atomic_write(self.file("damaged", file.name), file.read_bytes())
-            file.unlink()
+        for folder in TABLES:
+            file = self.file(folder, f"{name}.parquet")
+            try:
+                with file.open("rb") as source:
+                    read_rows(folder, source)
+            except FileNotFoundError:
+                continue
+            except ValueError:
+                aside = self.file("damaged", f"{folder}-{file.name}")
+                atomic_write(aside, file.read_bytes())
+                file.unlink()
 
 
 def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:

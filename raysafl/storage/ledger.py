@@ -19,7 +19,7 @@ class Status(StrEnum):
     FINISHED = "finished"
     # Tune's scheduler ended the run early.
     STOPPED = "stopped"
-    # a replicate's parameters became infinite or NaN.
+    # A replicate's parameters became infinite or NaN.
     DIVERGED = "diverged"
     # An error ended the run.
     FAILED = "failed"
@@ -103,6 +103,8 @@ class LedgerEntry(BaseModel):
             of the rows that the run wrote and their digest. `Journal.commit` fills it.
         grown_from: the ids of the runs whose replicates were reused; they may have been
             computed with other software, elsewhere.
+        over_before: how many rounds, of all replicates together, were over before the
+            attempt in which it ended.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -123,6 +125,7 @@ class LedgerEntry(BaseModel):
     code: dict[str, str] | None = None
     sums: dict[str, dict[int, RowSum]] = Field(default_factory=dict)
     grown_from: list[str] = Field(default_factory=list)
+    over_before: int = Field(default=0, ge=0)
     python: str = ""
     raysafl: str = ""
     host: str = ""
@@ -185,10 +188,10 @@ class LedgerEntry(BaseModel):
             status: `running` or `interrupted`.
         """
         config = about.get("config", {})
-        over = about.get("rounds_over", 0) / Seeds.model_validate(config).replicates
+        over = about.get("rounds_over", 0) // Seeds.model_validate(config).replicates
         return cls(
             status=status,
-            reason=f"after {over:.0f} of {config.get('rounds', 0)} rounds",
+            reason=f"after {over} of {config.get('rounds', 0)} rounds",
             config=config,
             started=about.get("started", ""),
             seconds=about.get("spent"),

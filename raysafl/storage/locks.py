@@ -11,7 +11,6 @@ that sleeps for longer than `STALE_SECONDS` may write when it wakes.
 """
 
 import fcntl
-import getpass
 import hashlib
 import json
 import os
@@ -87,13 +86,6 @@ class RemoteLock:
                 # The lock becomes stale, and the next holder takes it then.
                 pass
         self._machine_lock.release()
-
-    def __enter__(self) -> "RemoteLock":
-        self.acquire(timeout=0)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
 
     def _take(self, wait: bool) -> None:
         """Write the lock's object, once no living process of another machine holds it."""
@@ -185,7 +177,7 @@ def is_held(file: Location) -> bool:
 
 def _folder() -> Path:
     """Return the folder of this machine in which the user's locked files are."""
-    folder = Path(tempfile.gettempdir()) / f"raysafl-{getpass.getuser()}"
+    folder = Path(tempfile.gettempdir()) / f"raysafl-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 
@@ -195,6 +187,7 @@ def _machine_id() -> str:
     """Return an id that is shared by exactly the processes that see the same locks."""
     file = _folder() / "machine"
     with FileLock(_folder() / "machine.lock"):
-        if not file.is_file():
+        # A full disk leaves an empty file.
+        if not file.is_file() or not file.read_text():
             file.write_text(uuid.uuid4().hex)
         return file.read_text()

@@ -25,6 +25,8 @@ Label = str | int | float | bool | None
 
 def same_label(a: Label, b: Label) -> bool:
     """Return whether two labels are equal, floats up to rounding."""
+    if isinstance(b, float):
+        a, b = b, a
     if isinstance(a, float) and isinstance(b, int | float):
         return math.isclose(a, b, rel_tol=1e-9)
     return a == b
@@ -284,7 +286,7 @@ class Manifest(Component):
         """Return the ids of the runs that have all these labels.
 
         Args:
-            only: axis to label, compared as text.
+            only: axis to label, compared as text; a run without a label has None there.
 
         Raises:
             ValueError: there is no such axis, or nothing on it has that value.
@@ -295,10 +297,10 @@ class Manifest(Component):
                 raise ValueError(
                     f"the sweep has no axis '{axis}': {nearest(axis, self.axes)}"
                 )
-            values = {str(entry.labels[axis]) for entry in self.entries}
-            if not any(value in _spellings(e.labels[axis]) for e in self.entries):
+            values = {str(entry.labels.get(axis)) for entry in self.entries}
+            if not any(value in _spellings(e.labels.get(axis)) for e in self.entries):
                 raise ValueError(f"no run has {axis}={value}: {nearest(value, values)}")
-            chosen = [e for e in chosen if value in _spellings(e.labels[axis])]
+            chosen = [e for e in chosen if value in _spellings(e.labels.get(axis))]
         if only and not chosen:
             raise ValueError(
                 f"no run has all the labels {', '.join(f'{k}={v}' for k, v in only.items())}"

@@ -87,6 +87,8 @@ def load_head(source: BinaryIO, run_id: str) -> dict[str, Any]:
     head: dict[str, Any] = json.loads(
         unsealed(source.readline(MOST_HEAD).rstrip(b"\n"))
     )
+    if not head.keys() >= {"run_id", "about", "sections"}:
+        raise ValueError("it is no file of an open run")
     if head["run_id"] != run_id:
         raise ValueError(
             f"it belongs to run {head['run_id']}, and this is run {run_id}"

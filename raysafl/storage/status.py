@@ -42,7 +42,7 @@ class SweepStatus:
             `interrupted` for those that can go on, and `waiting`.
         replicates: the same of replicates; those of waiting runs are not known.
         rounds: how many rounds of replicates are over: run, or not needed as a replicate
-            has stopped.
+            has stopped; all rounds of a run that failed.
         rounds_left: about how many are left.
         rows: how many rows are stored.
         rate: rounds of replicates a second in the present or last attempt; None if not
@@ -88,7 +88,7 @@ class SweepStatus:
             lines.append(
                 "all of these have ended: the report, or a search's next runs, come now"
             )
-        elif self.rounds_left:
+        elif self.rounds_left or self.runs.keys() & {"waiting", "failed"}:
             lines.append("`raysafl run` goes on with it")
         return [*lines, *self.errors]
 
@@ -119,7 +119,7 @@ class _Progress(NamedTuple):
         replicates = Counter(end.status.value for end in entry.replicates)
         replicates[entry.status.value] += entry.seeds.replicates - replicates.total()
         rows = sum(own.rows for own in entry.sums.get("rounds", {}).values())
-        fresh = size if _seconds(entry.ended) >= began else 0
+        fresh = size - entry.over_before if _seconds(entry.ended) >= began else 0
         return cls(entry.status.value, replicates, size, size, fresh, rows)
 
     @classmethod

@@ -2,11 +2,12 @@
 
     <root>/<sweep>/
         manifest.json                   what the sweep is (`Manifest`)
-        rounds/, clients/, ledger/      results of runs that have ended, in commits,
-        open/, models/, states/         runs that have not, and kept models (`Journal`)
+        rounds/, clients/, ledger/      results of runs that have ended (`Journal`)
+        open/, models/, states/         runs that have not ended; kept models; last states
         damaged/*.parquet               rows of runs that could not be read
         runs.parquet                    statistics, made from the files above
         table.md, report.html, *.png    the report, made from them too
+        mlflow.json, logs/              where MLflow shows it; what callbacks write
         .lock, tune/                    locks, and Tune's own files while it runs
 
 The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from
@@ -33,6 +34,7 @@ from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
     Location,
+    Remote,
     StorageError,
     SweepBusyError,
     local_folder,
@@ -58,7 +60,7 @@ class Store(Journal):
     @property
     def is_remote(self) -> bool:
         """Whether the folder lies in an object store."""
-        return local_folder(self.path) != self.path
+        return isinstance(self.path, Remote)
 
     @property
     def logs(self) -> Path:

@@ -17,7 +17,7 @@ from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
 
 AGAIN = "`raysafl run` computes it again"
-TIDY = "`raysafl compact` deletes them there"
+TIDY = "`raysafl verify --repair` deletes them"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Finding:
 
 
 def verify(store: Store) -> list[Finding]:
-    """Check everything in a sweep's folder, and return what is wrong.
+    """Check all results of a sweep, its manifest and `runs.parquet`; return what is wrong.
 
     While a sweep runs there, runs that begin may be taken for runs that are not in the
     manifest.
@@ -103,6 +103,7 @@ class _Verification:
         yield from self._commits()
         yield from self._ended_runs()
         yield from self._open_runs()
+        yield from self._states()
         if not self.manifest_fault:
             yield from self._orphans()
             yield from self._runs_table()
@@ -132,7 +133,8 @@ class _Verification:
         """Name lines that cannot be read, and rows that count nowhere but others read."""
         every = {commit.name: commit for commit in self.store.every_commit()}
         counted = {commit.name for commit in self.store.commits()}
-        ledger = self.store.owners()
+        owners = {i: name for i, (name, _) in self.store.owners().items()}
+        owners |= self.store.unread()
         for commit in every.values():
             for number, why in commit.faults.items():
                 yield Finding(
@@ -153,10 +155,10 @@ class _Verification:
                         there = read_rows(folder, source)["run_id"].unique().to_pylist()
                 except ValueError as error:
                     # Its runs are named one by one, unless none of them counts.
-                    if file.stem not in {own for own, _ in ledger.values()}:
+                    if file.stem not in owners.values():
                         yield Finding(name, str(error), TIDY, commit=file.stem)
                     continue
-                strange = [i for i in there if ledger.get(i, ("",))[0] != file.stem]
+                strange = [i for i in there if owners.get(i) != file.stem]
                 if strange and not every[file.stem].faults:
                     what = (
                         f"it has results of {len(strange)} runs that count elsewhere or "
@@ -168,6 +170,10 @@ class _Verification:
             yield Finding(f"ledger/{name}.jsonl", what, TIDY, commit=name)
 
     def _ended_runs(self) -> Iterator[Finding]:
+        for run_id, name in self.store.unread().items():
+            what = f"this version does not understand the entry of {self._name(run_id)}"
+            advice = "the version that wrote it does; `raysafl run` computes it again"
+            yield Finding(f"ledger/{name}.jsonl", what, advice)
         for run_id, why in self.checked.faults.items():
             name = self._name(run_id)
             where = name
@@ -192,13 +198,24 @@ class _Verification:
                 what = "its run has ended"
                 yield Finding(f"open/{file.name}", what, TIDY, file=file)
 
+    def _states(self) -> Iterator[Finding]:
+        """Check the states of ended runs, from which runs of more rounds go on."""
+        for file in self.store.files("states", PLACES["states"][1]):
+            try:
+                self.store.kept_state(file.stem)
+            except ValueError as error:
+                advice = "a run of more rounds then begins anew"
+                why = f"it cannot be used: {error.__cause__}"
+                yield Finding(f"states/{file.name}", why, advice, file=file)
+
     def _orphans(self) -> Iterator[Finding]:
-        models = {file.stem for file in self.store.files("models", r"[\w-]+")}
-        found = self.store.begun() | models
+        found = self.store.begun() - self.store.unread().keys()
+        for folder in ("models", "states"):
+            found |= {file.stem for file in self.store.files(folder, PLACES[folder][1])}
         for run_id in sorted(found - self.labels.keys() - self.checked.ledger.keys()):
             what = (
-                "it has rows, a checkpoint or models, but is neither in the manifest nor "
-                "in the ledger"
+                "it has rows, a checkpoint, models or a state, but is neither in the "
+                "manifest nor in the ledger"
             )
             advice = "`raysafl verify --repair` deletes them"
             yield Finding(f"run {run_id}", what, advice, run_id)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
@@ -329,11 +329,7 @@ class Attempt:
                 f"MLflow's database cannot lie in an object store; it is {where}"
             )
 
-        def config_of(run_id: str) -> dict[str, Any]:
-            run = self.todo.get(run_id)
-            return run.model_dump(mode="json") if run else {}
-
-        return Tracker(self.store, uri, options.say, track, config_of, _curve_as_png)
+        return Tracker(self.store, uri, options.say, track, _curve_as_png)
 
     def _with_advice(self, error: StorageError) -> StorageError:
         """Return an error that says how to go on, too, and the room that is needed."""

@@ -253,6 +253,7 @@ class OpenRun:
             code=self.code,
             **self.times,
             **({"grown_from": self._grown_from} if self._grown_from else {}),
+            **({"over_before": self._over_before} if self._over_before else {}),
             **origin,
         )
 

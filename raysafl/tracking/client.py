@@ -125,7 +125,7 @@ def explained(uri: str) -> Iterator[None]:
     """Turn what MLflow raises in the block into a ValueError of one line, without credentials.
 
     Raises:
-        ValueError: likewise if MLflow is not installed.
+        ValueError: MLflow raised an error, or is not installed; or a file cannot be used.
     """
     need("mlflow", "the logging of runs")
     from mlflow.exceptions import MlflowException
@@ -135,8 +135,10 @@ def explained(uri: str) -> Iterator[None]:
         yield
     # The driver of a database may be missing, which is an ImportError.
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        # It may be a file of the results, and not of MLflow's.
+        file = getattr(error, "filename", None)
         raise ValueError(
-            f"MLflow at {redacted(uri)} cannot be used: {reason(error, uri)}"
+            f"{file or f'MLflow at {redacted(uri)}'} cannot be used: {reason(error, uri)}"
             # A traceback would show the error of the library, which may quote the URI.
         ) from None
 

@@ -17,13 +17,6 @@ COMMIT = "mlflow.source.git.commit"
 FIRST_RUNS = 100
 
 
-def begun_runs(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[str]:
-    """Return the runs that have rows or have ended, those of the manifest first, in order."""
-    found = store.begun() | set(ended)
-    ordered = [run_id for run_id in planned if run_id in found]
-    return ordered + sorted(found.difference(ordered))
-
-
 def ledger_tags(entry: LedgerEntry) -> dict[str, str]:
     """Return the tags that a ledger entry gives.
 
@@ -63,8 +56,9 @@ def result_tag(
     mean, std = statistics.get(table.statistic, (math.nan, math.nan))
     if not math.isfinite(mean):
         return {}
-    own = f"{mean * table.scale:.2f}"
-    spread = f" ± {std * table.scale:.2f}" if math.isfinite(std) else ""
+    form = ".2f" if table.unit == "%" else ".4g"
+    own = f"{mean * table.scale:{form}}"
+    spread = f" ± {std * table.scale:{form}}" if math.isfinite(std) else ""
     return {"result": f"{table.statistic} {own}{spread} {table.unit}".strip()}
 
 
@@ -73,7 +67,6 @@ def statistics_file(statistics: Mapping[str, tuple[float, float]]) -> bytes:
     known = {
         name: {"mean": mean, "std": std if math.isfinite(std) else None}
         for name, (mean, std) in statistics.items()
-        if math.isfinite(mean)
     }
     return json.dumps(known, indent=1).encode()
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,13 +79,15 @@ class Reading:
         rows: its rows, sorted by replicate and round, without the cohorts.
         ending: how it ended; None if it has not ended.
         curves: its curves, see `curves_of`.
-        statistics: its final statistics over replicates by name, which may be NaN.
+        statistics: its final statistics over replicates by name; their means are finite.
+        about: what the file of a run says that has not ended; otherwise nothing.
     """
 
     rows: "pd.DataFrame"
     ending: LedgerEntry | None
     curves: "pd.DataFrame"
     statistics: dict[str, Spread]
+    about: Mapping[str, Any]
 
     @property
     def lasted(self) -> int:
@@ -129,6 +131,7 @@ def read_runs(
             ending=checked.ledger.get(i),
             curves=curves.get(i, every[:0].droplevel(0)),
             statistics=statistics.get(i, {}),
+            about=checked.unended.get(i, {}),
         )
         for i in run_ids
     }
@@ -166,7 +169,7 @@ def final_statistics(
     quality: str = ACCURACY,
     named: Collection[str] = (),
 ) -> dict[str, dict[str, Spread]]:
-    """Return the statistics of many runs, by run id; runs without rows have none.
+    """Return the statistics of many runs whose means are finite, by run id.
 
     Args:
         rows: the rows of the runs, sorted by run, replicate and round.
@@ -184,7 +187,9 @@ def final_statistics(
     stds = of_run.std().to_dict("index")
     return {
         str(run_id): {
-            str(name): (mean, stds[run_id][name]) for name, mean in own.items()
+            str(name): (mean, stds[run_id][name])
+            for name, mean in own.items()
+            if np.isfinite(mean)
         }
         for run_id, own in means.items()
     }

@@ -7,6 +7,7 @@ id of its run. So two folders of one name are one sweep, as the folder logged la
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,6 @@ from raysafl.tracking.client import (
 )
 from raysafl.tracking.descriptions import (
     HEADING,
-    begun_runs,
     description,
     ledger_tags,
     mlflow_status,
@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
 # Draws a run's rows, with a title, as a PNG file; the sweep says which column is drawn.
 Curve = Callable[["pd.DataFrame", str, Manifest], bytes]
-# Returns the JSON values of the configuration of a run by its id, or {}.
-ConfigOf = Callable[[str], Mapping[str, Any]]
 
 # Runs whose rows are in memory at the same time.
 RUNS_AT_ONCE = 250
@@ -99,8 +97,6 @@ class Projection:
         uri: MLflow's URI.
         track: how much is logged. `auto` is resolved by the number of runs in the
             manifest.
-        config_of: returns the configuration of a run that has not ended; those of ended
-            runs are in their ledger entries.
         curve: draws the figure of a run; None: no figures.
 
     Raises:
@@ -112,7 +108,6 @@ class Projection:
         store: Store,
         uri: str,
         track: Tracking = Tracking.AUTO,
-        config_of: ConfigOf | None = None,
         curve: Curve | None = None,
     ) -> None:
         self.store = store
@@ -123,12 +118,8 @@ class Projection:
         self._track = track.resolved(len(self.manifest.entries))
         if self._track is Tracking.NONE:
             raise ValueError("nothing is to be logged to MLflow (track is 'none')")
-        self._config_of = config_of or (lambda run_id: {})
         self._curve = curve
         self._uri = uri
-        self._client = connect(uri)
-        name = self.manifest.name
-        self._experiment = open_experiment(self._client, name, artifacts(uri))
         self._run_labels = self.manifest.labels()
         # MLflow's ids of the runs, and the stamps of those that have ended there.
         self._mlflow_ids: dict[str, str] = {}
@@ -137,17 +128,23 @@ class Projection:
         self._ends: dict[str, Status] = {}
         # Runs without curves that are shown as running.
         self._running: set[str] = set()
-        starts = [milliseconds(entry.started) for entry in store.ledger().values()]
-        start = min(filter(None, starts), default=now())
-        tags = {SWEEP: name, KIND: "parent"}
-        self._parent = self._find_runs() or self._create(name, tags, start)
-        self._client.update_run(self._parent.info.run_id, "RUNNING")
-        # Where MLflow shows the sweep.
-        self._view = MlflowView(
-            redacted(uri), self._experiment, self._parent.info.run_id
-        )
-        write_view(store, self._view)
-        self._describe({})
+        self._client = connect(uri)
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            name = self.manifest.name
+            self._experiment = open_experiment(self._client, name, artifacts(uri))
+            starts = [milliseconds(entry.started) for entry in store.ledger().values()]
+            start = min(filter(None, starts), default=now())
+            tags = {SWEEP: name, KIND: "parent"}
+            self._parent = self._find_runs() or self._create(name, tags, start)
+            self._client.update_run(self._parent.info.run_id, "RUNNING")
+            # Where MLflow shows the sweep.
+            self._view = MlflowView(
+                redacted(uri), self._experiment, self._parent.info.run_id
+            )
+            write_view(store, self._view)
+            self._describe({})
+            failed.pop_all()
 
     def close(self) -> None:
         """Close the connections to MLflow."""
@@ -185,17 +182,17 @@ class Projection:
             The number of runs.
         """
         planned = list(self.store.manifest().labels())
-        ledger = self.store.ledger()
-        runs = begun_runs(self.store, planned, ledger)
+        begun = self.store.begun()
+        runs = [i for i in planned if i in begun] + sorted(begun.difference(planned))
         self.sync_runs(runs, live=False)
         parent = self._parent.info.run_id
         files = {file.name: file.read_bytes() for file in report_files(self.store)}
         self._upload(parent, files)
-        self._describe(status_counts(self._ends.values()))
-        done = set(planned) <= self._ends.keys()
-        status = mlflow_status(self._ends.values()) if done else "KILLED"
-        ends = [milliseconds(entry.ended) for entry in ledger.values()]
-        self._client.set_terminated(parent, status, max(ends, default=0) or None)
+        ends = [self._ends[run_id] for run_id in planned if run_id in self._ends]
+        self._describe(status_counts(ends))
+        status = mlflow_status(ends) if len(ends) == len(planned) else "KILLED"
+        times = [milliseconds(entry.ended) for entry in self.store.ledger().values()]
+        self._client.set_terminated(parent, status, max(times, default=0) or None)
         analyse(self._uri)
         return len(runs)
 
@@ -215,7 +212,10 @@ class Projection:
                 self._client.set_experiment_tag(self._experiment, name, value)
 
     def _find_runs(self) -> "Run | None":
-        """Look up the runs that MLflow has of this sweep, and return the parent run."""
+        """Look up the runs that MLflow has of this sweep, and return the parent run.
+
+        Runs that are there twice are deleted.
+        """
         parent = None
         token = None
         # Two folders of one name that were logged at the same time leave runs twice.
@@ -256,7 +256,7 @@ class Projection:
         run = self._logged_run(run_id, reading) or self._create_child(
             run_id, reading, {"status": shown}
         )
-        config = self._config_of(run_id)
+        config = reading.about.get("config", {})
         self._send(run, run_id, reading, config, {}, {"status": shown})
         if live and run.info.status != "RUNNING":
             self._client.update_run(run.info.run_id, "RUNNING")
@@ -288,8 +288,8 @@ class Projection:
         if self._track is Tracking.CURVES:
             models, absence = kept_models(self.store, run_id, ending)
             files = self._files(run_id, reading, ending) | models
-            thinned = thinning_note(stride(ending.config, len(reading.curves)))
-            if note := "\n\n".join(filter(None, (thinned, absence))):
+            thinning = thinning_note(stride(ending.config, len(reading.curves)))
+            if note := "\n\n".join(filter(None, (thinning, absence))):
                 tags[NOTE] = note
         run = self._logged_run(run_id, reading)
         if run is None:
@@ -299,11 +299,8 @@ class Projection:
             tags |= self._tags(run_id)
             if run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, "RUNNING")
-        statistics = {
-            name: reading.statistics[name][0]
-            for name in shown_statistics(table)
-            if name in reading.statistics
-        }
+        shown = [n for n in shown_statistics(table) if n in reading.statistics]
+        statistics = {name: reading.statistics[name][0] for name in shown}
         # The stamp does not count as long as the run is shown as running.
         tags[STAMP] = stamp
         self._send(run, run_id, reading, ending.config, statistics, tags)
@@ -334,7 +331,8 @@ class Projection:
         """
         fresh: list[Metric] = []
         marks: dict[str, str] = {}
-        if self._track is Tracking.CURVES:
+        # Until the other replicates have caught up with reused ones, all means change.
+        if self._track is Tracking.CURVES and not reading.about.get("grown_from"):
             # A run that failed may go on, so that its last round may not stay the last.
             decided = reading.ending is not None and reading.ending.status.decided
             k = stride(config, len(reading.curves))
@@ -359,7 +357,11 @@ class Projection:
         )
 
     def _logged_run(self, run_id: str, reading: Reading) -> "Run | None":
-        """Return the MLflow run of these rows; None if there is none that holds them."""
+        """Return the MLflow run of these rows; None if there is none that holds them.
+
+        One that holds other rows or labels, or a number that the rows do not give, is
+        deleted.
+        """
         if run_id not in self._mlflow_ids:
             return None
         run = self._client.get_run(self._mlflow_ids[run_id])
@@ -367,7 +369,13 @@ class Projection:
             return None
         tags = run.data.tags
         logged = reading.digest(int(tags.get(LOGGED, -1)))
-        if tags.get(DIGEST, logged) == logged:
+        own = fresh_params(self._labels(run_id), {})
+        params = run.data.params
+        # MLflow changes no parameter and deletes no metric, so other ones need a new run.
+        is_same = all(params.get(p.key, p.value) == p.value for p in own)
+        shown = run.data.metrics.keys() & {*shown_statistics(self.manifest.table)}
+        is_same &= shown <= reading.statistics.keys()
+        if tags.get(DIGEST, logged) == logged and is_same:
             return run
         self._client.delete_run(run.info.run_id)
         return None
@@ -377,7 +385,8 @@ class Projection:
     ) -> "Run":
         """Make the MLflow run of a run, with these tags besides its own."""
         # Without a recorded start, it is reckoned back from the time the run has taken.
-        started = reading.ending.started if reading.ending else ""
+        ending = reading.ending
+        started = ending.started if ending else reading.about.get("started", "")
         start = milliseconds(started) or now() - reading.lasted
         run = self._create(self._title(run_id), {**self._tags(run_id), **tags}, start)
         self._mlflow_ids[run_id] = run.info.run_id

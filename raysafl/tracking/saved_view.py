@@ -9,7 +9,7 @@ from typing import Any
 
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import VIEW_KEY
-from raysafl.storage.statistics import known_statistics
+from raysafl.tracking.entities import allowed
 from raysafl.tracking.metrics import metric_name
 
 NAME = "Sweep"
@@ -35,9 +35,8 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
     on_validation = quality.replace("test_", "val_", 1)
     validated = [on_validation] if on_validation in manifest.columns else []
     columns = dict.fromkeys([quality, *validated, *LINES])
-    statistic = known_statistics(manifest.columns, quality, [table.statistic])
-    judged = statistic.get(table.statistic)
-    labels = [f"label.{axis}" for axis in manifest.axes]
+    judged = manifest.statistic(table.statistic)
+    labels = [allowed(f"label.{axis}") for axis in manifest.axes]
     # A line for each run goes through its labels and ends at its number in the table.
     charts: list[dict[str, Any]] = [
         _chart("PARALLEL", table.statistic, section, showAllRuns=True)

@@ -41,7 +41,7 @@ def sync(
             with (
                 store.lock(),
                 explained(target),
-                closing(Projection(store, target, track, curve=curve)) as projection,
+                closing(Projection(store, target, track, curve)) as projection,
             ):
                 runs = projection.sync_sweep()
                 name = projection.manifest.name

@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from itertools import islice
 
+from raysafl.storage.paths import StorageError
 from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import reason
-from raysafl.tracking.projection import RUNS_AT_ONCE, ConfigOf, Curve, Projection
+from raysafl.tracking.projection import RUNS_AT_ONCE, Curve, Projection
 
 
 class Tracker:
@@ -23,8 +24,6 @@ class Tracker:
         uri: MLflow's URI.
         say: is told about a failure.
         track: how much is logged.
-        config_of: returns the configuration of a run that has not ended, or {}. The
-            thread calls it.
         curve: draws the figure of a run; None: no figures.
     """
 
@@ -34,14 +33,12 @@ class Tracker:
         uri: str,
         say: Callable[[str], None],
         track: Tracking = Tracking.AUTO,
-        config_of: ConfigOf | None = None,
         curve: Curve | None = None,
     ) -> None:
         self._store = store
         self._uri = uri
         self._say = say
         self._track = track
-        self._config_of = config_of
         self._curve = curve
         # A dict keeps the order in which runs were submitted, and holds each run once.
         self._pending: dict[str, None] = {}
@@ -72,7 +69,7 @@ class Tracker:
 
     @property
     def waiting(self) -> int:
-        """Return how many runs have something new to be logged."""
+        """How many runs have something new to be logged."""
         return len(self._pending)
 
     def finish(self, patience: float = 60.0) -> bool:
@@ -114,9 +111,7 @@ class Tracker:
     def _work(self) -> None:
         """Log runs as they are submitted, then the sweep as a whole. The thread runs this."""
         try:
-            projection = Projection(
-                self._store, self._uri, self._track, self._config_of, self._curve
-            )
+            projection = Projection(self._store, self._uri, self._track, self._curve)
             self._projection = projection
             self._opened.set()
             with closing(projection):
@@ -124,6 +119,11 @@ class Tracker:
                     projection.sync_runs(run_ids)
                 projection.sync_sweep()
             self._synced = True
+        except StorageError as error:
+            self._say(
+                f"nothing more is logged to MLflow, as results cannot be used: {error}; "
+                f"`raysafl sync {self._store.path}` logs them later"
+            )
         except Exception as error:
             # Whatever MLflow raises, the sweep must go on.
             self._warn(f"failed: {reason(error, self._uri)}")

@@ -69,7 +69,11 @@ def ended(
 
 
 def save(
-    store: Journal, run_id: str, rows: Sequence[Mapping[str, Any]], first: int = 0
+    store: Journal,
+    run_id: str,
+    rows: Sequence[Mapping[str, Any]],
+    first: int = 0,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Save rows of a run that goes on, as fields of records.
 
@@ -78,9 +82,10 @@ def save(
         run_id: the run.
         rows: its rows from a round on, after those that were saved before.
         first: this round; 0 for rows in place of all others.
+        about: what is said of the run; None for nothing.
     """
     before = store.resume(run_id) if first else None
     table = table_of(run_id, rows)
     if before is not None:
         table = pa.concat_tables([before.rows, table])
-    store.flush(run_id, OpenState({}, table, CLIENTS.empty_table(), b""))
+    store.flush(run_id, OpenState(about or {}, table, CLIENTS.empty_table(), b""))

@@ -132,6 +132,10 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("status", "message"),
     [
+        (
+            Status.FINISHED,
+            "because the number by which it chooses was missing in every",
+        ),
         (Status.STOPPED, "because a scheduler stopped it"),
         (Status.FAILED, r"because it failed \(no memory\)"),
         (Status.DIVERGED, "because all of its replicates diverged"),
@@ -156,7 +160,7 @@ def test_a_run_that_has_not_ended_has_no_model_yet(
     store = Store(tmp_path / "kept")
     store.create()
     store.write_manifest(fl.Sweep("kept", [run]).manifest())
-    with pytest.raises(ValueError, match="has not ended; its models are written when"):
+    with pytest.raises(ValueError, match="has not ended; models are written when"):
         fl.load_model(store.path, run)
 
 
@@ -194,9 +198,9 @@ def test_missing_and_damaged_models_are_noticed_and_forgotten(
     content[-1] ^= 1
     file.write_bytes(content)
     store.model(runs[1].id).unlink()
-    with pytest.raises(ValueError, match="is damaged, or belongs to another attempt"):
+    with pytest.raises(ValueError, match="is damaged: the models that it kept are d"):
         fl.load_model(store.path, runs[0])
-    with pytest.raises(ValueError, match="are missing"):
+    with pytest.raises(ValueError, match="is damaged: the models that it kept are m"):
         fl.load_model(store.path, runs[1])
 
     findings = verify(store)
@@ -223,7 +227,7 @@ def test_a_model_of_no_run_is_noticed(tiny: fl.Run, tmp_path: Path) -> None:
     store = folder_of(tmp_path / "kept", run)
     store.model("a" * 12).write_bytes(b"")
     (finding,) = verify(store)
-    assert "rows, a checkpoint or models" in finding.what
+    assert "rows, a checkpoint, models or a state" in finding.what
     repair(store, [finding])
     assert [own.name for own in store.path.glob("models/*")] == [
         f"{run.id}.safetensors"
@@ -258,3 +262,15 @@ def test_a_model_that_cannot_be_written_is_refused_before_anything_runs(
     run = tiny.replace(model=Exotic(), keep="last")
     with pytest.raises(ValueError, match="cannot be written as safetensors"):
         keeping_note([run], {run.data.source_key: run.data.load()})
+
+
+def test_a_damaged_run_without_models_is_said_to_be_damaged(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(keep="last")
+    store = folder_of(tmp_path / "kept", run)
+    entry = store.ledger()[run.id].model_copy(update={"kept": ""})
+    store.commit(store.read().rows, {run.id: entry})
+    max(store.path.glob("rounds/*")).unlink()
+    with pytest.raises(ValueError, match="is damaged: replicate 0 has 0 rows"):
+        fl.load_model(store.path, run)

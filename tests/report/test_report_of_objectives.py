@@ -26,7 +26,7 @@ from raysafl.tracking.metrics import Reading, final_statistics, read_runs
 
 def digest(rows: pd.DataFrame) -> str:
     """The fingerprint of a run's rows up to round 5."""
-    return Reading(rows, None, rows, {}).digest(5)
+    return Reading(rows, None, rows, {}, {}).digest(5)
 
 
 def reported(path: Path, sweep: Sweep) -> Store:

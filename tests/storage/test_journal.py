@@ -1,5 +1,8 @@
 """The journal: committed, flushed, forgotten, compacted; killed and damaged at random."""
 
+import errno
+import io
+import json
 import random
 import shutil
 import warnings
@@ -21,11 +24,12 @@ from hypothesis import strategies as st
 from raysafl import Run
 from raysafl.quickstart import BASE
 from raysafl.storage import locks
+from raysafl.storage.files import atomic_write
 from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import Status
-from raysafl.storage.paths import Remote, parse_location
-from raysafl.storage.rows import sorted_rows
-from raysafl.storage.sealed import OpenState
+from raysafl.storage.paths import Remote, StorageError, parse_location
+from raysafl.storage.rows import encoded, read_rows, sorted_rows
+from raysafl.storage.sealed import OpenState, sealed, unsealed
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
@@ -566,6 +570,118 @@ def test_rows_that_cannot_be_read_are_kept_aside_when_their_runs_are_forgotten(
     assert [f.read_bytes() for f in store.path.glob("damaged/*")] == [damaged]
     assert_holds(store, RUNS[2:4])
     assert verify(store) == []
+
+
+def test_rows_of_clients_that_cannot_be_read_are_kept_aside_too(store: Store) -> None:
+    store.commit(*ended(RUNS[:2]))
+    contents = set()
+    for file in store.path.glob("[cr]*/*.parquet"):
+        file.write_bytes(file.read_bytes()[:-20])
+        contents.add(file.read_bytes())
+    repair(store, verify(store))
+    aside = {file.name: file.read_bytes() for file in store.path.glob("damaged/*")}
+    assert set(aside.values()) == contents and len(contents) == 2
+    assert {name.partition("-")[0] for name in aside} == {"rounds", "clients"}
+
+
+def test_a_run_that_was_forgotten_has_not_begun_although_its_commit_stays(
+    store: Store,
+) -> None:
+    store.commit(*ended(RUNS[:2]))
+    (file,) = store.rounds_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-20])
+    store.forget([RUNS[0].id])
+    assert len(list(store.path.glob("ledger/*"))) == 2
+    assert store.begun() == {RUNS[1].id}
+
+
+def test_all_is_forgotten_also_commits_of_which_no_line_can_be_read(
+    store: Store,
+) -> None:
+    store.commit(*ended(RUNS[:2]))
+    (file,) = store.path.glob("ledger/*")
+    file.write_bytes(b"no line of a ledger")
+    store.forget(None)
+    assert files(store) == []
+
+
+def test_an_entry_of_a_newer_version_is_named_and_outlives_compaction_and_repair(
+    store: Store,
+) -> None:
+    for k in (0, 1, 2):
+        store.commit(*ended(RUNS[k : k + 1]))
+    file = max(store.path.glob("ledger/*"))
+    head, line = file.read_bytes().splitlines()
+    entry = {**json.loads(unsealed(line)), "status": "paused"}
+    content = head + b"\n" + sealed(entry) + b"\n"
+    file.write_bytes(content)
+    rows = (store.rounds_path / f"{file.stem}.parquet").read_bytes()
+    assert store.compact().left == [RUNS[2].id]
+    # As if an earlier manifest had not had it.
+    runs = {(run.seed,): run for run in RUNS[:2]}
+    store.write_manifest(Sweep("sweep", runs, axes=("seed",)).manifest())
+    for _ in range(2):
+        (finding,) = verify(store)
+        assert "this version does not understand the entry of run" in str(finding)
+        assert repair(store, [finding]) == []
+    assert file.read_bytes() == content
+    assert (store.rounds_path / f"{file.stem}.parquet").read_bytes() == rows
+    store.forget([RUNS[2].id])
+    assert verify(store) == []
+    assert_holds(store, RUNS[:2])
+
+
+def test_a_sealed_line_that_is_no_open_run_is_named_and_ends_no_reader(
+    store: Store,
+) -> None:
+    begin(store, RUNS[0])
+    store.commit(*ended(RUNS[1:2]))
+    (ledger,) = store.path.glob("ledger/*")
+    store.open_file(RUNS[0].id).write_bytes(ledger.read_bytes())
+    assert store.about(RUNS[0].id) == {}
+    assert list(store.read().ledger) == [RUNS[1].id]
+    (finding,) = verify(store)
+    assert "it is no file of an open run" in str(finding)
+
+
+def test_a_link_in_the_ledger_that_leads_nowhere_ends_a_reader_with_the_reason(
+    store: Store,
+) -> None:
+    store.commit(*ended(RUNS[:1]))
+    (ledger,) = store.path.glob("ledger/*")
+    copy = ledger.with_name(f"{int(ledger.stem[:13]) + 1}{ledger.name[13:]}")
+    copy.symlink_to(store.path / "gone")
+    with pytest.raises(StorageError, match="perhaps as it is a link to a file that is"):
+        store.ledger()
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.EIO, "Input/output error"), StorageError),
+        (pa.ArrowMemoryError("malloc of 64 bytes failed"), MemoryError),
+        (OSError("no magic bytes"), ValueError),
+    ],
+)
+def test_a_disk_that_fails_and_too_little_memory_are_no_damage(
+    error: Exception, shown: type[Exception]
+) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise error
+
+    with pytest.raises(shown):
+        read_rows("rounds", Failing(encoded(ended(RUNS[:1])[0])))
+
+
+def test_what_a_killed_writer_leaves_beside_the_results_is_deleted(
+    store: Store,
+) -> None:
+    torn = [store.path / name for name in (".manifest.json.7.part", "tune/.a.7.part")]
+    for file in torn:
+        atomic_write(file, b"torn")
+    store.tidy()
+    assert not any(file.exists() for file in torn)
 
 
 def test_what_a_killed_writer_leaves_is_named_and_deleted(store: Store) -> None:

@@ -119,3 +119,9 @@ def test_a_run_that_is_ended_from_outside_keeps_the_time_that_it_had_saved(
     journal.commit_end("a", LedgerEntry.now({}, Status.STOPPED, "stopped by a rule"))
     entry = journal.read().ledger["a"]
     assert (entry.started, entry.seconds) == ("2026-01-02T03:04:05+00:00", 12.5)
+
+
+def test_rounds_that_are_not_over_are_not_told_as_over() -> None:
+    about = {"config": {"rounds": 60, "replicates": 10}, "rounds_over": 597}
+    entry = LedgerEntry.unended(about, Status.RUNNING)
+    assert entry.reason == "after 59 of 60 rounds"

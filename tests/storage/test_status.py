@@ -88,6 +88,9 @@ def test_an_interrupted_sweep_and_one_that_has_ended_are_told_from_one_that_runs
     assert ended.runs == {"finished": 3} and ended.rounds_left == 0
     assert ended.lines()[1:3] == ["runs: 3 finished", "replicates: 6 finished"]
     assert ended.lines()[3].startswith("rounds over, of all replicates: 24")
+    before = [entry.over_before for entry in Store(Looking.folder).ledger().values()]
+    # Two replicates had two rounds each.
+    assert sorted(before) == [0, 0, 4]
 
 
 def test_runs_that_failed_or_diverged_are_named_with_the_reason(
@@ -109,7 +112,9 @@ def test_a_run_that_failed_is_not_told_as_one_that_goes_on(
     monkeypatch.setattr(Looking, "error", ValueError)
     Looking.raises = True
     go(sweep, Looking.folder, **ALONE)
-    assert status_of(Store(Looking.folder)).runs == {"failed": 3}
+    found = status_of(Store(Looking.folder))
+    assert found.runs == {"failed": 3}
+    assert "`raysafl run` goes on with it" in found.lines()
 
 
 CONFIG = {"rounds": 100, "replicates": 3}
@@ -127,10 +132,12 @@ def of_twelve_runs(path: Path) -> tuple[Store, list[str]]:
     return store, ids
 
 
-def end(store: Store, ids: Sequence[str], now: float) -> None:
+def end(store: Store, ids: Sequence[str], now: float, over_before: int = 0) -> None:
     """Let runs end together."""
     ended = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat()
-    entry = LedgerEntry(status=Status.FINISHED, config=CONFIG, ended=ended)
+    entry = LedgerEntry(
+        status=Status.FINISHED, config=CONFIG, ended=ended, over_before=over_before
+    )
     store.commit(ROUNDS.empty_table(), dict.fromkeys(ids, entry))
 
 
@@ -244,3 +251,19 @@ def test_a_folder_without_a_sweep_is_refused(
 ) -> None:
     code, said = call_here(monkeypatch, "status", str(tmp_path))
     assert code == 2 and "holds no sweep" in said
+
+
+def test_the_rate_counts_the_rounds_of_the_present_attempt_alone(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    store, ids = of_twelve_runs(tmp_path / "s")
+    with writing(store):
+        # Of its 300 rounds, 240 were over before.
+        end(store, ids[:1], BEGAN + 10, over_before=240)
+        assert status_of(store).rate == 6.0
+        assert status_of(store).rounds == 300
+
+
+def test_a_sweep_of_which_nothing_has_begun_can_go_on(tmp_path: Path) -> None:
+    store, _ = of_twelve_runs(tmp_path / "s")
+    assert status_of(store).lines()[-1] == "`raysafl run` goes on with it"

@@ -25,11 +25,13 @@ from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
+from raysafl.storage.files import atomic_write
 from raysafl.storage.integrity import row_hashes, row_sums
 from raysafl.storage.ledger import Status
 from raysafl.storage.paths import SweepBusyError, parse_location
-from raysafl.storage.rows import ROUNDS, encoded
+from raysafl.storage.rows import CLIENTS, ROUNDS, encoded
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
+from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
@@ -376,8 +378,22 @@ def another_table(store: Store) -> None:
     store.write_runs(pd.DataFrame({"a": [1]}))
 
 
+def damage_state(store: Store) -> None:
+    atomic_write(store.state_file(RUNS[0].id), b"x")
+
+
+def orphan_state(store: Store) -> None:
+    nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
+    store.keep_state("abcabcabcabc", OpenState({}, *nothing, b"state"))
+
+
+ORPHAN = (
+    "run abcabcabcabc: it has rows, a checkpoint, models or a state, but is neither"
+)
 OTHERS = {
-    orphan: "run abcabcabcabc: it has rows, a checkpoint or models, but is neither in",
+    orphan: ORPHAN,
+    orphan_state: ORPHAN,
+    damage_state: "states/.*ckpt: it cannot be used: it begins with no SHA-256",
     forget_entry_of_stranger: "open/abcabcabcabc.ckpt: the checkpoint cannot be used",
     damage_entry: "ledger/.*jsonl, line 2: it cannot be read",
     exchange_entries: "ledger/.*jsonl, line 1: it cannot be read .it is a copy of",

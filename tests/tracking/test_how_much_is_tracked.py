@@ -1,13 +1,14 @@
 """How much MLflow gets of a sweep: nothing, summaries, or curves of at most 100 points."""
 
+import datetime
 import shutil
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.folders import rows_file
 from helpers.made import save
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 from mlflow import MlflowClient
@@ -36,12 +37,9 @@ def log(
     run_id: str,
     track: Tracking = Tracking.CURVES,
     uri: str = "",
-    config: Mapping[str, Any] | None = None,
 ) -> None:
     """One process that logs a run while it runs."""
-    with closing(
-        Projection(store, uri or uri_of(store), track, lambda _: config or {})
-    ) as projection:
+    with closing(Projection(store, uri or uri_of(store), track)) as projection:
         projection.sync_runs([run_id])
 
 
@@ -102,11 +100,11 @@ def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
 def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
     store: Store, view: Any, tables: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    config = {"rounds": 310, "replicates": 2}
+    about = {"config": {"rounds": 310, "replicates": 2}}
     first = 0
     for last in (1, 4, 5, 163, 170, 310):
-        save(store, A, rows(first, last, enforce_prob=0.25), first)
-        log(store, A, config=config)
+        save(store, A, rows(first, last, enforce_prob=0.25), first, about)
+        log(store, A)
         first = last
         # k = ceil(310 / 100) = 4
         assert steps(view()) == [t for t in range(last) if t % 4 == 3]
@@ -131,18 +129,86 @@ def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
 def test_a_changed_row_that_is_not_shown_replaces_the_run(
     store: Store, view: Any
 ) -> None:
-    config = {"rounds": 250}
-    save(store, A, rows(0, 9))
-    log(store, A, config=config)
+    about = {"config": {"rounds": 250}}
+    save(store, A, rows(0, 9), about=about)
+    log(store, A)
     first = view()
     part = rows(0, 9)
     # Round 4 of 250 is not shown.
     part[4]["test_accuracy"] += 0.05
-    save(store, A, part)
-    log(store, A, config=config)
+    save(store, A, part, about=about)
+    log(store, A)
     second = view()
     assert steps(second) == [2, 5, 8]
     assert second.children[A].info.run_id != first.children[A].info.run_id
+
+
+def test_a_run_that_reuses_a_replicate_is_one_run_whose_curves_come_when_it_has_ended(
+    store: Store, view: Any
+) -> None:
+    reused, new = rows(0, 5)[:5], rows(0, 5)[5:]
+    about = {"grown_from": [B], "config": {"rounds": 5}}
+    seen = set()
+    for last in (1, 3):
+        save(store, A, [*reused, *new[:last]], about=about)
+        log(store, A)
+        now = view()
+        assert steps(now) == [] and now.children[A].data.params["rounds"] == "5"
+        seen.add(now.children[A].info.run_id)
+    save(store, A, [*reused, *new])
+    ended(store, A)
+    log(store, A)
+    now = view()
+    assert seen == {now.children[A].info.run_id}
+    accuracy = [(t, pytest.approx(t / 10 + 0.1)) for t in range(5)]
+    assert now.points(A, "test/accuracy") == accuracy
+
+
+def test_sync_gives_an_interrupted_run_its_parameters_its_start_and_thinned_curves(
+    store: Store, view: Any
+) -> None:
+    config = {"rounds": 250, "algorithm": {"kind": "SAFARI", "client_prob": 0.5}}
+    about = {"config": config, "started": "2026-11-21T02:00:00+00:00"}
+    save(store, A, rows(0, 9), about=about)
+    sync(store.path, None, quiet)
+    now = view()
+    run = now.children[A]
+    assert steps(now) == [2, 5, 8]
+    assert run.data.params["algorithm.client_prob"] == "0.5"
+    start = datetime.datetime(2026, 11, 21, 2, tzinfo=datetime.UTC)
+    assert run.info.start_time == 1000 * start.timestamp()
+    assert run.info.status == "KILLED"
+
+
+@pytest.mark.parametrize("track", [Tracking.SUMMARY, Tracking.CURVES])
+def test_a_run_that_is_damaged_loses_its_number_in_mlflow(
+    track: Tracking, store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, quiet, track=track)
+    before = view().children
+    rows_file(store, A).unlink()
+    sync(store.path, None, quiet, track=track)
+    now = view().children
+    assert now[A].info.status == "FAILED" and now[A].data.tags["status"] == "damaged"
+    assert "result" not in now[A].data.tags and now[A].data.metrics == {}
+    assert now[B].to_dictionary() == before[B].to_dictionary()
+
+
+def test_a_label_that_was_renamed_is_renamed_in_mlflow(store: Store, view: Any) -> None:
+    complete(store)
+    sync(store.path, None, quiet, track=Tracking.SUMMARY)
+    before = view().children
+    manifest = store.manifest()
+    one, other = manifest.entries
+    entries = [one.replace(labels={"q": "half"}), other]
+    store.write_manifest(manifest.replace(entries=entries))
+    for _ in range(2):
+        sync(store.path, None, quiet, track=Tracking.SUMMARY)
+        now = view().children
+        assert now[A].data.params["label.q"] == now[A].data.tags["label.q"] == "half"
+        assert now[A].data.metrics["final"] == pytest.approx(0.5)
+        assert now[B].to_dictionary() == before[B].to_dictionary()
 
 
 def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_files(

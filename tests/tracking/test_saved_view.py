@@ -9,6 +9,7 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.tracking.descriptions import description
+from raysafl.tracking.entities import fresh_params
 from raysafl.tracking.saved_view import saved_view
 
 
@@ -61,6 +62,15 @@ def test_the_first_chart_and_the_columns_set_the_labels_beside_the_statistic() -
         *("metrics.`last10`", "params.`label.lr`", "params.`label.p`"),
         *("tags.`result`", "tags.`status`"),
     ]
+
+
+def test_a_label_has_the_name_that_its_parameter_has_in_mlflow() -> None:
+    axis = "acc@5 (%)"
+    manifest = Manifest(name="a", axes=[axis], entries=[], table=Table(rows=[axis]))
+    (parameter,) = fresh_params({f"label.{axis}": 1}, {})
+    found = state(manifest)
+    assert found["compareRunCharts"][0]["selectedParams"] == [parameter.key]
+    assert f"params.`{parameter.key}`" in found["selectedColumns"]
 
 
 def test_the_description_says_how_many_runs_the_page_does_not_load_at_first(

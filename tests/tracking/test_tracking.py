@@ -29,6 +29,7 @@ from raysafl.storage.rows import ROUNDS
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import connect, default_uri, disconnect, ping
+from raysafl.tracking.descriptions import result_tag
 from raysafl.tracking.metrics import metric_name
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.server import server
@@ -435,6 +436,32 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     assert again.children[third].data.tags["status"] == "running"
 
 
+def test_the_parent_is_judged_by_the_runs_that_the_sweep_has(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    store.commit_end("cccccccccccc", LedgerEntry(status=Status.FAILED))
+    sync(store.path, None, print)
+    now = view()
+    (parent,) = now.parents
+    assert now.children["cccccccccccc"].info.status == "FAILED"
+    assert parent.info.status == "FINISHED"
+    counts = [parent.data.tags[f"runs.{name}"] for name in ("finished", "failed")]
+    assert counts == ["2", "0"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale", "shown"),
+    [("%", 100.0, "0.31 ± 0.04 %"), ("mm", 1.0, "0.0031 ± 0.0004 mm")],
+)
+def test_a_result_has_two_decimals_in_per_cent_and_otherwise_four_digits(
+    unit: str, scale: float, shown: str
+) -> None:
+    table = Table(statistic="final_rmse", scale=scale, unit=unit)
+    statistics = {"final_rmse": (0.0031, 0.0004)}
+    assert result_tag(statistics, table) == {"result": f"final_rmse {shown}"}
+
+
 def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> None:
     entry = Entry(run_id=A, labels={"acc@5 (%)": "x"})
     manifest = Manifest(
@@ -469,10 +496,8 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     store: Store, view: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    tracker = Tracker(
-        store, uri_of(store), said.append, config_of={A: {"rounds": 5}}.get
-    )
-    save(store, A, rows(0, 3))
+    tracker = Tracker(store, uri_of(store), said.append)
+    save(store, A, rows(0, 3), about={"config": {"rounds": 5}})
     tracker.submit([A])
     now = first_view(view, A)
     assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 1, 2]

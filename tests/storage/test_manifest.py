@@ -1,0 +1,31 @@
+"""The manifest: which labels are equal, and which runs have them."""
+
+import pytest
+
+from raysafl.storage.manifest import Entry, Label, Manifest, Table, same_label
+
+
+def test_runs_without_a_label_are_not_among_those_that_have_it() -> None:
+    labels: list[dict[str, Label]] = [{"p": 1, "s": 2}, {"p": 1}, {"p": 3}]
+    entries = [Entry(run_id=f"run{k}", labels=own) for k, own in enumerate(labels)]
+    manifest = Manifest(name="m", axes=["p", "s"], entries=entries, table=Table())
+    assert manifest.select({"s": "2"}) == ["run0"]
+    assert manifest.select({"p": "1"}) == ["run0", "run1"]
+    with pytest.raises(ValueError, match="no run has s=5"):
+        manifest.select({"s": "5"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0 + 1e-12, True),
+        (0.1 + 0.2, 0.3, True),
+        (1, 1.001, False),
+        (10**12, 10**12 + 1, False),
+        ("1", 1.0, False),
+    ],
+)
+def test_labels_are_equal_up_to_rounding_from_either_side(
+    one: Label, other: Label, same: bool
+) -> None:
+    assert same_label(one, other) is same_label(other, one) is same
