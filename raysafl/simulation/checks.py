@@ -103,7 +103,7 @@ def _integers(ids: Any) -> NDArray[np.int64] | None:
 
 
 def _check_json(policy: Participation, state: Any) -> None:
-    if not _is_plain(state):
+    if not _is_json(state):
         raise ValueError(
             f"{method_name(policy, Participation, 'pick')} must return a state of plain "
             "numbers, texts, lists and dictionaries whose keys are texts, because "
@@ -112,10 +112,10 @@ def _check_json(policy: Participation, state: Any) -> None:
         )
 
 
-def _is_plain(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
     """Return whether JSON gives a value back as it is; tuples become lists."""
     if isinstance(value, dict):
-        return all(type(key) is str and _is_plain(own) for key, own in value.items())
+        return all(type(key) is str and _is_json(own) for key, own in value.items())
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

@@ -187,7 +187,7 @@ def _stream_of(index: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(index)
 
 
-def in_memory(
+def within_memory(
     work: Callable[[P], T],
     pieces: Sequence[P],
     cut: Callable[[P], Sequence[P]],

@@ -14,7 +14,7 @@ from raysafl.core.users_parts import method_name
 from raysafl.core.work import TooLargeError
 from raysafl.models import FlatModel
 from raysafl.objectives import is_plain
-from raysafl.training.device import device_name, in_memory, upload
+from raysafl.training.device import device_name, within_memory, upload
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, as_tensor
 from raysafl.training.linear import as_fused
@@ -126,7 +126,7 @@ class Evaluator:
             return self._fused.score(w_RP, samples.stored(some))
 
         # The memory that is needed must not grow with the number of models.
-        done = in_memory(
+        done = within_memory(
             lambda w_rP: self._sums_of_few(upload(w_rP, self.device), samples, rows),
             [w_RP],
             lambda w_rP: w_rP.split(self.most_models),

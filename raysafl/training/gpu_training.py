@@ -10,7 +10,7 @@ import torch
 
 from raysafl.core.algorithm import Update
 from raysafl.core.work import Ints, Tasks, TooLargeError
-from raysafl.training.device import device_name, in_memory
+from raysafl.training.device import device_name, within_memory
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, Plan, StepCounts, draw_plan, step_seeds
 from raysafl.training.local_step import LocalStep
@@ -107,7 +107,7 @@ class GpuTraining:
             plan = draw_plan(tasks[stack], [held[i] for i in stack], steps.part(stack))
             return self.train(tasks[stack], plan, Starts(w_VP, row_T[stack]))
 
-        return in_memory(
+        return within_memory(
             train,
             steps.stacks(tasks, self.stack_size),
             cut,

@@ -15,7 +15,7 @@ from helpers.precision import HAS_NEW_INTERFACE, parts, precision_restored, roun
 import raysafl
 from raysafl.training.device import (
     CONTEXT_BYTES,
-    in_memory,
+    within_memory,
     keep_to_share,
     prepare_device,
     products_depend_on_memory,
@@ -217,7 +217,7 @@ def test_work_that_does_not_fit_is_tried_again_then_cut_and_stays_in_its_order()
         limit = len(piece) // 2
 
     pieces = [range(3), range(3, 8)]
-    done = list(in_memory(work, pieces, cut, lower, lambda: freed.append(None)))
+    done = list(within_memory(work, pieces, cut, lower, lambda: freed.append(None)))
     assert [i for piece, _ in done for i in piece] == list(range(8))
     assert all(found == sum(piece) for piece, found in done)
     # Three numbers do not fit, twice, and then none that are more than one are tried.
@@ -231,7 +231,7 @@ def test_what_a_piece_gave_is_not_held_while_the_next_one_is_done() -> None:
         assert not [one for one in held if one() is not None]
         return torch.ones(3)
 
-    for _, found in in_memory(work, [range(1)] * 3, lambda p: [p], print, print):  # type: ignore[arg-type]
+    for _, found in within_memory(work, [range(1)] * 3, lambda p: [p], print, print):  # type: ignore[arg-type]
         held.append(weakref.ref(found))
         del found
 
@@ -240,6 +240,6 @@ def test_another_error_of_work_in_pieces_is_not_taken_for_a_lack_of_memory() -> 
     def work(piece: range) -> int:
         raise RuntimeError("shapes cannot be multiplied")
 
-    pieces = in_memory(work, [range(2)], lambda piece: [piece], print, print)
+    pieces = within_memory(work, [range(2)], lambda piece: [piece], print, print)
     with pytest.raises(RuntimeError, match="shapes"):
         next(pieces)
