@@ -117,7 +117,7 @@ def _is_json(value: Any) -> bool:
     if isinstance(value, dict):
         return all(type(key) is str and _is_json(own) for key, own in value.items())
     if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
+        return all(map(_is_json, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -259,11 +259,11 @@ def checked_state(
     for name, kept in (("server", state.server), ("clients", state.clients)):
         if not isinstance(kept, Mapping):
             refuse(f"{name} of its State is {in_brief(kept)}, but must be a dictionary")
-    came = {i: state.clients[i] for i in ids if i in state.clients}
-    for kept, values in (("server", state.server), ("clients", came)):
-        for name, value in values.items():
-            if not isinstance(value, Tensor):
-                refuse(f"{kept}[{name!r}] is {in_brief(value)}, but must be a tensor")
+    named = {f"server[{name!r}]": value for name, value in state.server.items()}
+    named |= {f"clients[{i}]": state.clients[i] for i in ids if i in state.clients}
+    for name, value in named.items():
+        if not isinstance(value, Tensor):
+            refuse(f"{name} is {in_brief(value)}, but must be a tensor")
     return state
 
 

@@ -14,7 +14,7 @@ from raysafl.core.users_parts import method_name
 from raysafl.core.work import TooLargeError
 from raysafl.models import FlatModel
 from raysafl.objectives import is_plain
-from raysafl.training.device import device_name, within_memory, upload
+from raysafl.training.device import device_name, upload, within_memory
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, as_tensor
 from raysafl.training.linear import as_fused

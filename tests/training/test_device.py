@@ -15,10 +15,10 @@ from helpers.precision import HAS_NEW_INTERFACE, parts, precision_restored, roun
 import raysafl
 from raysafl.training.device import (
     CONTEXT_BYTES,
-    within_memory,
     keep_to_share,
     prepare_device,
     products_depend_on_memory,
+    within_memory,
 )
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
