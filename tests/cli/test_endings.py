@@ -423,7 +423,7 @@ def test_all_commands_end_alike_on_a_damaged_folder(
         query = [""] if command == "results" else []
         found, said = call_here(monkeypatch, command, *query, "results/quickstart")
         assert found == code, said
-        assert "`raysafl verify` names them" in said or file.name in said, said
+        assert "`raysafl verify` says which" in said or file.name in said, said
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(folder: Path) -> None:

@@ -224,12 +224,6 @@ MISTAKES = {
         "Mine.pick",
         "must return a state of plain numbers, texts, lists and dictionaries whose keys",
     ),
-    "a state that is plain in the first round only": (
-        policy("return (key.round or None) and {2}, Cohort([0])"),
-        "participation=Mine()",
-        "Mine.pick",
-        "It returned {2}",
-    ),
     "training that goes on in an algorithm of one's own": (
         algorithm(
             "local = raysafl.training.ContinuedTraining(",

@@ -82,6 +82,16 @@ def test_ids_in_another_order_stay_in_that_order(tmp_path: Path) -> None:
     assert {tuple(record.cohorts[0]) for record in play(run)} == {(7, 2)}  # type: ignore[attr-defined]
 
 
+def test_a_state_that_is_plain_in_the_first_round_only_is_refused_later(
+    tmp_path: Path,
+) -> None:
+    code = policy("return (key.round or None) and {2}, Cohort([0])")
+    with pytest.raises(
+        ValueError, match=r"must return a state of .* It returned \{2\}"
+    ):
+        play(only_run(tmp_path, code, "participation=Mine()"))
+
+
 def test_what_numpy_gives_in_cohorts_and_requests_can_be_saved(tmp_path: Path) -> None:
     code = algorithm(
         "update = yield TrainMean(state.w_P, np.array(ids))",
