@@ -1,6 +1,7 @@
 """Copy finished sweeps into results/measured: all rows unchanged, in small files.
 
     python -m experiments.tools.collect_measured SOURCE... [--into DIR] [--copied-from DIR]
+        [--partial]
 
 Run it from the repository's root. SOURCE is the folder of a sweep, or a folder of such
 folders. Not copied are checkpoints, Tune's files, locks, and runs that are not entries of
@@ -10,7 +11,8 @@ figures. The results are written as few commits of small files. The manifest get
 that anyone can give. `machine.json` says on what kind of machine this script runs,
 because floating-point sums may differ in the last digits on another. If some runs of
 SOURCE were copied there from an earlier folder of results/measured, `--copied-from`
-names it, and `machine.json` names its kind of machine as well.
+names it, and `machine.json` names its kind of machine as well. With `--partial` the runs that
+have ended are copied also of a sweep in which others have not.
 """
 
 import argparse
@@ -74,12 +76,12 @@ def copy(source, target, others=()):
     shutil.rmtree(target.path, ignore_errors=True)
     target.create()
     target.write_manifest(manifest)
-    copy_runs(source, target, [entry.run_id for entry in manifest.entries])
-    for entry in manifest.entries:
-        rows = source.rounds(entry.run_id)
-        pd.testing.assert_frame_equal(
-            target.rounds(entry.run_id), rows, check_exact=True
-        )
+    ledger = source.ledger()
+    ended = [entry.run_id for entry in manifest.entries if entry.run_id in ledger]
+    copy_runs(source, target, ended)
+    for run_id in ended:
+        rows = source.rounds(run_id)
+        pd.testing.assert_frame_equal(target.rounds(run_id), rows, check_exact=True)
     machines = machine() | ({"copied from": list(others)} if others else {})
     (target.path / "machine.json").write_text(json.dumps(machines, indent=1) + "\n")
     write_runs_table(target)
@@ -127,6 +129,7 @@ def main():
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, default=MEASURED)
     parser.add_argument("--copied-from", type=Path, nargs="*", default=[])
+    parser.add_argument("--partial", action="store_true")
     options = parser.parse_args()
     others = [
         json.loads((path / "machine.json").read_text()) for path in options.copied_from
@@ -140,7 +143,8 @@ def main():
                 f"{manifest.name}: {len(missing)} of {len(manifest.entries)} runs "
                 "have not ended"
             )
-            continue
+            if not options.partial or not ledger:
+                continue
         suffix = "" if manifest.scale == PAPER else f"-{manifest.scale}"
         target = Store(options.into / f"{manifest.name}{suffix}")
         copy(source, target, others)
@@ -148,7 +152,8 @@ def main():
         size = sum(
             file.stat().st_size for file in target.path.rglob("*") if file.is_file()
         )
-        print(f"{target.path.name}: {len(manifest.entries)} runs, {size / 1e6:.2f} MB")
+        ended = len(manifest.entries) - len(missing)
+        print(f"{target.path.name}: {ended} runs, {size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -90,14 +90,24 @@ def _outcome(file, hours, measured):
     judged = int((entries["verdict"] == "inside").sum())
     verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
     held = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
-    at_paper = manifest.scale == PAPER
+    known = sum(verdict.places > 0 for verdict in verdicts)
+    missing = NOTHING
+    if manifest.scale != PAPER:
+        missing = f"scale `paper`: {hours}"
+    elif unended := _unended(sweeps()[folders[-1]]):
+        missing = f"{unended} of {len(manifest.entries)} runs; {hours} in all"
     return [
         manifest.scale,
         number(found.difference, manifest.table.unit) if found.entries else NOTHING,
         f"{judged} of {found.entries}" if found.entries else NOTHING,
-        f"{held} of {len(verdicts)}" if verdicts else NOTHING,
-        NOTHING if at_paper else f"scale `paper`: {hours}",
+        f"{held} of {len(verdicts)}" if known else NOTHING,
+        missing,
     ]
+
+
+def _unended(sweep):
+    """Return how many of a sweep's runs have not ended."""
+    return len({e.run_id for e in sweep.manifest.entries} - sweep.store.ledger().keys())
 
 
 def overview():
@@ -344,7 +354,10 @@ def measured_sweeps():
     for name, sweep in sweeps().items():
         runs = sweep.runs.drop_duplicates("run_id")
         seeds = sorted(set(sweep.runs.groupby("run_id").size()))
-        size = f"{len(sweep.manifest.entries)} x {' or '.join(map(str, seeds))}"
+        planned = len(sweep.manifest.entries)
+        unended = _unended(sweep)
+        entries = f"{planned - unended} of {planned}" if unended else planned
+        size = f"{entries} x {' or '.join(map(str, seeds))}"
         times = [
             duration(wall_time(sweep.store)),
             duration(float(runs["seconds"].sum())),
@@ -379,7 +392,9 @@ def fill_measured_column(text):
         times = []
         for sweep in measured:
             took = duration(wall_time(sweep.store))
-            times.append(f"`{sweep.manifest.scale}` in {took}")
+            unended = _unended(sweep)
+            part = f", {unended} runs missing" if unended else ""
+            times.append(f"`{sweep.manifest.scale}` in {took}{part}")
         return f"{line}| {'; '.join(times) or 'not run'} |"
 
     return re.sub(

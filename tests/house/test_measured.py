@@ -31,6 +31,8 @@ MNIST = [
     pytest.param(("standardised", 4, "FedAvg", 1), marks=pytest.mark.acceptance),
     ("standardised", 4, "SAFARI", 1),
 ]
+# Sweeps of which only some runs have been computed so far, as they take many hours.
+PARTIAL = {"fast_curves"}
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
@@ -113,7 +115,9 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         assert now == kept, store.path
         assert kept.command.startswith(f"raysafl run {file}")
         ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
-        assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()
+        planned = {entry.run_id for entry in kept.entries}
+        assert set(ended) == store.begun() <= planned
+        assert (set(ended) == planned) != (kept.name in PARTIAL)
         assert set(ended.values()) <= {"finished", "diverged"}
         for entry in store.ledger().values():
             assert (
