@@ -95,7 +95,7 @@ def played() -> tuple[list[Part], int]:
     ]
     updates = ["{:6} {:6} {:7.3f} {:8.3f}".format(*row) for row in seen]
     means = [
-        f"{cell:4} {own.steps:6} {own.samples:8} {own.loss / own.samples:7.3f}"
+        f"{cell:4} {own.steps:6} {own.samples:8} {own.loss / own.samples:10.3f}"
         for cell, own in trained.items()
     ]
     parts = [
@@ -125,7 +125,7 @@ def played() -> tuple[list[Part], int]:
             "4  Updates become means",
             "runtime/exact_mean.py",
             "Reduction: exact sums, cell by cell,\nso that any actor may add a part\n"
-            "combine_shares: one Trained a cell\n\ncell  steps  samples    loss\n"
+            "combine_shares: one Trained a cell\n\ncell  steps  samples  mean loss\n"
             f"{MARK}" + "\n".join(means),
         ),
         Part(
