@@ -92,7 +92,9 @@ def foretell(
         seconds = share * _measured_seconds(runs, datasets, options.engine)
         seconds /= side_by_side
         sizes = sorted({len(pack.runs) for pack in packs})
-        several = f"{sizes[0]} to " * (len(sizes) > 1) + count(sizes[-1], "run")
+        several = count(sizes[-1], "run")
+        if len(sizes) > 1:
+            several = f"{sizes[0]} to {several}"
         most = max(pack.memory for pack in packs)
         lines += [
             f"Runs {executor}",
