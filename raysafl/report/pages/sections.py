@@ -60,8 +60,8 @@ def table(numbers: Numbers) -> list[Block]:
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    minus = numbers.manifest.table
-    return caption(numbers.shown, numbers.part.entries, versus(minus))
+    less = versus(numbers.manifest.table)
+    return caption(numbers.shown, numbers.part.entries, less)
 
 
 def standings(numbers: Numbers) -> list[Block]:
