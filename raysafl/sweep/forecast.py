@@ -37,8 +37,10 @@ from raysafl.sweep.packs import (
 BYTES_OF_ROW = 20
 BYTES_OF_CLIENT = 1
 BYTES_OF_RUN = 2000
-# How long rounds of a run are measured, and of how many groups.
+# How long rounds of a run are measured, how long at most while none of them has been
+# evaluated (or all have), and of how many groups.
 SECONDS_OF_TRIAL = 1.0
+MOST_SECONDS = 5.0
 MOST_TRIALS = 8
 
 
@@ -162,26 +164,46 @@ def _seconds_of_run(
     """Run rounds for about a second, and return how long all rounds would take one core."""
     a_round = need.work / run.rounds / WORK_PER_SECOND
     tried = run.replace(replicates=1) if a_round > SECONDS_OF_TRIAL else run
+    # Evaluating a round may take longer than training in it, so both kinds are measured.
+    # `eval_clients` goes by the run's own `eval_every`, which must not change then.
+    if run.eval_clients is None:
+        tried = tried.replace(eval_every=min(2, run.eval_every))
+    evaluated: list[float] = []
+    others: list[float] = []
     with torch_threads(1):
         simulation = simulation_of(tried, datasets[run.data.source_key], engine)
         # The first one compiles what is compiled.
         simulation.step()
-        took: list[float] = []
-        while not simulation.done and _without_slowest(took) < SECONDS_OF_TRIAL:
-            for _ in range(min(run.eval_every, run.rounds - simulation.round)):
-                # Other programs may run at the same time.
-                began = time.process_time()
-                simulation.step()
-                took.append(time.process_time() - began)
-                if _without_slowest(took) > 3 * SECONDS_OF_TRIAL:
-                    break
-    rest = _without_slowest(took)
-    # The first round in which another kind of training takes place compiles, too.
-    if rest and max(took) > rest:
-        a_round = rest / (len(took) - 1)
+        while not simulation.done and not _is_enough(
+            evaluated, others, tried.eval_every
+        ):
+            # Other programs may run at the same time.
+            began = time.process_time()
+            records = simulation.step()
+            seconds = time.process_time() - began
+            (evaluated if records else others).append(seconds)
+    share = 1 / run.eval_every
+    if evaluated and others:
+        a_round = share * _usual(evaluated) + (1 - share) * _usual(others)
     else:
-        a_round = sum(took) / max(1, len(took))
+        a_round = _usual(evaluated or others)
     return a_round * run.rounds * run.replicates / tried.replicates
+
+
+def _is_enough(
+    evaluated: Sequence[float], others: Sequence[float], eval_every: int
+) -> bool:
+    """Return whether enough seconds were measured, of both kinds of rounds if possible."""
+    seconds = _without_slowest([*evaluated, *others])
+    are_both_known = evaluated and (others or eval_every == 1)
+    return seconds >= (SECONDS_OF_TRIAL if are_both_known else MOST_SECONDS)
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """Return the mean without the slowest, in which another kind of training compiles."""
+    if len(seconds) < 2:
+        return sum(seconds)
+    return _without_slowest(seconds) / (len(seconds) - 1)
 
 
 def _without_slowest(seconds: Sequence[float]) -> float:

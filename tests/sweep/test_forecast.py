@@ -1,7 +1,7 @@
 """`raysafl run --dry-run`: what would be done, without doing it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from helpers.commands import call_here
 from helpers.sweeps_here import go
 from ray import tune
 from ray.tune.search import Searcher
+from torch import Tensor
 
 from raysafl import SAFARI, FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import FedAvgM, Key, Round, State
+from raysafl.core.work import RowsOfCells, Summed
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep import forecast as room
 from raysafl.sweep.forecast import Forecast
@@ -111,6 +114,33 @@ def test_a_round_that_compiles_does_not_count(
 
     run = tiny.replace(algorithm=Slow(), replicates=1, rounds=300)
     assert forecast(tmp_path / "s", run).seconds == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("eval_every", [1, 5])
+def test_evaluations_count_as_often_as_they_take_place(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eval_every: int
+) -> None:
+    """By this clock, training takes 1 s in each round, and an evaluation 10 s."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: clock[0])
+
+    class Slow(FedAvg):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            clock[0] += 1
+            return super().round(state, ids, key)
+
+    sums = Worker.sums
+
+    def slow_sums(own: Worker, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+        clock[0] += 10
+        return sums(own, w, over)
+
+    monkeypatch.setattr(Worker, "sums", slow_sums)
+    run = tiny.replace(
+        algorithm=Slow(), replicates=1, rounds=100, eval_every=eval_every
+    )
+    expected = 100 * (1 + 10 / eval_every)
+    assert forecast(tmp_path / "s", run).seconds == pytest.approx(expected)
 
 
 def test_the_disk_is_right_to_a_factor_of_two(tiny: Run, tmp_path: Path) -> None:
