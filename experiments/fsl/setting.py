@@ -170,6 +170,7 @@ def small(run):
         "model": fl.CNN(channels=[8, 16], hidden=32),
         "rounds": 30,
         "replicates": 2,
+        "eval_every": 1,
     }
     if _is_pretrained(run):
         changes["algorithm.pretrain"] = 20

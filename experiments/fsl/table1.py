@@ -4,15 +4,21 @@ Source: Mai, La and Zhang, docs/papers.md#fsl, table I.
 
 Each client holds two classes (C = 2). Each printed number is the best one over a tuned
 parameter: FedDyn's alpha or FSL's gamma. The report puts it beside every value that is
-tried here, so that the nearest one can be seen. The paper does not say whether it takes
-the rounds to accuracy 0.5 from its smoothed curves, so both are shown. We read
-n0 = 250 as 25 samples from each of ten clients. FLSyn, which the figures call FSLsyn,
-learns from STL-10, which must lie in the data folder.
+tried here, so that the nearest one can be seen. We read n0 = 250 as 25 samples from each
+of ten clients. FLSyn, which the figures call FSLsyn, learns from STL-10, which must lie
+in the data folder; `--only method=FSL` and `--only method=FedDyn` do without it.
+
+Every fifth round is tested, since a test takes longer than the training of a round. So
+the mean of the last five tests (`last5`) spans the paper's twenty rounds, and the rounds
+to accuracy 0.5 are seen up to four rounds late. The paper does not say whether it takes
+them from its smoothed curves; here they are those to the first test at 0.5.
 
 Run it with `raysafl run experiments/fsl/table1.py`. Its 20 entries with 3 seeds each take
 about 159 hours of one core, so use a GPU; with `--scale small` they take about 2
 minutes on two cores.
 """
+
+from functools import partial
 
 import raysafl as fl
 from experiments.fsl.setting import NOTES, SCALES, scenario2, stl10_server
@@ -38,13 +44,15 @@ ENTRIES = [
 
 def entry_run(method, n0, tuned):
     """Return the run of one entry; `tuned` is FedDyn's alpha, or FSL's gamma."""
+    run = partial(scenario2, "CIFAR-10", C=2)
     if method == "FedDyn":
-        return scenario2("CIFAR-10", "FedDyn", 2, lr=0.05, alpha=tuned)
-    if method == "FLSyn":
-        server = stl10_server(n0)
-        return scenario2("CIFAR-10", "FSLsyn", 2, lr=0.02, gamma=tuned, server=server)
-    server = fl.data.FromClients(c=10, per_client=n0 // 10)
-    return scenario2("CIFAR-10", "FSL", 2, lr=0.02, gamma=tuned, server=server)
+        found = run("FedDyn", lr=0.05, alpha=tuned)
+    elif method == "FLSyn":
+        found = run("FSLsyn", lr=0.02, gamma=tuned, server=stl10_server(n0))
+    else:
+        server = fl.data.FromClients(c=10, per_client=n0 // 10)
+        found = run("FSL", lr=0.02, gamma=tuned, server=server)
+    return found.replace(eval_every=5)
 
 
 def printed_column(column):
@@ -63,16 +71,14 @@ SWEEP = fl.Sweep(
     table=fl.Table(
         rows=["method", "n0"],
         columns=["tuned"],
-        statistic="rolling20",
-        also=["final", "best", "rounds_to_50", "rounds_to_50_rolling20"],
+        statistic="last5",
+        also=["final", "best", "rounds_to_50"],
         scale=1.0,
         unit="",
         source="FSL, table I",
     ),
     paper=printed_column("acc"),
-    more={
-        name: printed_column("T") for name in ("rounds_to_50", "rounds_to_50_rolling20")
-    },
+    more={"rounds_to_50": printed_column("T")},
     claims=[
         fl.Claim(
             text="the accuracy improves with n0 (FSL)",
