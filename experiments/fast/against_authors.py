@@ -1,9 +1,10 @@
-"""Hold our curves on Fashion-MNIST against those that FAST's authors have published.
+"""Hold our curves against those that FAST's authors have published.
 
-    python -m experiments.fast.against_authors FOLDER [--out DIR]
+    python -m experiments.fast.against_authors FOLDER [--data cifar10] [--out DIR]
 
 Run it from the repository's root. FOLDER holds the results of
-`experiments/fast/curves.py` or of a table of FAST's on Fashion-MNIST.
+`experiments/fast/curves_fashion_mnist.py`, `curves_cifar10.py` or a table of FAST's, and
+`--data` names their dataset (`fashion` if it is left out).
 `experiments.fast.authors_curves` says what the authors' curves are, and how much one run
 deviates from the mean of its law, which is the judge: an entry lies inside if the mean
 over our deals is at most two such deviations away from the mean of the authors' FedAvg
@@ -21,6 +22,7 @@ from experiments.fast.authors_curves import ENTRY, SAME_LAW, as_text, window_mea
 from raysafl.data import data_root
 from raysafl.storage.store import Store
 
+# First and last round of the windows whose mean accuracies are compared.
 WINDOWS = published.WINDOWS["fashion"]
 
 
@@ -67,10 +69,10 @@ def compared(ours, theirs, deviation):
     return pd.DataFrame(rows)
 
 
-def compared_probabilities(ours):
+def compared_probabilities(ours, data="fashion"):
     """Return our mean q of adaptive FAST against the authors', over our rounds."""
     frame = pd.read_parquet(data_root() / "fast_authors" / "curves.parquet")
-    frame = frame[(frame["kind"] == "q") & (frame["data"] == "fashion")]
+    frame = frame[(frame["kind"] == "q") & (frame["data"] == data)]
     adaptive = ours[ours["q"].str.startswith("Ada.")]
     rows = []
     for (alpha, name, q), curve in adaptive.groupby(ENTRY):
@@ -127,13 +129,17 @@ def main(arguments=None):
     """Print and write the tables, and draw our curves over the authors'."""
     parser = argparse.ArgumentParser(description="FAST's curves and ours")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", choices=published.NAMES, default="fashion")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args(arguments)
-    curves = published.authors_curves()
-    theirs = window_means(curves, [*ENTRY, "method"])
+    curves = published.authors_curves(options.data)
+    theirs = window_means(curves, [*ENTRY, "method"], WINDOWS)
     deviation, _ = published.deviations(theirs)
     ours = our_curves(options.folder)
-    tables = [compared(ours, theirs, deviation), compared_probabilities(ours)]
+    tables = [
+        compared(ours, theirs, deviation),
+        compared_probabilities(ours, options.data),
+    ]
     text = "\n\n".join(as_text(table) for table in tables if len(table))
     print(text)
     out = options.out or options.folder

@@ -6,7 +6,7 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_runs
+from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_runs, window
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
@@ -126,6 +126,42 @@ def _snapshot_claims(name):
             least=90.0,
         ),
     ]
+
+
+def curves(dataset, entries, readings, notes):
+    """Return the first 600 rounds of entries with alpha = 0.1, to hold against curves.
+
+    Args:
+        dataset: A name in `setting.BASE_RUNS`.
+        entries: The pairs (participation, q).
+        readings: The names in `setting.READINGS` that are run.
+        notes: The docstring of the experiment file.
+    """
+    runs = entry_runs(dataset, "FedAvg", {entry: (*entry, 0.1) for entry in entries})
+    return fl.Sweep(
+        name=f"fast_curves_{file_part(dataset)}",
+        title=f"FAST+FedAvg on {dataset}, alpha = 0.1, for 600 rounds",
+        axes=(*SOURCE, "participation", "q"),
+        runs={key: window(run) for key, run in runs.items() if key[0] in readings},
+        table=fl.Table(
+            rows=["reading", "participation", "q"],
+            columns=["deal"],
+            statistic="last5",
+            also=["last5_std", "rolling20", "best", "arbitrary_ratio"],
+        ),
+        claims=[
+            fl.Claim(
+                text=f"{name}: half of the rounds as snapshots are better than none",
+                order=[
+                    {"participation": name, "q": 0.5},
+                    {"participation": name, "q": 0},
+                ],
+            )
+            for name in DISTRIBUTIONS
+        ],
+        notes=notes + NOTES,
+        scales={name: scale for name, scale in SCALES.items() if scale is not window},
+    )
 
 
 def lambda_table(number, alpha, printed, notes):

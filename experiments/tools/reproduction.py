@@ -222,7 +222,7 @@ def claims():
         verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
         whole = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
         part = sum(0 < verdict.held < verdict.places for verdict in verdicts)
-        unjudged = sum(verdict.verdict == NOT_LEARNT for verdict in verdicts)
+        unjudged = sum(verdict.places == 0 for verdict in verdicts)
         counts = (
             *(len(verdicts), whole, part),
             *(len(verdicts) - whole - part - unjudged, unjudged),
@@ -231,15 +231,16 @@ def claims():
         broken += [
             [f"`{name}`", *_broken_claim(verdict, manifest)]
             for verdict in verdicts
-            if verdict.held < verdict.places or not verdict.places
+            if verdict.held < verdict.places or verdict.verdict == NOT_LEARNT
         ]
     total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 7))]
     head = ["sweep", "scale", "claims", "hold", "hold at some places", "do not hold"]
-    head += [NOT_LEARNT]
+    head += ["cannot be judged"]
     summary = pipe_table(head, [*rows, total], 2)
     text = (
         "Those that do not hold everywhere, or cannot be judged because entries are near "
-        "chance (the last column: mean difference or value):"
+        "chance (the last column: mean difference or value). Those whose entries have not "
+        "been run cannot be judged, either:"
     )
     head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
     return f"{summary}\n\n{text}\n\n{pipe_table(head, broken, 4)}"
