@@ -6,7 +6,7 @@ The runs are those of figure 5, with the same run ids, shown as curves. As in fi
 no method is tuned, and the local rates and numbers of classes are our choice.
 
 Run it with `raysafl run experiments/fsl/figure10.py`. Its 64 entries with 3 seeds each
-take about 222 hours of one core, so use a GPU; with `--scale small` they take about 5
+take about 105 hours of one core, so use a GPU; with `--scale small` they take about 5
 minutes on two cores.
 """
 

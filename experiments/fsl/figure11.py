@@ -6,7 +6,7 @@ The runs are those of figure 5, with the same run ids, shown as curves. As in fi
 no method is tuned, and the local rates and numbers of classes are our choice.
 
 Run it with `raysafl run experiments/fsl/figure11.py`. Its 64 entries with 3 seeds each
-take about 1,108 hours of one core, so use a GPU; with `--scale small` they take about
+take about 486 hours of one core, so use a GPU; with `--scale small` they take about
 12 minutes on two cores.
 """
 

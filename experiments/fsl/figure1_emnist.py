@@ -10,7 +10,7 @@ and the gammas N n0 / n, 0.5, 1, 1.5 and 2. The text names only some of the valu
 we took 1, 2, 5 and all classes.
 
 Run it with `raysafl run experiments/fsl/figure1_emnist.py`. Its 28 entries with 3 seeds
-each take about 697 hours of one core, so use a GPU; with `--scale small` they take
+each take about 525 hours of one core, so use a GPU; with `--scale small` they take
 about 4 minutes on two cores.
 """
 

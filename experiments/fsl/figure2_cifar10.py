@@ -7,7 +7,7 @@ n0 of the server's dataset are not printed; we took eta_l = 0.01 and 0.05, n0 = 
 and 1000, and C = 2 classes per client with S = 4 clients a round, as in figure 8.
 
 Run it with `raysafl run experiments/fsl/figure2_cifar10.py`. Its 30 entries with 3 seeds
-each take about 431 hours of one core, so use a GPU; with `--scale small` they take
+each take about 316 hours of one core, so use a GPU; with `--scale small` they take
 about 7 minutes on two cores.
 """
 

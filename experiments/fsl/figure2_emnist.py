@@ -7,7 +7,7 @@ n0 of the server's dataset are not printed; we took eta_l = 0.01 and 0.05, n0 = 
 and 450, and C = 5 classes per client with S = 5 clients a round, as in figure 8.
 
 Run it with `raysafl run experiments/fsl/figure2_emnist.py`. Its 30 entries with 3 seeds
-each take about 718 hours of one core, so use a GPU; with `--scale small` they take
+each take about 600 hours of one core, so use a GPU; with `--scale small` they take
 about 5 minutes on two cores.
 """
 

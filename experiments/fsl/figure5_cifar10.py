@@ -8,7 +8,7 @@ local rates eta_l nor the numbers C of classes per client. Of the rates, table I
 the data folder.
 
 Run it with `raysafl run experiments/fsl/figure5_cifar10.py`. Its 64 entries with 3 seeds
-each take about 222 hours of one core, so use a GPU; with `--scale small` they take
+each take about 107 hours of one core, so use a GPU; with `--scale small` they take
 about 5 minutes on two cores.
 """
 

@@ -8,7 +8,7 @@ local rates eta_l nor the numbers C of classes per client. Of the rates, table I
 (glyphs).
 
 Run it with `raysafl run experiments/fsl/figure5_emnist.py`. Its 64 entries with 3 seeds
-each take about 1,108 hours of one core, so use a GPU; with `--scale small` they take
+each take about 486 hours of one core, so use a GPU; with `--scale small` they take
 about 12 minutes on two cores.
 """
 

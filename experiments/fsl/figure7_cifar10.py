@@ -8,7 +8,7 @@ neither the numbers C of classes per client nor the numbers S of clients a round
 took C = 1, 2, 5 and S = 2, 4, 10.
 
 Run it with `raysafl run experiments/fsl/figure7_cifar10.py`. Its 27 entries with 3 seeds
-each take about 486 hours of one core, so use a GPU; with `--scale small` they take
+each take about 342 hours of one core, so use a GPU; with `--scale small` they take
 about 9 minutes on two cores.
 """
 

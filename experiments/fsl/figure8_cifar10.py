@@ -7,7 +7,7 @@ shown at gamma = 0. The paper prints C = 2 classes per client and S = 4 clients 
 We took n0 = 200 and eta_l = 0.01, as in figure 7.
 
 Run it with `raysafl run experiments/fsl/figure8_cifar10.py`. Its 9 entries with 3 seeds
-each take about 120 hours of one core, so use a GPU; with `--scale small` they take
+each take about 89 hours of one core, so use a GPU; with `--scale small` they take
 about 1 minute on two cores.
 """
 

@@ -7,7 +7,7 @@ shown at gamma = 0. The paper prints C = 5 classes per client and S = 5 clients 
 We took n0 = 225 and eta_l = 0.01, as in figure 7.
 
 Run it with `raysafl run experiments/fsl/figure8_emnist.py`. Its 9 entries with 3 seeds
-each take about 219 hours of one core, so use a GPU; with `--scale small` they take
+each take about 170 hours of one core, so use a GPU; with `--scale small` they take
 about 1 minute on two cores.
 """
 

@@ -14,8 +14,8 @@ to accuracy 0.5 are seen up to four rounds late. The paper does not say whether 
 them from its smoothed curves; here they are those to the first test at 0.5.
 
 Run it with `raysafl run experiments/fsl/table1.py`. Its 20 entries with 3 seeds each take
-about 159 hours of one core, so use a GPU; with `--scale small` they take about 2
-minutes on two cores.
+about 17 hours of one core; with `--scale small` they take about 2 minutes on two
+cores.
 """
 
 from functools import partial
