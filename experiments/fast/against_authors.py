@@ -69,8 +69,11 @@ def compared(ours, theirs, deviation):
     return pd.DataFrame(rows)
 
 
-def compared_probabilities(ours, data="fashion"):
-    """Return our mean q of adaptive FAST against the authors', over our rounds."""
+def compared_probabilities(ours, data):
+    """Return our mean q of adaptive FAST against the authors', over our rounds.
+
+    They have published q for Fashion-MNIST only.
+    """
     frame = pd.read_parquet(data_root() / "fast_authors" / "curves.parquet")
     frame = frame[(frame["kind"] == "q") & (frame["data"] == data)]
     adaptive = ours[ours["q"].str.startswith("Ada.")]
@@ -79,6 +82,8 @@ def compared_probabilities(ours, data="fashion"):
         strength = float(q.removeprefix("Ada.(").removesuffix(")"))
         same = (frame["alpha"] == alpha) & (frame["sampling"] == name.lower())
         same &= (frame["lam"] == strength) & (frame["step"] <= curve["step"].max())
+        if not same.any():
+            continue
         rows.append(
             {
                 "alpha": alpha,
