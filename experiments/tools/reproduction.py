@@ -301,8 +301,9 @@ def shared_runs():
     """Return how many runs several sweeps share, and whether they came out equal."""
     sweeps_of_run = defaultdict(list)
     for name, sweep in sweeps().items():
-        for entry in sweep.manifest.entries:
-            sweeps_of_run[entry.run_id].append(name)
+        listed = {entry.run_id for entry in sweep.manifest.entries}
+        for run_id in listed & sweep.store.ledger().keys():
+            sweeps_of_run[run_id].append(name)
     several = {
         run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1
     }
