@@ -110,12 +110,12 @@ def draw(ours, curves, deviation, path):
         is_theirs = (curves[ENTRY] == list(entry)).all(axis=1)
         same_law = curves[is_theirs & curves["method"].isin(SAME_LAW)]
         for method, curve in same_law.groupby("method"):
-            panel.plot(curve["step"], 100 * curve["value"], lw=0.8, label=method)
-        for deal, curve in ours[is_ours].groupby("deal"):
-            smooth = 100 * curve.groupby("step")["value"].mean()
-            panel.plot(
-                smooth.index, smooth, lw=1.2, color="black", label=f"ours, {deal}"
-            )
+            label = f"authors, {published.METHODS[method]}"
+            panel.plot(curve["step"], 100 * curve["value"], lw=0.8, label=label)
+        by_deal = ours[is_ours].groupby("deal")
+        for (deal, curve), color in zip(by_deal, ("black", "tab:red"), strict=False):
+            values = 100 * curve.groupby("step")["value"].mean()
+            panel.plot(values.index, values, lw=1.2, color=color, label=f"ours, {deal}")
         means = window_means(same_law, ["method"]).mean()
         for start, stop in WINDOWS:
             mean = means[(start, stop)]
