@@ -15,9 +15,17 @@ take about 26 hours of one core; with `--scale small` they take about 2 minutes 
 cores.
 """
 
+import raysafl as fl
 from experiments.fast.setting import DISTRIBUTIONS, READINGS
 from experiments.fast.sweeps import curves
 
 ENTRIES = [("Uniform", 1), *((name, q) for name in DISTRIBUTIONS for q in (0, 0.5))]
 ENTRIES += [("Beta", q) for q in (0.1, "Ada.(1)", "Ada.(7)")]
-SWEEP = curves("Fashion-MNIST", ENTRIES, READINGS, __doc__)
+CLAIMS = [
+    fl.Claim(
+        text=f"{name}: half of the rounds as snapshots are better than none",
+        order=[{"participation": name, "q": 0.5}, {"participation": name, "q": 0}],
+    )
+    for name in DISTRIBUTIONS
+]
+SWEEP = curves("Fashion-MNIST", ENTRIES, READINGS, __doc__, CLAIMS)

@@ -128,7 +128,7 @@ def _snapshot_claims(name):
     ]
 
 
-def curves(dataset, entries, readings, notes):
+def curves(dataset, entries, readings, notes, claims=()):
     """Return the first 600 rounds of entries with alpha = 0.1, to hold against curves.
 
     Args:
@@ -136,6 +136,7 @@ def curves(dataset, entries, readings, notes):
         entries: The pairs (participation, q).
         readings: The names in `setting.READINGS` that are run.
         notes: The docstring of the experiment file.
+        claims: What is said of the first 600 rounds.
     """
     runs = entry_runs(dataset, "FedAvg", {entry: (*entry, 0.1) for entry in entries})
     return fl.Sweep(
@@ -149,16 +150,7 @@ def curves(dataset, entries, readings, notes):
             statistic="last5",
             also=["last5_std", "rolling20", "best", "arbitrary_ratio"],
         ),
-        claims=[
-            fl.Claim(
-                text=f"{name}: half of the rounds as snapshots are better than none",
-                order=[
-                    {"participation": name, "q": 0.5},
-                    {"participation": name, "q": 0},
-                ],
-            )
-            for name in DISTRIBUTIONS
-        ],
+        claims=claims,
         notes=notes + NOTES,
         scales={name: scale for name, scale in SCALES.items() if scale is not window},
     )
