@@ -6,13 +6,12 @@ authors have published.
 The entries are some of table 3's: uniform participation, each distribution without
 snapshots and with half of the rounds as snapshots, and Beta with a tenth of them and with
 adaptive FAST. Nothing is printed for their first 600 rounds, so they are held against the
-authors' curves:
-`python -m experiments.fast.against_authors FOLDER` compares the mean accuracies over
-rounds 100 to 300 and 300 to 600, and draws both.
+authors' curves: `python -m experiments.fast.against_authors FOLDER` compares the mean
+accuracies over rounds 100 to 300 and 300 to 600, and draws both.
 
-Run it with `raysafl run experiments/fast/curves_fashion_mnist.py`. Its 22 entries with 1 seed each
-take about 26 hours of one core; with `--scale small` they take about 2 minutes on two
-cores.
+Run it with `raysafl run experiments/fast/curves_fashion_mnist.py`. Its 22 entries with 1
+seed each take about 26 hours of one core; with `--scale small` they take about 2 minutes
+on two cores.
 """
 
 import raysafl as fl
