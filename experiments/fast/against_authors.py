@@ -3,12 +3,15 @@
     python -m experiments.fast.against_authors FOLDER [--data cifar10] [--out DIR]
 
 Run it from the repository's root. FOLDER holds the results of
-`experiments/fast/curves_fashion_mnist.py`, `curves_cifar10.py` or a table of FAST's, and
-`--data` names their dataset (`fashion` if it is left out).
+`experiments/fast/curves_fashion_mnist.py`, `curves_cifar10.py`, or table 3, 6 or 7, and
+`--data` names their dataset (`fashion` if it is left out). Runs that have not ended are
+left out.
+
 `experiments.fast.authors_curves` says what the authors' curves are, and how much one run
-deviates from the mean of its law, which is the judge: an entry lies inside if the mean
-over our deals is at most two such deviations away from the mean of the authors' FedAvg
-and FedAvgM, which are one law.
+deviates from the mean of its law, sigma. That is the judge: an entry lies inside if the
+mean over our n deals is at most 2 sigma sqrt(1/n + 1/k) away from the mean of the authors'
+k runs of that law, which are their FedAvg and FedAvgM (k = 2). For two deals that is
+2 sigma.
 """
 
 import argparse
@@ -29,16 +32,26 @@ WINDOWS = published.WINDOWS["fashion"]
 def our_curves(folder):
     """Return our accuracies in the reading `authors`, with entry and deal."""
     store = Store(folder)
+    manifest = store.manifest()
+    if "q" not in manifest.axes:
+        raise SystemExit(
+            f"{manifest.name} has no axis q; give curves, or table 3, 6 or 7"
+        )
+    ended = store.ledger()
     parts = []
-    for entry in store.manifest().entries:
-        if entry.labels["reading"] == "authors":
-            rows = store.rounds(entry.run_id)
-            labels = {name: entry.labels.get(name, 0.1) for name in ENTRY}
-            labels["q"] = str(labels["q"])
-            rows = rows.assign(**labels, deal=entry.labels["deal"])
-            parts.append(rows.rename(columns={"round": "step"}))
+    for entry in manifest.entries:
+        if entry.labels["reading"] == "authors" and entry.run_id in ended:
+            labels = {**entry.labels, "q": str(entry.labels["q"])}
+            # The curves' entries have one alpha; text has none, as in the authors' curves.
+            if labels.get("alpha", "natural") == "natural":
+                labels["alpha"] = 0.1
+            parts.append(store.rounds(entry.run_id).assign(**labels))
+    if not parts:
+        raise SystemExit(f"no run of the reading `authors` has ended in {folder}")
     joined = pd.concat(parts, ignore_index=True)
-    return joined.assign(value=joined["test_accuracy"])
+    # We test after 10, 20, ... rounds and the authors after 1, 11, 21, ..., their steps 0,
+    # 10, 20, ... So both have equally many tests in a window.
+    return joined.assign(value=joined["test_accuracy"], step=joined["round"] + 1)
 
 
 def compared(ours, theirs, deviation):
@@ -52,7 +65,8 @@ def compared(ours, theirs, deviation):
                 continue
             printed = np.array([theirs.loc[(*entry, m), window] for m in same_law])
             distance = deals.mean() - printed.mean()
-            limit = 2 * deviation[window][entry[0]]
+            both = np.sqrt(1 / len(deals) + 1 / len(printed))
+            limit = 2 * deviation[window][entry[0]] * both
             rows.append(
                 {
                     "alpha": entry[0],
@@ -70,9 +84,11 @@ def compared(ours, theirs, deviation):
 
 
 def compared_probabilities(ours, data):
-    """Return our mean q of adaptive FAST against the authors', over our rounds.
+    """Return our share of snapshots in adaptive FAST against the authors' mean q.
 
-    They have published q for Fashion-MNIST only.
+    q is the probability that a round is a snapshot. Our rows have q of every tenth round
+    only, but count the snapshots of all. The authors have published q of all rounds, for
+    Fashion-MNIST only.
     """
     frame = pd.read_parquet(data_root() / "fast_authors" / "curves.parquet")
     frame = frame[(frame["kind"] == "q") & (frame["data"] == data)]
@@ -84,20 +100,24 @@ def compared_probabilities(ours, data):
         same &= (frame["lam"] == strength) & (frame["step"] <= curve["step"].max())
         if not same.any():
             continue
+        rounds = curve.groupby("run_id")["step"].max().sum()
         rows.append(
             {
                 "alpha": alpha,
                 "participation": name,
                 "q": q,
                 "authors' mean q": f"{frame[same]['value'].mean():.3f}",
-                "ours": f"{curve['enforce_prob'].mean():.3f}",
+                "our share of snapshots": f"{curve['snapshots'].sum() / rounds:.3f}",
             }
         )
     return pd.DataFrame(rows)
 
 
 def draw(ours, curves, deviation, path):
-    """Draw our curves over the authors', one panel an entry, with the windows' bands."""
+    """Draw our curves over the authors', one panel an entry, with the windows' bands.
+
+    A band is two deviations of one run wide on both sides of the authors' mean.
+    """
     from matplotlib.figure import Figure
 
     entries = list(ours.groupby(ENTRY).groups)

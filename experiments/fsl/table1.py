@@ -8,10 +8,11 @@ tried here, so that the nearest one can be seen. We read n0 = 250 as 25 samples 
 of ten clients. FLSyn, which the figures call FSLsyn, learns from STL-10, which must lie
 in the data folder; `--only method=FSL` and `--only method=FedDyn` do without it.
 
-Every fifth round is tested, since a test takes longer than the training of a round. So
-the mean of the last five tests (`last5`) spans the paper's twenty rounds, and the rounds
-to accuracy 0.5 are seen up to four rounds late. The paper does not say whether it takes
-them from its smoothed curves; here they are those to the first test at 0.5.
+Every fifth round is tested (at scale `small` each one), since a test takes longer than
+the training of a round. So the mean of the last five tests (`last5`) spans the paper's
+twenty rounds, and the rounds to accuracy 0.5 are seen up to four rounds late. The paper
+does not say whether it takes them from its smoothed curves; here they are those to the
+first test at 0.5.
 
 Run it with `raysafl run experiments/fsl/table1.py`. Its 20 entries with 3 seeds each take
 about 17 hours of one core; with `--scale small` they take about 2 minutes on two

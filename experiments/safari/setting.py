@@ -85,7 +85,7 @@ _MNIST = fl.Run(
 DEALS = {
     "MNIST": {"data.partition_seeds": 32, "replicates": 64, "eval_every": 5},
     "CIFAR-10": {"data.partition_seeds": 3, "replicates": 3},
-    "Fashion-MNIST": {"data.partition_seeds": 4, "replicates": 4},
+    "Fashion-MNIST": {"data.partition_seeds": 4, "replicates": 4, "eval_every": 5},
 }
 BASE_RUNS = {  # FedAvg with all clients present; `entry_run` changes what an entry varies
     "MNIST": _MNIST,
@@ -96,7 +96,7 @@ BASE_RUNS = {  # FedAvg with all clients present; `entry_run` changes what an en
             "model": fl.CNN(channels=[64, 128, 256], hidden=256),
             "local.batch_size": 500,
             "rounds": 5000,
-            "eval_every": 10,
+            "eval_every": 5,
         }
     ),
     "Fashion-MNIST": _MNIST.replace(

@@ -5,7 +5,7 @@ Source: Yang et al., docs/papers.md#safari, table 6.
 Of 150 clients, s never take part. Each client holds one class.
 
 Run it with `raysafl run experiments/safari/table6_fashion_mnist.py`. Its 5 entries with
-four partitions, each with a seed of its own, take about 2.3 hours of one core; with
+four partitions, each with a seed of its own, take about 1.5 hours of one core; with
 `--scale small` they take about 2 minutes on two cores.
 """
 

@@ -10,7 +10,7 @@ although it is the same run. The text of the paper is legible at both places, so
 the two is a slip of the paper.
 
 Run it with `raysafl run experiments/safari/table7_fashion_mnist.py`. Its 4 entries with
-four partitions, each with a seed of its own, take about 1.9 hours of one core; with
+four partitions, each with a seed of its own, take about 1.2 hours of one core; with
 `--scale small` they take about 1 minute on two cores.
 """
 

@@ -133,9 +133,13 @@ def squares(rows):
 
 
 def crossed(measured, bound):
-    """Return the first round from which on the measured curve is above the bound, or None."""
-    above = measured > bound
-    return None if not above[-1] else len(above) - int(np.argmin(above[::-1]))
+    """Return the least R from which on the measured curve is above the bound, or None.
+
+    Both curves begin with R = 1.
+    """
+    below = np.flatnonzero(measured <= bound)
+    last_below = 0 if not len(below) else int(below[-1]) + 1
+    return None if last_below == len(bound) else last_below + 1
 
 
 def gradients2(problem, path):
@@ -144,7 +148,7 @@ def gradients2(problem, path):
 
 
 def holds_until(rounds, holds):
-    """Return the last round up to which a premise holds, of those that are multiples of ten."""
+    """Return the last multiple of ten at which a premise holds, or 0."""
     return max((r for r in range(10, rounds, 10) if holds(r)), default=0)
 
 
@@ -205,7 +209,7 @@ def against_safari5(problem, c, path):
     fails = next((r for r, q in enumerate(found) if q is None or q < Q), len(found))
     return (at, squares(apart).mean(1)[1:], bound), [
         "in each round",
-        f"up to round {fails - 1}",
+        f"up to round {fails}",
     ]
 
 

@@ -9,10 +9,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from experiments.tools.measured import ROOT, sweep_files
 from raysafl import Runner
 from raysafl.sweep.experiment_file import load_sweep
 
-FOLDER = Path(__file__).parents[1]
 SCALES = ("paper", "small")
 
 
@@ -29,9 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a part of the path of the files")
     asked = parser.parse_args().only
-    for file in sorted(FOLDER.glob("*/*.py")):
-        name = str(file.relative_to(FOLDER))
-        if asked not in name or "SWEEP =" not in file.read_text():
+    for file in sweep_files():
+        name = str(file.relative_to(ROOT / "experiments"))
+        if asked not in name:
             continue
         for scale in SCALES:
             try:

@@ -18,12 +18,35 @@ MEASURED = ROOT / "results" / "measured"
 PAPERS = ("safari", "fast", "fsl")
 
 
+# Scales of folders in results/measured, the most telling first; scale `paper` has no suffix.
+SUFFIXES = ("", "-window", "-medium", "-small")
+
+
 class MeasuredSweep(NamedTuple):
     """What results/measured holds of one sweep."""
 
     manifest: Manifest
     runs: pd.DataFrame  # a row per run and replicate, as in runs.parquet
     store: Store
+
+
+def sweep_files() -> list[Path]:
+    """Return the files that define sweeps."""
+    return [
+        file
+        for file in sorted((ROOT / "experiments").glob("*/*.py"))
+        if "\nSWEEP = " in file.read_text()
+    ]
+
+
+def measured_folders(file: str) -> list[str]:
+    """Return the folders of an experiment in results/measured, in the order of `SUFFIXES`.
+
+    Args:
+        file: Its path below `experiments`, with or without `.py`.
+    """
+    name = file.removesuffix(".py").removeprefix("studies/").replace("/", "_")
+    return [f"{name}{suffix}" for suffix in SUFFIXES if f"{name}{suffix}" in sweeps()]
 
 
 def experiment_file(name: str) -> str:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.tools.measured import ROOT
+from experiments.tools.measured import ROOT, sweep_files
 from raysafl import Logistic
 from raysafl.core.text import duration
 from raysafl.sweep.experiment_file import load_sweep
@@ -50,16 +50,13 @@ def gpu_seconds(file: Path) -> float:
 
 def with_networks() -> list[Path]:
     """Return the files of experiments whose models are networks."""
-    files = sorted((ROOT / "experiments").glob("*/*.py"))
-    sweeps = {
-        file: load_sweep(file)
-        for file in files
-        if file.parent.name != "tools" and "SWEEP =" in file.read_text()
-    }
     return [
         file
-        for file, sweep in sweeps.items()
-        if any(not isinstance(run.model, Logistic) for run in sweep.labelled().values())
+        for file in sweep_files()
+        if any(
+            not isinstance(run.model, Logistic)
+            for run in load_sweep(file).labelled().values()
+        )
     ]
 
 

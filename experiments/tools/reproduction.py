@@ -17,7 +17,13 @@ from datetime import datetime
 import numpy as np
 
 from experiments.tools.answers import standing, with_intervals
-from experiments.tools.measured import PAPERS, ROOT, compared, sweeps
+from experiments.tools.measured import (
+    PAPERS,
+    ROOT,
+    compared,
+    measured_folders,
+    sweeps,
+)
 from experiments.tools.open_choices import (
     odd_entry,
     places,
@@ -47,11 +53,11 @@ SCRIPTS = r"safari/theorem1|fsl/figure9|theorems/"  # files without a sweep
 
 
 def tables_with_paper():
-    """Return the names of the sweeps with printed numbers, without readings."""
+    """Return the names of SAFARI's tables that have printed numbers."""
     return [
         name
         for name, sweep in sweeps().items()
-        if sweep.manifest.paper and not name.startswith("safari_readings")
+        if sweep.manifest.paper and name.startswith("safari_table")
     ]
 
 
@@ -79,13 +85,12 @@ def _outcome(file, hours, measured):
         hours: What experiments/README.md says the paper's scale takes.
         measured: What it says was run.
     """
-    name = file.replace("/", "_").removesuffix(".py")
-    folders = [folder for folder in sweeps() if folder.split("-")[0] == name]
+    folders = measured_folders(file)
     if not folders and "in seconds" in measured:
         return [PAPER, *[NOTHING] * 4]
     if not folders:
         return ["not run", *[NOTHING] * 3, f"all: {hours}"]
-    entries, manifest = compared(folders[-1])
+    entries, manifest = compared(folders[0])
     found = distance(entries, manifest)
     judged = int((entries["verdict"] == "inside").sum())
     verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
@@ -94,13 +99,13 @@ def _outcome(file, hours, measured):
     missing = NOTHING
     if manifest.scale != PAPER:
         missing = f"scale `paper`: {hours}"
-    elif unended := _unended(sweeps()[folders[-1]]):
+    elif unended := _unended(sweeps()[folders[0]]):
         missing = f"{unended} of {len(manifest.entries)} runs; {hours} in all"
     return [
         manifest.scale,
         number(found.difference, manifest.table.unit) if found.entries else NOTHING,
         f"{judged} of {found.entries}" if found.entries else NOTHING,
-        f"{held} of {len(verdicts)}" if known else NOTHING,
+        f"{held} of {known}" if known else NOTHING,
         missing,
     ]
 
@@ -385,12 +390,7 @@ def fill_measured_column(text):
 
     def fill(match):
         line, file = match[1], match[2]
-        name = file.removeprefix("studies/").replace("/", "_")
-        measured = [
-            sweeps()[folder]
-            for folder in (name, f"{name}-long", f"{name}-medium", f"{name}-small")
-            if folder in sweeps()
-        ]
+        measured = [sweeps()[folder] for folder in measured_folders(file)]
         times = []
         for sweep in measured:
             took = duration(wall_time(sweep.store))

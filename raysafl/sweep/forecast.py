@@ -37,8 +37,8 @@ from raysafl.sweep.packs import (
 BYTES_OF_ROW = 20
 BYTES_OF_CLIENT = 1
 BYTES_OF_RUN = 2000
-# How long rounds of a run are measured, how long at most while none of them has been
-# evaluated (or all have), and of how many groups.
+# How long rounds of a run are measured, how long at most if all of them were evaluated or
+# none, and of how many groups.
 SECONDS_OF_TRIAL = 1.0
 MOST_SECONDS = 5.0
 MOST_TRIALS = 8
@@ -161,7 +161,10 @@ def _measured_seconds(
 def _seconds_of_run(
     need: Cost, run: Run, datasets: Mapping[str, Dataset], engine: str
 ) -> float:
-    """Run rounds for about a second, and return how long all rounds would take one core."""
+    """Run rounds for about a second, and return how long all rounds would take one core.
+
+    It takes longer until both an evaluated round and another one have been measured.
+    """
     a_round = need.work / run.rounds / WORK_PER_SECOND
     tried = run.replace(replicates=1) if a_round > SECONDS_OF_TRIAL else run
     # Evaluating a round may take longer than training in it, so both kinds are measured.
@@ -182,7 +185,8 @@ def _seconds_of_run(
             records = simulation.step()
             seconds = time.process_time() - began
             (evaluated if records else others).append(seconds)
-    share = 1 / run.eval_every
+    # The last round is always evaluated.
+    share = -(-run.rounds // run.eval_every) / run.rounds
     if evaluated and others:
         a_round = share * _usual(evaluated) + (1 - share) * _usual(others)
     else:

@@ -12,6 +12,7 @@ from helpers.fast_authors import cohort
 
 from raysafl.algorithms import Key
 from raysafl.data import FashionMnist, FedLabDirichlet
+from raysafl.storage.store import Store
 
 
 @pytest.fixture
@@ -50,6 +51,29 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
         np.testing.assert_allclose(deviation.loc[alpha], expected, atol=0.2)
 
 
+def test_the_page_shows_our_curves_as_they_were_measured(
+    fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (FOLDER.parent / "docs" / "fast.md").read_text()
+    for name, data in (("fashion_mnist", "fashion"), ("cifar10", "cifar10")):
+        folder = FOLDER.parent / "results" / "measured" / f"fast_curves_{name}"
+        fast("against_authors").main(
+            [str(folder), "--data", data, "--out", str(tmp_path)]
+        )
+        told = capsys.readouterr().out.splitlines()
+        assert [line for line in told if line not in page] == []
+        store = Store(folder)
+        number = f"{len(store.ledger())} of the {len(store.manifest().entries)} runs"
+        assert number in page
+
+
+def test_each_of_the_authors_curves_is_one_run(fast: Any) -> None:
+    published = fast("authors_curves")
+    for data in published.NAMES:
+        curves = published.authors_curves(data)
+        assert not curves.duplicated([*published.ENTRY, "method", "step"]).any()
+
+
 @pytest.mark.parametrize("data", ["fashion", "cifar10"])
 def test_curves_that_are_the_authors_lie_inside_and_shifted_ones_do_not(
     fast: Any, tmp_path: Path, data: str
@@ -72,9 +96,12 @@ def test_curves_that_are_the_authors_lie_inside_and_shifted_ones_do_not(
         assert set(table["distance"].astype(float).round(1)) == {100 * shift}
     against.draw(same, curves, deviation, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
-    adaptive = same.head(2).assign(q="Ada.(7)", step=[0, 999], enforce_prob=[0.2, 0.4])
+    adaptive = same.head(2).assign(
+        q="Ada.(7)", run_id="a", step=[10, 1000], snapshots=[3, 297]
+    )
     probabilities = against.compared_probabilities(adaptive, data).to_dict("records")
-    assert [row["ours"] for row in probabilities] == ["0.300"] * (data == "fashion")
+    shares = [row["our share of snapshots"] for row in probabilities]
+    assert shares == ["0.300"] * (data == "fashion")
     assert all(0.1 < float(row["authors' mean q"]) < 0.9 for row in probabilities)
 
 
