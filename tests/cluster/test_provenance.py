@@ -11,7 +11,7 @@ def test_a_git_that_takes_too_long_names_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git = tmp_path / "git"
-    git.write_text("#!/bin/sh\nexec sleep 60\n")
+    git.write_text("#!/bin/sh\necho 0123456789ab\nexec sleep 60\n")
     git.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(provenance, "GIT_SECONDS", 0.05)

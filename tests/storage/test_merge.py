@@ -144,6 +144,18 @@ def test_a_run_that_is_damaged_in_one_folder_is_taken_from_the_other(
     assert both.read().faults == {}
 
 
+def test_a_state_that_only_a_later_folder_has_kept_is_kept(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, _ = folders
+    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
+    due = Store(b).kept_state(run_id)
+    shutil.rmtree(a / "states")
+    code, _, both = merged(raysafl, a, b)
+    assert code == 0
+    assert both.kept_state(run_id) == due is not None
+
+
 def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(
     folders: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
