@@ -136,7 +136,7 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
             Status.FINISHED,
             "because the number by which it chooses was missing in every",
         ),
-        (Status.STOPPED, "because a scheduler stopped it"),
+        (Status.STOPPED, r"because it was stopped early \(no memory\)"),
         (Status.FAILED, r"because it failed \(no memory\)"),
         (Status.DIVERGED, "because all of its replicates diverged"),
     ],

@@ -406,15 +406,6 @@ def test_parameters_are_finite_if_each_of_them_is(
     assert _all_finite(torch.tensor(numbers)) is finite
 
 
-def test_a_run_ends_when_every_replicate_has_diverged(tiny: Run) -> None:
-    wild = tiny.replace(
-        model=MLP(), local=LocalTraining(lr=1e30, batch_size=8, epochs=1), rounds=50
-    )
-    sim = simulation(wild)
-    finish(sim)
-    assert sim.round < 50 and all(rep.diverged for rep in sim.replicates)
-
-
 def test_safari_without_server_data_is_refused_with_what_to_give() -> None:
     with pytest.raises(
         ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"

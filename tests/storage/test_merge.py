@@ -122,7 +122,7 @@ def test_a_run_with_other_rows_in_one_of_the_folders_is_refused_and_nothing_writ
     assert not both.path.exists()
 
 
-def test_folders_of_different_sweeps_and_a_folder_in_use_are_refused(
+def test_folders_of_different_sweeps_and_a_new_folder_that_holds_one_are_refused(
     folders: tuple[Path, Path, Path], raysafl: Command
 ) -> None:
     a, b, whole = folders

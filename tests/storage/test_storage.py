@@ -28,7 +28,6 @@ from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
-from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.status import status_of, tell_left
 from raysafl.storage.store import Store, find_sweeps
@@ -366,7 +365,7 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.acquire)
         with pytest.raises(TimeoutError):
-            waiting.result(timeout=1)
+            waiting.result(timeout=0.2)
         first.release()
         waiting.result(timeout=PATIENCE)
         first.release()  # it is not its own any more
@@ -389,17 +388,7 @@ def test_a_store_holds_the_time_left_as_long_as_runs_are_carried_out(
     assert list(store.path.glob("tune/*")) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("s3://key:secret@bucket/x", "s3://bucket/x"),
-        ("raysafl run f.py --out s3://bucket/x?secret_key=abc --gpus 1",
-         "raysafl run f.py --out s3://bucket/x --gpus 1"),
-        ("--tracking-uri https://user:pass@host/path", "--tracking-uri https://host/path"),
-    ],
-)  # fmt: skip
-def test_credentials_in_a_uri_are_not_shown(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+def test_credentials_in_a_uri_are_not_shown() -> None:
     remote = Remote("s3://key:secret@bucket/x?token=1", "bucket/x")
     assert (
         "secret" not in f"{remote} {remote!r} {Store(remote)!r}"

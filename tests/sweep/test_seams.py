@@ -62,16 +62,6 @@ def test_a_smoke_run_keeps_the_test_samples_by_which_clients_are_judged() -> Non
     assert smoke(RUN).data != RUN.data
 
 
-def test_a_policy_that_measures_accuracies_is_refused_where_there_is_none() -> None:
-    parts = {"base": fl.Absent(s=2, m=3), "uniform": fl.Uniform(m=3)}
-    policy = fl.Snapshot(every=2, accuracy="cohort", **parts)
-    regression = RUN.replace(objective=fl.objectives.Regression())
-    with pytest.raises(ValueError, match="Snapshot goes by the training accuracy"):
-        regression.replace(participation=policy)
-    by_time = fl.Snapshot(every=2, **parts)
-    assert regression.replace(participation=by_time).participation == by_time
-
-
 def test_a_model_is_not_chosen_by_a_list() -> None:
     run = RUN.replace(objective=Classwise())
     with pytest.raises(ValueError, match="keep='best' chooses by a number"):
