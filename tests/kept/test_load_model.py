@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.folders import finished
 from helpers.frozen import Backbone, Masked
-from helpers.here import run_in_process
 from torch import nn
 
 import raysafl as fl
 from raysafl.kept.content import about, read_models
-from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -36,14 +35,8 @@ class Tied(fl.Model):
 
 def folder_of(path: Path, *runs: fl.Run) -> Store:
     """A folder with these runs, which have run in this process."""
-    store = Store(path)
-    store.create()
     labelled = {(i,): run for i, run in enumerate(runs)}
-    store.write_manifest(fl.Sweep("kept", labelled, axes=("i",)).manifest())
-    for run in runs:
-        work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
-        run_in_process(run, store, work)
-    return store
+    return finished(fl.Sweep("kept", labelled, axes=("i",)), path)
 
 
 def inputs_of(samples: fl.data.Samples) -> torch.Tensor:

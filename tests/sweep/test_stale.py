@@ -1,17 +1,15 @@
 """An experiment file is edited between two `raysafl run`: what becomes of old results."""
 
-import io
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from helpers.sweeps_here import go
 from ray import tune
-from rich.console import Console
 
-from raysafl import Hardware, Runner, Sweep
+from raysafl import Hardware, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import of_runs
@@ -19,7 +17,6 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code import old_results
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.session import Session
 
 EXPERIMENT = '''
@@ -77,30 +74,6 @@ def written(folder: Path, *edits: tuple[str, str]) -> Sweep:
         text = edited(text, old, new)
     (folder / "stale_file.py").write_text(text)
     return load_sweep(folder / "stale_file.py")
-
-
-def go(
-    sweep: Sweep, out: Path, executor: str = "here", **options: Any
-) -> tuple[Outcome, str]:
-    """What a runner did with a sweep, and what it said."""
-    text = io.StringIO()
-    console = Console(file=text, width=200)
-    hardware = Hardware(cpus=0.5, trials=1)
-    outcome = Runner(
-        sweep,
-        str(out),
-        hardware,
-        executor=executor,
-        track="none",
-        console=console,
-        **options,
-    ).run()
-    return outcome, text.getvalue()
-
-
-def go_on_ray(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
-    """The same, on the Ray of `ray_local`."""
-    return go(sweep, out, "ray", **options)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -368,7 +341,9 @@ class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
 def test_a_run_that_a_scheduler_stopped_keeps_its_digests(tmp_path: Path) -> None:
     sampled = written(tmp_path, SAMPLED)
     stopped = replace(sampled, num_samples=1, scheduler=StopsAll())
-    outcome, _ = go_on_ray(stopped, tmp_path / "s")
+    outcome, _ = go(
+        stopped, tmp_path / "s", executor="ray", hardware=Hardware(cpus=0.5, trials=1)
+    )
     (entry,) = outcome.store.ledger().values()
     assert entry.status == "stopped", entry.reason
     assert entry.code is not None
