@@ -1,6 +1,7 @@
 """`load_model` gives the model that a run kept, and says what is wrong if it cannot."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,25 @@ def test_a_run_that_ended_otherwise_says_why_it_kept_no_model(
     store.commit_end(run.id, entry)
     with pytest.raises(ValueError, match=message):
         fl.load_model(store.path, run)
+
+
+class SecondDiverges(fl.Algorithm):
+    """FedAvg whose second seed diverges."""
+
+    def round(self, state, ids, key):  # type: ignore[no-untyped-def]
+        update = yield fl.TrainMean(state.w_P, ids)
+        return replace(state, w_P=state.w_P - update.delta_P / (1 - key.seed))
+
+
+def test_a_replicate_that_diverged_has_no_model_and_it_is_said_which_have_one(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(algorithm=SecondDiverges(), keep="last", seed=0)
+    store = folder_of(tmp_path / "kept", run)
+    why = r"no model of replicate 1 was kept, because it diverged .* replicates \[0\] were"
+    with pytest.raises(ValueError, match=why):
+        fl.load_model(store.path, run, 1)
+    fl.load_model(store.path, run, 0)
 
 
 def test_a_run_that_has_not_ended_has_no_model_yet(

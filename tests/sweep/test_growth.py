@@ -119,6 +119,18 @@ def test_seeds_may_come_before_and_from_several_runs(tiny: Run, tmp_path: Path) 
     assert_equal(grown, alone(tmp_path, whole))
 
 
+def test_seeds_that_are_added_have_the_partitions_of_a_whole_run(
+    tiny: Run, tmp_path: Path
+) -> None:
+    base = tiny.replace({"algorithm": Counted(), "data.partition_seeds": 2, "seed": 5})
+    carry_out(tmp_path / "s", base.replace(replicates=2))
+    Counted.computed.clear()
+    four = base.replace(replicates=4, seed=4)
+    grown, _ = carry_out(tmp_path / "s", four)
+    assert {seed for seed, _ in Counted.computed} == {4, 7}
+    assert_equal(grown, alone(tmp_path, four))
+
+
 def test_fewer_seeds_compute_nothing(tiny: Run, tmp_path: Path) -> None:
     three = tiny.replace(algorithm=Counted(), replicates=3)
     carry_out(tmp_path / "s", three)

@@ -69,6 +69,18 @@ def test_a_model_is_not_chosen_by_a_list() -> None:
     assert run.replace(keep="last").keep == "last"
 
 
+def test_a_trainable_of_which_all_replicates_diverge_ends_with_a_report_of_nan() -> (
+    None
+):
+    class Trial(RunTrainable):
+        def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
+            super().setup(config, RUN, RUN.data.load())
+
+    result = Trial({"local.lr": 1e38}).train()
+    assert result["done"]
+    assert all(math.isnan(result[name]) for name in ("test_accuracy", "test_loss"))
+
+
 def test_a_trainable_reports_the_means_over_all_replicates_also_of_those_that_stopped(
     tmp_path: Path,
 ) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from helpers.sweeps_here import go
+from helpers.sweeps_here import go, rows_of
 from ray import tune
 
 from raysafl import Hardware, Sweep
@@ -123,6 +124,21 @@ def test_a_comment_formatting_a_docstring_and_the_grid_are_no_edits(
     )
     outcome, said = go(written(tmp_path, *harmless), tmp_path / "s")
     assert outcome.skipped == 3 and outcome.ok and "changed" not in said
+
+
+def test_a_study_that_grows_reuses_no_seed_that_other_code_has_computed(
+    tmp_path: Path,
+) -> None:
+    more = ("replicates=1", "replicates=2")
+    go(written(tmp_path), tmp_path / "s")
+    grown, said = go(written(tmp_path, BODY, more), tmp_path / "s")
+    # Each learning rate has a run of it.
+    why = "2 replicates computed from the first round, because the code of Mine has changed"
+    assert f"1 replicate reused; {why} since" in said
+    fresh, _ = go(written(tmp_path, BODY, more), tmp_path / "fresh")
+    ids = [entry.run_id for entry in fresh.manifest.entries]
+    found = grown.store.rounds(ids).drop(columns="seconds")
+    pd.testing.assert_frame_equal(found, rows_of(fresh))
 
 
 def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> None:
