@@ -183,7 +183,7 @@ def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
     if not entry.kept:
         why = {
             Status.FINISHED: "the number by which it chooses was missing in every round",
-            Status.STOPPED: "a scheduler stopped it",
+            Status.STOPPED: f"it was stopped early ({entry.reason})",
             Status.FAILED: f"it failed ({entry.reason})",
         }.get(entry.status, f"all of its replicates diverged ({entry.reason})")
         raise ValueError(f"{where} kept no model, because {why}")

@@ -136,16 +136,18 @@ def _check_labels(manifests: Sequence[Manifest]) -> None:
 
 
 def _copy(store: Store, checked: Checked, into: Store, run_ids: Set[str]) -> None:
-    """Copy ended runs with their rows, kept models and states."""
+    """Copy ended runs with their rows and kept models, and the states that are missing."""
+    pairs = [(store.model(run_id), into.model(run_id)) for run_id in run_ids]
+    # The folder whose rows are taken may have kept no state where another one has.
+    for run_id in checked.ledger.keys() - checked.faults.keys():
+        new = into.state_file(run_id)
+        if checked.ledger[run_id].status.decided and not new.is_file():
+            pairs.append((store.state_file(run_id), new))
+    for file, new in pairs:
+        if file.is_file():
+            atomic_write(new, file.read_bytes(), durable=True)
     if not run_ids:
         return
-    for run_id in run_ids:
-        for file, new in (
-            (store.model(run_id), into.model(run_id)),
-            (store.state_file(run_id), into.state_file(run_id)),
-        ):
-            if file.is_file():
-                atomic_write(new, file.read_bytes(), durable=True)
     entries: Mapping[str, LedgerEntry] = {i: checked.ledger[i] for i in run_ids}
     into.commit(
         of_runs(checked.rows, run_ids), entries, of_runs(checked.clients, run_ids)

@@ -38,7 +38,8 @@ def finished(sweep: Sweep, folder: Path, report: bool = False) -> Store:
     store.create()
     store.write_manifest(sweep.manifest())
     for run in sweep.labelled().values():
-        worker = Worker(run.cells, run.data.load(), run.model)
+        data = run.data.load()
+        worker = Worker(run.cells, data, run.model, objective=run.objective)
         run_in_process(run, store, worker)
     write_runs_table(store)
     if report:

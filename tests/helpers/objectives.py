@@ -1,17 +1,11 @@
-"""A sweep of runs with two objectives on made-up numbers, really run in this process."""
-
-from pathlib import Path
+"""Runs with two objectives on made-up numbers."""
 
 import numpy as np
 
-from helpers.here import run_in_process
 from raysafl import MLP, FedAvg, Federation, Iid, LocalTraining, Logistic, Run, Uniform
 from raysafl.core.problem import Dataset
 from raysafl.data import Samples, Source
 from raysafl.objectives import Classification, Regression
-from raysafl.runtime.in_process import Worker
-from raysafl.storage.store import Store
-from raysafl.sweep.definition import Sweep
 
 
 class Slope(Source):
@@ -49,15 +43,3 @@ PLAIN = REGRESSION.replace(
 DETAILED = PLAIN.replace(
     objective=Classification(metrics=("f1", "per_class_accuracy", "confusion"))
 )
-
-
-def carried_out(path: Path, sweep: Sweep) -> Store:
-    """Run all runs of a sweep in this process, each with files of its own or a bundle."""
-    store = Store(path)
-    store.create()
-    store.write_manifest(sweep.manifest())
-    for run in sweep.labelled().values():
-        data = run.data.load()
-        work = Worker(run.cells, data, run.model, objective=run.objective)
-        run_in_process(run, store, work)
-    return store

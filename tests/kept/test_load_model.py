@@ -1,18 +1,18 @@
 """`load_model` gives the model that a run kept, and says what is wrong if it cannot."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.folders import finished
 from helpers.frozen import Backbone, Masked
-from helpers.here import run_in_process
 from torch import nn
 
 import raysafl as fl
 from raysafl.kept.content import about, read_models
-from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -36,14 +36,8 @@ class Tied(fl.Model):
 
 def folder_of(path: Path, *runs: fl.Run) -> Store:
     """A folder with these runs, which have run in this process."""
-    store = Store(path)
-    store.create()
     labelled = {(i,): run for i, run in enumerate(runs)}
-    store.write_manifest(fl.Sweep("kept", labelled, axes=("i",)).manifest())
-    for run in runs:
-        work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
-        run_in_process(run, store, work)
-    return store
+    return finished(fl.Sweep("kept", labelled, axes=("i",)), path)
 
 
 def inputs_of(samples: fl.data.Samples) -> torch.Tensor:
@@ -136,7 +130,7 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
             Status.FINISHED,
             "because the number by which it chooses was missing in every",
         ),
-        (Status.STOPPED, "because a scheduler stopped it"),
+        (Status.STOPPED, r"because it was stopped early \(no memory\)"),
         (Status.FAILED, r"because it failed \(no memory\)"),
         (Status.DIVERGED, "because all of its replicates diverged"),
     ],
@@ -151,6 +145,25 @@ def test_a_run_that_ended_otherwise_says_why_it_kept_no_model(
     store.commit_end(run.id, entry)
     with pytest.raises(ValueError, match=message):
         fl.load_model(store.path, run)
+
+
+class SecondDiverges(fl.Algorithm):
+    """FedAvg whose second seed diverges."""
+
+    def round(self, state, ids, key):  # type: ignore[no-untyped-def]
+        update = yield fl.TrainMean(state.w_P, ids)
+        return replace(state, w_P=state.w_P - update.delta_P / (1 - key.seed))
+
+
+def test_a_replicate_that_diverged_has_no_model_and_it_is_said_which_have_one(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(algorithm=SecondDiverges(), keep="last", seed=0)
+    store = folder_of(tmp_path / "kept", run)
+    why = r"no model of replicate 1 was kept, because it diverged .* replicates \[0\] were"
+    with pytest.raises(ValueError, match=why):
+        fl.load_model(store.path, run, 1)
+    fl.load_model(store.path, run, 0)
 
 
 def test_a_run_that_has_not_ended_has_no_model_yet(

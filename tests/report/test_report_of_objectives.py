@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import study_of
-from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION, carried_out
+from helpers.folders import finished
+from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 from rich.console import Console
 
 from raysafl import Sweep, Table
@@ -30,7 +31,7 @@ def digest(rows: pd.DataFrame) -> str:
 
 
 def reported(path: Path, sweep: Sweep) -> Store:
-    store = carried_out(path, sweep)
+    store = finished(sweep, path)
     write_runs_table(store)
     write_report(store)
     return store

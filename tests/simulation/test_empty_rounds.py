@@ -98,9 +98,14 @@ def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:
 def test_an_adaptive_policy_goes_on_with_the_accuracy_of_before(
     accuracy: str, tiny: Run
 ) -> None:
-    policy = Snapshot(base=Holes(), uniform=Uniform(m=2), adapt=3.0, accuracy=accuracy)
-    records = played(tiny.replace(participation=policy, rounds=6, eval_every=1))
-    assert len(records) == 6 * tiny.replicates
+    policy = Snapshot(base=Holes(), uniform=Uniform(m=2), adapt=0.7, accuracy=accuracy)
+    run = tiny.replace(participation=policy, rounds=18, eval_every=1, replicates=1)
+    records = played(run)
+    empty = [k for k in range(1, 17) if records[k].cohorts == [[]]]
+    for k in empty:
+        assert records[k].train_accuracy == records[k - 1].train_accuracy
+        assert records[k + 1].enforce_prob == records[k].enforce_prob
+    assert any(records[k].enforce_prob for k in empty)
 
 
 def test_runs_with_empty_rounds_share_a_pack_and_go_on_from_a_checkpoint(

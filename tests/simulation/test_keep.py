@@ -105,6 +105,7 @@ def test_the_best_by_validation_goes_by_the_validation_samples(tiny: Run) -> Non
     accuracies = []
     while not simulation.done:
         accuracies.append([r.metrics["val_accuracy"] for r in simulation.step()])
+    assert list(simulation.kept()) == [0, 1]
     for r, kept in simulation.kept().items():
         own = [values[r] for values in accuracies]
         assert kept.value == max(own) and kept.round == own.index(max(own))
@@ -121,6 +122,7 @@ def test_a_checkpoint_holds_the_best_model(tiny: Run) -> None:
     whole = Simulation(run, work)
     while not whole.done:
         whole.step()
+    assert list(whole.kept()) == [0, 1]
     for interrupted in (0, 1, 3, 5):
         before = Simulation(run, work)
         for _ in range(interrupted):

@@ -117,7 +117,7 @@ def test_further_metrics_change_no_training(tiny: Run) -> None:
         assert one.metrics == {} and list(other.metrics) == ["test_f1"]
 
 
-def test_weights_of_one_change_nothing_but_the_engine(tiny: Run) -> None:
+def test_weights_of_one_give_the_test_losses_of_no_weights(tiny: Run) -> None:
     same = tiny.replace(objective=Classification(class_weights=[1] * 10))
     for one, other in zip(play(tiny), play(same), strict=True):
         assert one.test_loss == pytest.approx(other.test_loss, rel=1e-4)
@@ -133,7 +133,7 @@ def test_a_run_without_accuracy_continues_from_its_checkpoint() -> None:
     assert (one.test_loss, one.metrics) == (other.test_loss, other.metrics)
 
 
-@pytest.mark.parametrize("accuracy", ["local", "clients"])
+@pytest.mark.parametrize("accuracy", ["local", "cohort", "clients"])
 def test_a_policy_that_adapts_to_accuracy_needs_one(accuracy: str) -> None:
     policy = Snapshot(
         base=Uniform(m=3), uniform=Uniform(m=4), adapt=1.0, accuracy=accuracy

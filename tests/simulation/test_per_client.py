@@ -1,6 +1,7 @@
 """Who is served: scores and statistics of single clients, against values by hand."""
 
 import re
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 import torch
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
 
-from raysafl import Federation, Iid, LocalTraining, PerClient, Run
+from raysafl import SAFARI, Federation, Iid, LocalTraining, PerClient, Run
 from raysafl.core.record import Record
 from raysafl.core.work import Tasks, Training
-from raysafl.data import Dataset, Overlapping, Synthetic
+from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
@@ -93,6 +94,43 @@ def test_what_does_not_exist_is_left_out() -> None:
     assert "weighted" not in nobody and nobody["never"] == 0.5
     everybody = served(np.ones(4, int), np.full(4, 0.5))
     assert "never" not in everybody and "absent_classes" not in everybody
+
+
+def test_a_client_takes_part_in_the_rounds_in_which_it_trains_and_not_in_the_servers(
+    tiny: Run,
+) -> None:
+    run = tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=8, eval_every=1)
+    own, records = played(run.replace(eval_clients=PerClient(every=8)))
+    table = client_rows(own).to_pandas().set_index(["replicate", "client"])
+    for replicate in range(2):
+        rows = [record for record in records if record.replicate == replicate]
+        assert {row.kind for row in rows if row.cohorts[-1]} == {"client", "server"}
+        trained = Counter(i for r in rows if r.kind == "client" for i in r.cohorts[-1])
+        found = table.loc[replicate, "participations"].to_dict()
+        assert found == {i: trained[i] for i in range(10)}
+
+
+class TwoUsers(FourUsers):
+    """The first three users as one, and no test samples of class 1."""
+
+    def load(self) -> Dataset:
+        whole = super().load()
+        train, test = whole.train, whole.test
+        users = np.where(train.users < 3, 0, train.users)
+        tested = test.y != 1
+        part = Samples(test.x[tested], test.y[tested])
+        return Dataset("two", Samples(train.x, train.y, users=users), part, 4)
+
+
+def test_a_class_without_test_samples_counts_for_no_client() -> None:
+    changes = {"data.dataset": TwoUsers(), "data.clients": 2}
+    table, _, w_P = last(FOUR.replace(changes))
+    dataset = TwoUsers().load()
+    hit = hits(w_P, dataset)
+    of_0, of_2, of_3 = (hit[dataset.test.y == c].mean() for c in (0, 2, 3))
+    # The first holds 5 samples of class 0, 3 of class 1 and 2 of class 2.
+    expected = [(5 * of_0 + 2 * of_2) / 7, of_3]
+    assert table["quality"].tolist() == pytest.approx(expected)
 
 
 def test_by_labels_a_client_is_served_as_the_classes_that_it_holds() -> None:

@@ -14,6 +14,7 @@ from helpers.sweeps_here import go
 from raysafl import PerClient, Sweep, load_model
 from raysafl.quickstart import BASE
 from raysafl.storage import merge as storage_merge
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.store import Store
@@ -122,7 +123,7 @@ def test_a_run_with_other_rows_in_one_of_the_folders_is_refused_and_nothing_writ
     assert not both.path.exists()
 
 
-def test_folders_of_different_sweeps_and_a_folder_in_use_are_refused(
+def test_folders_of_different_sweeps_and_a_new_folder_that_holds_one_are_refused(
     folders: tuple[Path, Path, Path], raysafl: Command
 ) -> None:
     a, b, whole = folders
@@ -142,6 +143,32 @@ def test_a_run_that_is_damaged_in_one_folder_is_taken_from_the_other(
     code, said, both = merged(raysafl, a, b)
     assert code == 0 and said.rstrip().endswith("4 runs")
     assert both.read().faults == {}
+
+
+def test_a_run_that_failed_in_one_folder_is_taken_from_where_it_finished(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, _ = folders
+    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
+    due = Store(b).ledger()[run_id]
+    Store(a).commit_end(run_id, LedgerEntry.now(due.config, Status.FAILED, "no memory"))
+    for name, order in (("m", (a, b)), ("n", (b, a))):
+        code, _ = raysafl("merge", *order, "--out", a.parent / name)
+        assert code == 0
+        assert Store(a.parent / name).ledger()[run_id] == due
+        assert verify(Store(a.parent / name)) == []
+
+
+def test_a_state_that_only_a_later_folder_has_kept_is_kept(
+    folders: tuple[Path, Path, Path], raysafl: Command
+) -> None:
+    a, b, _ = folders
+    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
+    due = Store(b).kept_state(run_id)
+    shutil.rmtree(a / "states")
+    code, _, both = merged(raysafl, a, b)
+    assert code == 0
+    assert both.kept_state(run_id) == due is not None
 
 
 def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(

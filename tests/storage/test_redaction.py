@@ -151,6 +151,10 @@ def test_within_a_text_white_space_ends_all_of_a_uri_but_a_password(uri: str) ->
     ("text", "shown"),
     [
         ("s3://key:secret@bucket/x", "s3://bucket/x"),
+        (
+            "run f.py --out s3://b/x?key=abc --gpus 1",
+            "run f.py --out s3://b/x --gpus 1",
+        ),
         ("http://u:p@h/ and s3://k:s@b/c", "http://h/ and s3://b/c"),
         ("https://TOKEN@github.com/x", "https://github.com/x"),
         ("at http://me:hunt", "at http://"),

@@ -241,7 +241,7 @@ def test_a_damaged_estimate_is_not_told(text: str, tmp_path: Path) -> None:
     store, _ = of_twelve_runs(tmp_path / "s")
     with store.lock():
         tell_left(store, (1.0, 100.0))
-        assert "1 s to 1 min 40 s" in status_of(store).lines()[-1]
+        assert status_of(store).left is not None
         (tmp_path / "s" / "tune" / "left.json").write_text(text)
         assert status_of(store).left is None
 

@@ -1,5 +1,6 @@
 """Results in an object store: a real S3 server on loopback, writers killed in mid-upload."""
 
+import inspect
 import json
 import os
 import signal
@@ -7,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import numpy as np
 import pandas as pd
 import pytest
 from filelock import Timeout
@@ -21,7 +21,8 @@ from helpers.here import run_in_process
 from helpers.patience import PATIENCE
 from helpers.servers import Line, s3
 
-from raysafl import Hardware, Run, Runner
+from raysafl import FedAvg, Hardware, Run, Runner
+from raysafl.algorithms import Key, Round, State
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
@@ -29,7 +30,6 @@ from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
-from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.status import status_of, tell_left
 from raysafl.storage.store import Store, find_sweeps
@@ -233,18 +233,34 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     assert Store(parse_location(bucket)).ledger() == {}
 
 
+class Waits(FedAvg):
+    """FedAvg that waits in a late round for a file, but for the first run that gets there."""
+
+    folder: str
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 4:
+            try:
+                Path(self.folder, "first").touch(exist_ok=False)
+            except FileExistsError:
+                while not Path(self.folder, "go").exists():
+                    time.sleep(0.05)
+        return super().round(state, ids, key)
+
+
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(("pack", "rounds"), [(1, 150), (4, 500)])
+@pytest.mark.parametrize("pack", [1, 4])
 def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is_back(
-    pack: int, rounds: int, server: str, bucket: str, tmp_path: Path
+    pack: int, server: str, bucket: str, tmp_path: Path
 ) -> None:
     """The workers of a Ray that runs already know no environment: credentials in the URI.
 
     One run ends before the others, which are in trials of their own or in its pack.
     """
     line = Line(urlsplit(server).port or 0)
-    runs = {(i,): BASE.replace(seed=i, rounds=rounds if i else 20) for i in range(4)}
+    base = BASE.replace(algorithm=Waits(folder=str(tmp_path)), replicates=1)
+    runs = {(i,): base.replace(seed=i, rounds=6 if i else 2) for i in range(4)}
     uri = (
         bucket.replace("s3://", "s3://test:test@")
         + "/k?region=us-east-1&endpoint_override="
@@ -260,6 +276,7 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
         while not over.wait(0.1):
             if ended := len(store.ledger()):
                 line.close()
+                (tmp_path / "go").touch()
                 return ended
         return 0
 
@@ -268,7 +285,7 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
         "executor": "ray",
         "quiet": True,
         "track": "none",
-        "flush_seconds": 0.2,
+        "flush_seconds": 0.0,
     }
     with ThreadPoolExecutor(1) as threads:
         ended = threads.submit(cut)
@@ -284,7 +301,8 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     # Elsewhere than on Ray, which takes longer to start.
     options["executor"] = "here"
     assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
-    whole = Store(tmp_path)
+    whole = Store(tmp_path / "whole")
+    whole.create()
     for run in runs.values():
         run_in_process(run, whole, Worker(run.cells, run.data.load(), run.model))
     pd.testing.assert_frame_equal(store.rounds()[FACTS], whole.rounds()[FACTS])
@@ -367,7 +385,7 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.acquire)
         with pytest.raises(TimeoutError):
-            waiting.result(timeout=1)
+            waiting.result(timeout=0.2)
         first.release()
         waiting.result(timeout=PATIENCE)
         first.release()  # it is not its own any more
@@ -390,17 +408,7 @@ def test_a_store_holds_the_time_left_as_long_as_runs_are_carried_out(
     assert list(store.path.glob("tune/*")) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("s3://key:secret@bucket/x", "s3://bucket/x"),
-        ("raysafl run f.py --out s3://bucket/x?secret_key=abc --gpus 1",
-         "raysafl run f.py --out s3://bucket/x --gpus 1"),
-        ("--tracking-uri https://user:pass@host/path", "--tracking-uri https://host/path"),
-    ],
-)  # fmt: skip
-def test_credentials_in_a_uri_are_not_shown(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+def test_credentials_in_a_uri_are_not_shown() -> None:
     remote = Remote("s3://key:secret@bucket/x?token=1", "bucket/x")
     assert (
         "secret" not in f"{remote} {remote!r} {Store(remote)!r}"
@@ -414,14 +422,20 @@ def test_the_database_of_a_sweep_in_a_store_lies_here(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "results" / "s3" / bucket.removeprefix("s3://")
     assert default_uri(parse_location(bucket)) == f"sqlite:///{folder}/mlflow.db"
-    assert np.isfinite(len(default_uri(parse_location("s3://other/x"))))
+    other = tmp_path / "results" / "s3" / "other" / "x"
+    assert default_uri(parse_location("s3://other/x")) == f"sqlite:///{other}/mlflow.db"
 
 
-EXPERIMENT = """
-from raysafl import Sweep
+EXPERIMENT = f"""
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from raysafl import FedAvg, Sweep
+from raysafl.algorithms import Key, Round, State
 from raysafl.quickstart import BASE
-LONG = BASE.replace(rounds=150, replicates=1, eval_every=25)
-RUNS = {(i,): LONG.replace(seed=i) for i in range(5)}
+{inspect.getsource(Waits)}
+SHORT = BASE.replace(algorithm=Waits(folder=str(Path(__file__).parent)), rounds=6)
+RUNS = {{(i,): SHORT.replace(seed=i, replicates=1) for i in range(5)}}
 SWEEP = Sweep("k", RUNS, axes=("i",))
 """
 
@@ -443,8 +457,9 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
+    assert len(store.ledger()) == 1
     # The trial of the killed driver may end its run.
-    assert len(store.ledger()) < 5
+    (tmp_path / "go").touch()
     again = call_here(monkeypatch, *command, "--executor", "here")
     report = call_here(monkeypatch, "report", bucket)
     synced = call_here(monkeypatch, "sync", bucket)

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from helpers.folders import rows_file
+from helpers.folders import finished, rows_file
 from helpers.here import run_in_process
 from helpers.made import save
+from helpers.pictures import without_pictures
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -46,22 +47,12 @@ def worker(run: Run) -> Worker:
     return Worker(run.cells, run.data.load(), run.model)
 
 
-def computed(path: Path) -> Store:
-    """A folder with two finished runs in a commit each, and their report."""
-    store = Store(path)
-    store.create()
-    runs = {(run.seed,): run for run in RUNS}
-    store.write_manifest(Sweep("sweep", runs, axes=("seed",)).manifest())
-    for run in RUNS:
-        run_in_process(run, store, worker(run))
-    write_runs_table(store)
-    write_report(store)
-    return store
-
-
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return computed(tmp_path_factory.mktemp("results") / "sweep")
+    """A folder with two finished runs in a commit each, and their report."""
+    sweep = Sweep("sweep", {(run.seed,): run for run in RUNS}, axes=("seed",))
+    with without_pictures():
+        return finished(sweep, tmp_path_factory.mktemp("results") / "sweep", True)
 
 
 @pytest.fixture

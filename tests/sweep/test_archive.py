@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.commands import call_here
+from helpers.pictures import without_pictures
 
 import raysafl as fl
 from raysafl.core.problem import Column, Dataset, Samples
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("archived")
     (folder / "rates_of_archive.py").write_text(RATES)
     (folder / "mine.py").write_text(MINE)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_pictures():
         patch.chdir(folder)
         options = ["--executor", "here", "--track", "none", "--no-try", "-q"]
         code, said = call_here(patch, "run", "mine.py", "--out", "out", *options)

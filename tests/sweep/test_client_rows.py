@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from helpers.folders import rows_file
+from helpers.folders import finished, rows_file
 from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
@@ -32,22 +32,15 @@ def worker(run: Run) -> Worker:
     return Worker(run.cells, run.data.load(), run.model)
 
 
-def finished(path: Path, runs: list[Run]) -> Store:
-    store = Store(path)
-    store.create()
-    sweep = Sweep("sweep", {(run.seed,): run for run in runs}, axes=("seed",))
-    store.write_manifest(sweep.manifest())
-    for run in runs:
-        run_in_process(run, store, worker(run))
-    write_runs_table(store)
-    return store
+def sweep_of(runs: list[Run]) -> Sweep:
+    return Sweep("sweep", {(run.seed,): run for run in runs}, axes=("seed",))
 
 
 @pytest.fixture(scope="module")
 def two(tiny: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the two runs that evaluate their clients."""
     folder = tmp_path_factory.mktemp("two") / "sweep"
-    finished(folder, runs_of(tiny)[:2])
+    finished(sweep_of(runs_of(tiny)[:2]), folder)
     return folder
 
 
@@ -55,7 +48,7 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = runs_of(tiny)
-    store = finished(tmp_path / "sweep", runs)
+    store = finished(sweep_of(runs), tmp_path / "sweep")
     table = store.clients()
     assert list(table) == list(CLIENT_COLUMNS)
     assert set(table["run_id"]) == {run.id for run in runs[:2]}
@@ -83,7 +76,7 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
 
 def test_an_interrupted_run_writes_the_same_table(tiny: Run, tmp_path: Path) -> None:
     (run, *_) = runs_of(tiny)
-    whole = finished(tmp_path / "whole", [run])
+    whole = finished(sweep_of([run]), tmp_path / "whole")
     store = Store(tmp_path / "interrupted")
     store.create()
     store.write_manifest(whole.manifest())
@@ -103,7 +96,7 @@ def test_compacted_tables_read_the_same_and_hold_each_run_once(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = runs_of(tiny)
-    store = finished(tmp_path / "sweep", runs)
+    store = finished(sweep_of(runs), tmp_path / "sweep")
     before = store.clients()
     folder = store.path / "clients"
     assert len(list(folder.iterdir())) == 2
@@ -181,9 +174,11 @@ def test_the_report_shows_who_is_served_if_clients_were_evaluated(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = runs_of(tiny)
-    written = {file.name for file in write_report(finished(tmp_path / "a", runs))}
+    store = finished(sweep_of(runs), tmp_path / "a")
+    written = {file.name for file in write_report(store)}
     assert "served.png" in written
     page = (tmp_path / "a" / "report.html").read_text()
     assert "Who is served" in page
-    written = {file.name for file in write_report(finished(tmp_path / "b", runs[2:]))}
+    store = finished(sweep_of(runs[2:]), tmp_path / "b")
+    written = {file.name for file in write_report(store)}
     assert "served.png" not in written

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import ray
 from helpers.actors import end_actor, kill_actor
 from helpers.here import run_in_process
-from helpers.patience import PATIENCE
 
 from raysafl import FedAvg, Hardware, Run
 from raysafl.algorithms import Key
@@ -243,20 +241,3 @@ def check_chains(store: Store, tiny: Run) -> None:
     run_in_process(run, reference, Worker(run.cells, run.data.load(), run.model))
     facts = ["replicate", "round", "test_accuracy", "test_loss"]
     pd.testing.assert_frame_equal(store.rounds()[facts], reference.rounds()[facts])
-
-
-@pytest.mark.acceptance
-def test_a_second_trial_of_the_same_run_waits_for_the_first(
-    start: Any, store: Store, tiny: Run
-) -> None:
-    first, second = start("tiny"), start("tiny")
-    first.train()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second.train)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=1)
-        last = to_the_end(first)[-1]
-        assert (
-            waiting.result(timeout=PATIENCE)["test_accuracy"] == last["test_accuracy"]
-        )
-    assert len(store.rounds(tiny.id)) == 8

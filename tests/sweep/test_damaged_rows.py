@@ -1,22 +1,17 @@
 """A run whose rows are lost or damaged is run again; until then it counts nowhere."""
 
-import io
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
+from helpers import folders
 from helpers.folders import rows_file
-from helpers.here import run_in_process
+from helpers.sweeps_here import go
 from mlflow import MlflowClient
 from ray import tune
-from rich.console import Console
 
-from raysafl import Hardware, Run, Runner, Sweep
-from raysafl.runtime.in_process import Worker
+from raysafl import Hardware, Run, Sweep
 from raysafl.storage.store import Store
-from raysafl.sweep.outcome import Outcome
 from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
@@ -29,33 +24,9 @@ def sweep(tiny: Run) -> Sweep:
 
 
 @pytest.fixture
-def finished(sweep: Sweep, tmp_path: Path) -> Iterator[Store]:
+def finished(sweep: Sweep, tmp_path: Path) -> Store:
     """A folder in which both runs have finished, computed in this process."""
-    store = Store(tmp_path / "s")
-    store.create()
-    store.write_manifest(sweep.manifest())
-    for run in sweep.labelled().values():
-        work = Worker(run.cells, run.data.load(), run.model)
-        run_in_process(run, store, work)
-    yield store
-
-
-def go(
-    sweep: Sweep, out: Path, executor: str = "here", **options: Any
-) -> tuple[Outcome, str]:
-    """What a runner did with a sweep, and what it said."""
-    text = io.StringIO()
-    console = Console(file=text, width=200)
-    options = {"hardware": Hardware(cpus=0.5, trials=1), **options}
-    outcome = Runner(
-        sweep,
-        str(out),
-        executor=executor,
-        track="none",
-        console=console,
-        **options,
-    ).run()
-    return outcome, text.getvalue()
+    return folders.finished(sweep, tmp_path / "s")
 
 
 def delete(file: Path) -> None:

@@ -34,7 +34,7 @@ def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
     return Runner(sweep, out, **options).forecast()  # type: ignore[arg-type]
 
 
-def test_it_tells_the_packs_that_a_run_then_forms_and_writes_nothing(
+def test_it_tells_how_many_packs_of_which_sizes_there_are_and_writes_nothing(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = [tiny.replace(seed=seed) for seed in range(5)]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -118,6 +117,18 @@ def test_seeds_may_come_before_and_from_several_runs(tiny: Run, tmp_path: Path) 
     grown, _ = carry_out(tmp_path / "s", whole)
     assert {seed for seed, _ in Counted.computed} == {2, 4}
     assert_equal(grown, alone(tmp_path, whole))
+
+
+def test_seeds_that_are_added_have_the_partitions_of_a_whole_run(
+    tiny: Run, tmp_path: Path
+) -> None:
+    base = tiny.replace({"algorithm": Counted(), "data.partition_seeds": 2, "seed": 5})
+    carry_out(tmp_path / "s", base.replace(replicates=2))
+    Counted.computed.clear()
+    four = base.replace(replicates=4, seed=4)
+    grown, _ = carry_out(tmp_path / "s", four)
+    assert {seed for seed, _ in Counted.computed} == {4, 7}
+    assert_equal(grown, alone(tmp_path, four))
 
 
 def test_fewer_seeds_compute_nothing(tiny: Run, tmp_path: Path) -> None:
@@ -346,4 +357,4 @@ def test_a_grown_run_that_is_interrupted_goes_on_with_all_of_its_rows(
     assert (told.rounds, told.rounds_left) == (2 * 4 + 2 * 3, 2)
     grown, _ = carry_out(tmp_path / "s", four)
     assert_equal(grown, alone(tmp_path, four))
-    assert np.all(grown.store.clients(four.id)["replicate"].value_counts() > 0)
+    assert set(grown.store.clients(four.id)["replicate"]) == {0, 1, 2, 3}

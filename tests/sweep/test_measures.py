@@ -8,8 +8,7 @@ from ray import tune
 
 from raysafl import Claim, Objective, Run, Sweep, Table
 from raysafl.core.objective import mean_of
-from raysafl.core.record import further_column
-from raysafl.sweep.measures import Measures, score_text
+from raysafl.sweep.measures import score_text
 from raysafl.sweep.sampling import known_runs
 
 
@@ -137,16 +136,6 @@ def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
     base: Run, given: dict[str, Any], goal: tuple[str, str]
 ) -> None:
     assert searched(base, **given).manifest().goal == goal
-
-
-def test_a_search_goes_by_the_validation_data_where_there_are_some() -> None:
-    columns = {
-        "test_mae": further_column("error", higher_is_better=False),
-        "val_mae": further_column("error on validation data", higher_is_better=False),
-    }
-    assert Measures(columns, "test_mae", has_validation=True).goal == ("val_mae", "min")
-    assert Measures(columns, "test_mae").goal == ("test_mae", "min")
-    assert Measures(columns).goal == ("test_accuracy", "max")
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,6 @@ def error(outputs: Tensor, targets: Tensor) -> Tensor:
     [
         (
             Metric("m", lambda o, t: error(o, t) / len(t), lambda s, n: float(s[0])),
-            "the metric 'wrong' of Measured.measures (test_objective_check.py:",
-        ),
-        (
-            Metric("m", lambda o, t: error(o, t) / len(t), lambda s, n: float(s[0])),
             "does not add up: its sums over a batch are [",
         ),
         (
@@ -135,7 +131,8 @@ def test_a_metric_that_does_not_add_up_is_named(
     metric: Metric, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METRICS, "wrong", metric)
-    with pytest.raises(ValueError, match=re.escape(text)):
+    name = r"the metric 'wrong' of Measured.measures \(test_objective_check.py:\d+\) "
+    with pytest.raises(ValueError, match=f"{name}.*{re.escape(text)}"):
         try_objective(Measured(), FlatModel.on(Logistic(), DATASET, Base()), DATASET)
 
 

@@ -36,7 +36,7 @@ def test_a_second_attempt_at_a_pack_waits_for_the_first_and_takes_over_what_it_e
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(attempt().advance, np.inf)
         with pytest.raises(TimeoutError):
-            second.result(timeout=1)
+            second.result(timeout=0.2)
         news = first.advance(np.inf)
         assert news.done and [end.run_id for end in news.ends] == [tiny.id]
         taken = second.result(timeout=PATIENCE)

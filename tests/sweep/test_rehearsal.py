@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from helpers.folders import contents
 from helpers.mistakes import (
     LINES,
     MISTAKES,
@@ -39,10 +40,6 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoRay
 
     monkeypatch.setattr("raysafl.sweep.on_ray.tuning.ray_session", start)
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> None:

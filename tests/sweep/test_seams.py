@@ -62,21 +62,23 @@ def test_a_smoke_run_keeps_the_test_samples_by_which_clients_are_judged() -> Non
     assert smoke(RUN).data != RUN.data
 
 
-def test_a_policy_that_measures_accuracies_is_refused_where_there_is_none() -> None:
-    parts = {"base": fl.Absent(s=2, m=3), "uniform": fl.Uniform(m=3)}
-    policy = fl.Snapshot(every=2, accuracy="cohort", **parts)
-    regression = RUN.replace(objective=fl.objectives.Regression())
-    with pytest.raises(ValueError, match="Snapshot goes by the training accuracy"):
-        regression.replace(participation=policy)
-    by_time = fl.Snapshot(every=2, **parts)
-    assert regression.replace(participation=by_time).participation == by_time
-
-
 def test_a_model_is_not_chosen_by_a_list() -> None:
     run = RUN.replace(objective=Classwise())
     with pytest.raises(ValueError, match="keep='best' chooses by a number"):
         run.replace(keep="best")
     assert run.replace(keep="last").keep == "last"
+
+
+def test_a_trainable_of_which_all_replicates_diverge_ends_with_a_report_of_nan() -> (
+    None
+):
+    class Trial(RunTrainable):
+        def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
+            super().setup(config, RUN, RUN.data.load())
+
+    result = Trial({"local.lr": 1e38}).train()
+    assert result["done"]
+    assert all(math.isnan(result[name]) for name in ("test_accuracy", "test_loss"))
 
 
 def test_a_trainable_reports_the_means_over_all_replicates_also_of_those_that_stopped(

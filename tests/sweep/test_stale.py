@@ -1,17 +1,16 @@
 """An experiment file is edited between two `raysafl run`: what becomes of old results."""
 
-import io
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import pandas as pd
 import pytest
+from helpers.sweeps_here import go, rows_of
 from ray import tune
-from rich.console import Console
 
-from raysafl import Hardware, Runner, Sweep
+from raysafl import Hardware, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import of_runs
@@ -19,7 +18,6 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code import old_results
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.session import Session
 
 EXPERIMENT = '''
@@ -79,30 +77,6 @@ def written(folder: Path, *edits: tuple[str, str]) -> Sweep:
     return load_sweep(folder / "stale_file.py")
 
 
-def go(
-    sweep: Sweep, out: Path, executor: str = "here", **options: Any
-) -> tuple[Outcome, str]:
-    """What a runner did with a sweep, and what it said."""
-    text = io.StringIO()
-    console = Console(file=text, width=200)
-    hardware = Hardware(cpus=0.5, trials=1)
-    outcome = Runner(
-        sweep,
-        str(out),
-        hardware,
-        executor=executor,
-        track="none",
-        console=console,
-        **options,
-    ).run()
-    return outcome, text.getvalue()
-
-
-def go_on_ray(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
-    """The same, on the Ray of `ray_local`."""
-    return go(sweep, out, "ray", **options)
-
-
 def contents(folder: Path) -> dict[Path, bytes]:
     files = (file for file in folder.rglob("*") if file.is_file())
     return {file: file.read_bytes() for file in files if file.name != ".lock"}
@@ -150,6 +124,21 @@ def test_a_comment_formatting_a_docstring_and_the_grid_are_no_edits(
     )
     outcome, said = go(written(tmp_path, *harmless), tmp_path / "s")
     assert outcome.skipped == 3 and outcome.ok and "changed" not in said
+
+
+def test_a_study_that_grows_reuses_no_seed_that_other_code_has_computed(
+    tmp_path: Path,
+) -> None:
+    more = ("replicates=1", "replicates=2")
+    go(written(tmp_path), tmp_path / "s")
+    grown, said = go(written(tmp_path, BODY, more), tmp_path / "s")
+    # Each learning rate has a run of it.
+    why = "2 replicates computed from the first round, because the code of Mine has changed"
+    assert f"1 replicate reused; {why} since" in said
+    fresh, _ = go(written(tmp_path, BODY, more), tmp_path / "fresh")
+    ids = [entry.run_id for entry in fresh.manifest.entries]
+    found = grown.store.rounds(ids).drop(columns="seconds")
+    pd.testing.assert_frame_equal(found, rows_of(fresh))
 
 
 def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> None:
@@ -368,7 +357,9 @@ class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
 def test_a_run_that_a_scheduler_stopped_keeps_its_digests(tmp_path: Path) -> None:
     sampled = written(tmp_path, SAMPLED)
     stopped = replace(sampled, num_samples=1, scheduler=StopsAll())
-    outcome, _ = go_on_ray(stopped, tmp_path / "s")
+    outcome, _ = go(
+        stopped, tmp_path / "s", executor="ray", hardware=Hardware(cpus=0.5, trials=1)
+    )
     (entry,) = outcome.store.ledger().values()
     assert entry.status == "stopped", entry.reason
     assert entry.code is not None

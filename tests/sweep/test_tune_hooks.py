@@ -112,22 +112,10 @@ def check_told(executor: Literal["here", "ray"], tiny: Run, tmp_path: Path) -> N
     assert f"Results, table and curves: {tmp_path / 's'}" in printed
 
 
-def test_a_stopper_that_ends_the_whole_sweep_leaves_its_runs_to_be_continued(
-    caplog: pytest.LogCaptureFixture,
+def test_a_stopper_that_ends_the_whole_sweep_interrupts_it_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Watching:
-        """A watch of a sweep in which nothing has gone wrong."""
-
-        interrupted = False
-
-        @property
-        def ends_early(self) -> bool:
-            return self.interrupted
-
-        def interrupt(self) -> None:
-            self.interrupted = True
-
-    watch: Any = Watching()
+    watch = Watch(Store(tmp_path), Display(), None, {}, lambda run: {})
     halt = Halt(watch, [MaximumIterationStopper(2), TimeoutStopper(3600)])
     assert not halt.stop_all() and not watch.interrupted
     assert [halt("a", {}) for _ in range(2)] == [False, True]

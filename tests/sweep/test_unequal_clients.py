@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.pictures import without_pictures
 from numpy.testing import assert_allclose
 from ray import tune
 from ray.tune.search import Searcher
@@ -83,7 +84,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Outcome]:
     )
     sweep = Sweep("counties", {("FedAvg",): run}, axes=("algorithm",))
     folder = tmp_path_factory.mktemp("counties")
-    outcome = fl.Runner(sweep, folder, executor="here", track="none").run()
+    with without_pictures():
+        outcome = fl.Runner(sweep, folder, executor="here", track="none").run()
     assert outcome.ok
     return run, outcome
 

@@ -107,24 +107,6 @@ def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
         np.testing.assert_allclose(share, times / run.rounds)
 
 
-def test_the_figure_of_a_cyclic_policy_with_every_second_round_evaluated_is_true(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four groups of five clients take turns, so each client comes in a quarter."""
-    drawn = []
-
-    def draw_raster(_: Any, __: Any, came: Any, *___: Any) -> None:
-        drawn.append(came.mean(axis=0).tolist())
-
-    run = tiny.replace({"data.clients": 20, "data.partition.p": 5})
-    run = run.replace(participation=Cyclic(m=5, groups=4), rounds=40, eval_every=2)
-    sweep = Sweep("s", {("cyclic",): run}, axes=("policy",))
-    Runner(sweep, tmp_path / "s", executor="here", track="none").run()
-    monkeypatch.setattr(participation, "draw_raster", draw_raster)
-    write_report(Store(tmp_path / "s"))
-    assert drawn == [[0.25] * 20]
-
-
 @pytest.mark.parametrize("killed_after", [1, 4, 5])
 def test_a_run_that_was_killed_has_each_round_exactly_once(
     killed_after: int, tiny: Run, tmp_path: Path
