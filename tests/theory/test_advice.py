@@ -4,6 +4,7 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,6 +223,16 @@ def test_all_is_shown_with_its_caveats(tiny: Run) -> None:
 def test_it_is_refused_without_rounds(tiny: Run) -> None:
     with pytest.raises(ValueError, match="at least one round, not 0"):
         advise(tiny, 0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip_norm": 1.0}], ids=str
+)
+def test_it_is_refused_where_the_change_is_no_sum_of_gradients(
+    change: dict[str, Any], tiny: Run
+) -> None:
+    with pytest.raises(ValueError, match=r"are for plain SGD; for advice give the run"):
+        advise(tiny.replace(local=tiny.local.replace(change)), 1)
 
 
 def test_the_noise_stream_is_its_own(tiny: Run) -> None:
