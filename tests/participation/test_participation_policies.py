@@ -337,13 +337,6 @@ def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
     assert forced > 50
 
 
-def test_markov_with_no_memory_has_the_rate_of_bernoulli() -> None:
-    counts = Counter(
-        map(len, cohorts(Markov(mean=0.5, correlation=0.0), 4000, clients=3))
-    )
-    assert fits([counts[n] for n in range(4)], [4000 * k / 8 for k in (1, 3, 3, 1)])
-
-
 def test_nobody_comes_as_often_as_ten_clients_of_rate_5_percent_stay_away() -> None:
     empty = sum(not ids for ids in cohorts(Bernoulli(rate=0.05), 4000, clients=10))
     expected = 0.95**10
