@@ -235,14 +235,17 @@ def test_it_is_refused_where_the_change_is_no_sum_of_gradients(
         advise(tiny.replace(local=tiny.local.replace(change)), 1)
 
 
-def test_the_noise_stream_is_its_own(tiny: Run) -> None:
+def test_mini_batches_for_the_noise_differ_between_rounds_and_between_clients(
+    tiny: Run,
+) -> None:
     work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     w_P = work.init(0)
-    first, again, other = (
-        work.batch_gradients(0, client, w_P, 4, 3, Key(0))
-        for client in (SERVER, SERVER, 0)
+    first, again, later, other = (
+        work.batch_gradients(0, client, w_P, 4, 3, Key(0, at))
+        for client, at in ((SERVER, 0), (SERVER, 0), (SERVER, 1), (0, 0))
     )
-    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later) and not torch.equal(first, other)
 
 
 @pytest.mark.parametrize(
