@@ -21,7 +21,7 @@ from raysafl import (
     Uniform,
     Validation,
 )
-from raysafl.algorithms import DPFedAvg, FSLParallel
+from raysafl.algorithms import DPFedAvg, FSLParallel, Key
 from raysafl.data import FromClients
 from raysafl.participation import Bernoulli, Full, Markov
 from raysafl.runtime.in_process import Worker
@@ -47,6 +47,18 @@ def test_without_noise_and_with_a_wide_limit_it_is_fedavg_bitwise(tiny: Run) -> 
     run = tiny.replace(replicates=1, participation=Uniform(m=3))
     free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0))
     assert torch.equal(final(free), final(run.replace(algorithm=FedAvg())))
+
+
+def test_the_sum_is_divided_by_the_expected_number_and_not_by_those_that_came(
+    tiny: Run,
+) -> None:
+    run = tiny.replace(replicates=1, rounds=1, participation=Bernoulli(rate=0.25))
+    free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0))
+    _, cohort = run.participation.pick(None, 10, Key(run.seed), None)
+    assert len(cohort.ids) not in (0, 2)
+    # The model starts at zero, so its end is a step: the mean, or the sum over 2.5.
+    expected = final(run.replace(algorithm=FedAvg())) * len(cohort.ids) / 2.5
+    torch.testing.assert_close(final(free), expected)
 
 
 def test_the_noise_has_the_standard_deviation_of_the_paper(tiny: Run) -> None:
