@@ -124,11 +124,6 @@ def test_epsilon_falls_with_noise_and_grows_with_rounds_and_rate() -> None:
     assert epsilon(rate=0.05) < epsilon() < math.inf
 
 
-def test_without_noise_epsilon_is_infinite() -> None:
-    algorithm = DPFedAvg(clip=1.0, noise=0.0)
-    assert algorithm.epsilon(10, 100, Uniform(m=3)) == math.inf
-
-
 def test_rounds_in_which_nobody_comes_must_be_unlikely() -> None:
     accounting()
     with pytest.raises(ValueError, match="rounds in which nobody comes are too likely"):

@@ -5,10 +5,7 @@ How each is defined: `tests/algorithms/test_definitions.py`.
 
 import pytest
 import torch
-from helpers.quadratics import (
-    ALL,
-    play,
-)
+from helpers.quadratics import ALL, play
 
 from raysafl import SAFARI, Algorithm, FedAvg
 from raysafl.algorithms import (
