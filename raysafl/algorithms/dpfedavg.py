@@ -141,7 +141,7 @@ class DPFedAvg(Algorithm):
             >>> algorithm.epsilon(rounds=10, clients=100, participation=fl.Uniform(m=5))
             inf
         """
-        delta = clients**-1.1 if delta is None else delta
+        delta = max(1, clients) ** -1.1 if delta is None else delta
         if rounds < 1 or clients < 1 or not 0 < delta < 1:
             raise ValueError(
                 f"rounds={rounds} and clients={clients} must be at least 1, and "

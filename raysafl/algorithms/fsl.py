@@ -144,7 +144,7 @@ class FSL(Algorithm):
             return self.replace(inner=inner, batch_size=batch_size, local=local)
         seen = _samples_seen(local, setting.client_samples)
         epochs = self.epochs or math.ceil(seen / n0)
-        steps = local.num_steps(round(setting.client_samples))
+        steps = local.num_steps(math.ceil(setting.client_samples))
         rate = self.rate or local.lr * steps / (epochs * math.ceil(n0 / batch_size))
         filled = {"batch_size": batch_size, "epochs": epochs, "rate": rate}
         return self.replace(filled, inner=inner, local=local)

@@ -1,4 +1,4 @@
-"""Synthetic data whose users differ in model and inputs by two parameters."""
+"""Synthetic data whose users differ in model and inputs."""
 
 import numpy as np
 from pydantic import Field
@@ -15,16 +15,23 @@ class Synthetic(Source):
     """Linear classification of users that differ from one another: alpha and beta.
 
     User k has the labels y = argmax(W_k x + b_k) with W_k, b_k ~ N(u_k, 1) and u_k ~
-    N(0, alpha), so alpha says how different the users' models are. Its inputs are x ~
-    N(v_k, Sigma) with Sigma_jj = j^-1.2, v_k ~ N(B_k, 1) and B_k ~ N(0, beta), so beta
-    says how different their inputs are. User k has 50 + floor(exp(N(4, 2))) samples, of
-    which the last 10 % are for testing.
+    N(0, alpha). Its inputs are x ~ N(v_k, Sigma) with Sigma_jj = j^-1.2, v_k ~ N(B_k, 1)
+    and B_k ~ N(0, beta), so beta says how different their inputs are. User k has
+    50 + floor(exp(N(4, 2))) samples, of which the last 10 % are for testing.
+
+    alpha is the authors' parameter, but it changes no sample: all entries of W_k and b_k
+    have the same mean u_k, which adds u_k (sum_j x_j + 1) to each of the ten outputs, and
+    so leaves the largest where it is. The users' models differ as much for alpha = 0.
 
     Source: Li et al. 2020 (docs/papers.md#fedprox). As in the authors' code, alpha and
     beta are standard deviations; their text can be read as variances.
     """
 
-    alpha: float = Field(default=1.0, ge=0, description="Spread of the users' models.")
+    alpha: float = Field(
+        default=1.0,
+        ge=0,
+        description="Spread of the users' mean weights, which changes no sample.",
+    )
     beta: float = Field(default=1.0, ge=0, description="Spread of the users' inputs.")
     users: int = Field(default=30, gt=0, description="Number of users.")
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the data.")

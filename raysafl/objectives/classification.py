@@ -43,6 +43,10 @@ class Classification(Objective):
     - "confusion": a list with the number of samples of each class (row) that were
       taken for each class (column), row by row.
 
+    A model may have more outputs than there are classes (`CharLSTM`, `FastFashionNet`).
+    A sample whose largest output is of no class is classified wrongly, and is a
+    prediction of no class.
+
     Raises:
         ValueError: All class weights are zero, or a metric is named twice.
 
@@ -250,7 +254,8 @@ def _in_top(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _confusion(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Count the samples of each class that are taken for each class, [C * C]."""
-    cell_B = targets * classes + outputs.argmax(-1)
+    predicted_B = outputs.argmax(-1)
+    cell_B = (targets * classes + predicted_B)[predicted_B < classes]
     return torch.bincount(cell_B, minlength=classes * classes)
 
 
@@ -262,7 +267,7 @@ def _class_counts(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Count per class the hits, the predictions and the samples, [3 * C]."""
     predicted_B = outputs.argmax(-1)
     hit_B = predicted_B == targets
-    parts = (targets[hit_B], predicted_B, targets)
+    parts = (targets[hit_B], predicted_B[predicted_B < classes], targets)
     return torch.cat([torch.bincount(part, minlength=classes) for part in parts])
 
 

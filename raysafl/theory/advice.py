@@ -128,10 +128,18 @@ def advise(run: Run, rounds: int = 20) -> Advice:
         rounds: the number of rounds, at most the run's.
 
     Raises:
-        ValueError: rounds < 1, or the run's data or model do not fit.
+        ValueError: rounds < 1; the clients train otherwise than by plain SGD; or the
+            run's data or model do not fit.
     """
     if rounds < 1:
         raise ValueError(f"advice needs at least one round, not {rounds}")
+    local = run.local
+    if local.optimizer != "sgd" or local.momentum or local.clip_norm:
+        raise ValueError(
+            "the theorems are for plain SGD; for advice give the run local.optimizer="
+            '"sgd", local.momentum=0 and local.clip_norm=None (given: '
+            f'"{local.optimizer}", {local.momentum} and {local.clip_norm})'
+        )
     run = run.replace(replicates=1)
     work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
     sim = Simulation(run, work)

@@ -172,13 +172,15 @@ def test_a_round_leaves_the_state_it_started_from_as_it_was(rule: Algorithm) -> 
     assert all(torch.equal(state.clients[i], row) for i, row in rows.items())
 
 
-def test_scaffold_doubles_the_bytes_both_ways_and_feddyn_does_not() -> None:
-    fedavg, scaffold, feddyn = (
-        steps(simulation(a), RUN.rounds)[0] for a in (FedAvg(), SCAFFOLD(), FedDyn())
+def test_scaffold_doubles_the_bytes_both_ways_and_feddyn_and_mifa_do_not() -> None:
+    fedavg, scaffold, feddyn, mifa = (
+        steps(simulation(a), RUN.rounds)[0]
+        for a in (FedAvg(), SCAFFOLD(), FedDyn(), MIFA())
     )
     assert scaffold.bytes_up == 2 * fedavg.bytes_up
     assert scaffold.bytes_down == 2 * fedavg.bytes_down
-    assert (feddyn.bytes_up, feddyn.bytes_down) == (fedavg.bytes_up, fedavg.bytes_down)
+    for same in (feddyn, mifa):
+        assert (same.bytes_up, same.bytes_down) == (fedavg.bytes_up, fedavg.bytes_down)
 
 
 def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_central() -> (

@@ -45,6 +45,7 @@ def ready(algorithm: FSL) -> FSL:
         (45, 2400, 225, 50, 11, 48, 55),  # EMNIST, scenario 1: ceil(10.67) epochs
         (1000, 50, 500, 10, 1, 5, 50),  # CIFAR-10, scenario 2
         (450, 240, 450, 50, 1, 5, 9),  # EMNIST, scenario 2
+        (10, 50.4, 500, 50, 1, 2, 10),  # a mean just above one batch: two batches
     ],
 )
 def test_defaults_are_those_of_section_4a(

@@ -1,33 +1,25 @@
-"""Algorithms that are one and the same in special cases, and what they send.
+"""Algorithms that are one and the same in special cases.
 
 How each is defined: `tests/algorithms/test_definitions.py`.
 """
 
 import pytest
 import torch
-from helpers.quadratics import (
-    ALL,
-    START,
-    play,
-)
+from helpers.quadratics import ALL, play
 
-from raysafl import SAFARI, Algorithm, FedAvg, Train
+from raysafl import SAFARI, Algorithm, FedAvg
 from raysafl.algorithms import (
     AFL,
     MIFA,
     SCAFFOLD,
     FedAmplify,
     FedAU,
-    FedAvgM,
-    FedDyn,
-    FedProx,
     FedVARP,
-    Key,
     ServerOnly,
 )
 
 COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
-M, K = 4, 5
+K = 5  # local steps
 
 
 IDENTITIES: list[tuple[Algorithm, Algorithm]] = [
@@ -49,8 +41,6 @@ def test_at_full_participation_two_algorithms_are_one(
 
 SAME: list[tuple[Algorithm, Algorithm]] = [
     (FedAmplify(P=2, eta=1.0), FedAvg()),
-    (FedProx(prox=0), FedAvg()),
-    (FedAvgM(momentum=0, lr=0.5), FedAvg(lr=0.5)),
     (ServerOnly(), SAFARI(client_prob=0)),
 ]
 
@@ -65,16 +55,3 @@ def test_afl_without_delay_and_of_equal_steps_is_fedavg_at_a_rate_per_step() -> 
     torch.testing.assert_close(ours, play(FedAvg(lr=0.7), COHORTS).w_P)
     ours = play(AFL(lr=K * 0.7, memory=True), COHORTS).w_P
     torch.testing.assert_close(ours, play(MIFA(lr=0.7), COHORTS).w_P)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "up", "down"),
-    [(SCAFFOLD(), 1, 1), (FedDyn(), 0, 0), (MIFA(), 0, 0)],
-    ids=repr,
-)
-def test_only_scaffold_sends_more_than_fedavg(
-    algorithm: Algorithm, up: int, down: int
-) -> None:
-    request = next(algorithm.round(algorithm.init(START, M), [0, 1], Key(0, 0)))
-    assert isinstance(request, Train)
-    assert (request.extra_up, request.extra_down) == (up, down)

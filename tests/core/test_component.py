@@ -21,12 +21,15 @@ from raysafl import (
     IidServer,
     LocalTraining,
     Logistic,
+    Patience,
+    PerClient,
     Run,
     Uniform,
 )
 from raysafl.core.component import Component, explain, flatten
 from raysafl.core.text import nearest
 from raysafl.data import ParquetImages, Partition
+from raysafl.objectives import Classification
 
 
 class Solid(Component):
@@ -148,7 +151,12 @@ def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
         "replicates": 3,
         "seed": 1,
         "eval_every": 2,
+        "objective": Classification(label_smoothing=0.1),
+        "patience": Patience(rounds=3),
+        "eval_clients": PerClient(),
+        "keep": "best",
     }
+    assert {path.partition(".")[0] for path in changes} == Run.model_fields.keys()
     ids = [
         tiny.id,
         *(tiny.replace({path: value}).id for path, value in changes.items()),

@@ -128,6 +128,11 @@ FLOATS = np.ones(4, np.float32)
         ),
         (NextToken(), dataset(FLOATS, 0), "NextToken is for classes"),
         (
+            NextToken(),
+            dataset(np.zeros((4, 2, 3), np.int64), 5),
+            r"for targets \[n\] or \[n, L\]; those of 'd' are \[4, 2, 3\]",
+        ),
+        (
             Regression(),
             dataset(np.arange(4), 4),
             "Regression is for numbers, but the targets of 'd' are 4 classes",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import ClassesPerClient, Digits, Federation, IidServer
+from raysafl.algorithms import Key
 from raysafl.data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
@@ -69,7 +70,7 @@ def test_c_clients_give_s_samples_each(c: int, s: int, copies: bool, seed: int) 
         assert np.array_equal(now, held if copies else np.setdiff1d(held, given_))
 
 
-def test_who_gives_is_drawn() -> None:
+def test_replicates_share_what_is_given_unless_each_has_its_own_partition() -> None:
     federation = Federation(
         partition=ClassesPerClient(p=1), server=FromClients(c=1, per_client=5)
     )
@@ -79,6 +80,13 @@ def test_who_gives_is_drawn() -> None:
     assert len(found) == 1  # one partition for all replicates
     own = federation.replace(seed=None)
     assert len({tuple(own.split(DIGITS, s).server) for s in range(20)}) == 20
+
+
+def test_each_client_may_be_the_one_that_gives() -> None:
+    clients = [np.array([i]) for i in range(10)]
+    one = FromClients(c=1, per_client=1)
+    gave = {int(one.collect(clients, Key(s)("x"))[0][0]) for s in range(200)}
+    assert gave == {*range(10)}
 
 
 def test_a_client_may_give_all_it_has_only_as_copies() -> None:
@@ -132,11 +140,25 @@ def test_another_datasets_images_are_mapped_resized_and_the_servers_alone() -> N
     )
     dataset, extra = outside(Federation(dataset=Colours(), clients=5, server=other))
     assert np.array_equal(dataset.train.x[:90], Colours().load().train.x)
-    assert sorted(extra.y.tolist()) == [0] * 3 + [1] * 3 + [2] * 3
+    assert np.bincount(extra.y).tolist() == [3, 3, 3]
     assert extra.x.shape == (9, 3, 8, 8) and extra.x.dtype == np.uint8
     brightness = {0: 60, 1: 80, 2: 20}  # of the other dataset's classes 2, 3, 0
     for image, label in zip(extra.x, extra.y.tolist(), strict=True):
         assert (image[:, 4:, 4:] == brightness[label]).all()
+
+
+def test_of_a_number_that_is_no_multiple_of_the_classes_random_ones_get_one_more() -> (
+    None
+):
+    most = set()
+    for seed in range(30):
+        other = OtherDatasetServer(
+            dataset=Colours(), n0=7, classes=[0, 1, 2], seed=seed
+        )
+        counts = np.bincount(other.outside(Colours().load()).y, minlength=3)
+        assert sorted(counts.tolist()) == [2, 2, 3]
+        most.add(int(counts.argmax()))
+    assert most == {0, 1, 2}
 
 
 def test_colours_become_gray_and_gray_becomes_colours() -> None:

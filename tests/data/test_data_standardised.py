@@ -1,13 +1,17 @@
 """Standardised inputs of image sources, by hand, and through every engine."""
 
+import io
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers.tasks import Task, Trainer
+from PIL import Image
 
 from raysafl import Digits, Federation, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
@@ -102,19 +106,16 @@ def test_those_of_mnist_are_the_usual_ones(real_data: Path) -> None:
     assert (round(-train.shift * std, 4), round(std, 4)) == PAIR
 
 
-def test_parquet_images_are_standardised_from_low_to_high(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_images_are_standardised_from_low_to_high(tmp_path: Path) -> None:
+    images = []
+    for pixels in Shades().load().train.x:
+        file = io.BytesIO()
+        Image.fromarray(pixels[0]).save(file, "PNG")
+        images.append(file.getvalue())
+    for part in ("train", "test"):
+        table = pa.table({"image": images, "label": [0, 1]})
+        pq.write_table(table, tmp_path / f"{part}.parquet")
     source = ParquetImages(path=str(tmp_path), low=-1, high=1, standardise=(0.5, 2))
-    plain = Shades().load()
-    # `read` alone decides the range; files are the matter of other tests.
-    monkeypatch.setattr(
-        ParquetImages,
-        "read",
-        lambda _: Dataset(
-            "p", *[Samples(plain.train.x, plain.train.y, 2 / 255, -1)] * 2, 2
-        ),
-    )
     expected = [(v - 0.5) / 2 for v in (-1, -0.6, -0.2, 1)]
     assert inputs(source.load().train) == pytest.approx(expected)
     for_any_range = inputs(source.replace(standardise=True).load().train)

@@ -9,9 +9,16 @@ from raysafl.data import Subset, Synthetic
 
 def test_a_subset_is_a_draw_of_both_parts() -> None:
     whole, some = Digits().load(), Subset(dataset=Digits(), train=100, test=50).load()
-    assert (len(some.train), len(some.test), some.num_classes) == (100, 50, 10)
-    pool = {image.tobytes() for image in whole.train.x}
-    assert {image.tobytes() for image in some.train.x} <= pool
+    for part, pool, size in (
+        (some.train, whole.train, 100),
+        (some.test, whole.test, 50),
+    ):
+        images, all_images = (
+            {(image.tobytes(), label) for image, label in zip(s.x, s.y, strict=True)}
+            for s in (part, pool)
+        )
+        assert len(images) == len(part) == size and images <= all_images
+    assert some.num_classes == 10
     assert some.names == whole.names and some.train.scale == whole.train.scale
     assert (
         5 <= np.bincount(some.train.y).min() and np.bincount(some.train.y).max() <= 20

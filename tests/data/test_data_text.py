@@ -224,6 +224,12 @@ def test_a_users_labels_are_linear_in_its_inputs() -> None:
     assert model.fit(x, shuffled).score(x, shuffled) < 0.9
 
 
+def test_alpha_changes_no_sample_as_it_shifts_all_outputs_of_a_user_alike() -> None:
+    none, much = (Synthetic(alpha=alpha, users=20).load() for alpha in (0, 5))
+    for one, other in ((none.train, much.train), (none.test, much.test)):
+        assert np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
+
+
 def test_synthetic_follows_its_own_seed() -> None:
     first, again, other = (Synthetic(users=3, seed=s).load().train for s in (0, 0, 1))
     assert np.array_equal(first.x, again.x) and np.array_equal(first.y, again.y)

@@ -182,6 +182,19 @@ def test_a_csv_file_is_the_same_run_as_the_table_in_it(
     assert one == two == table()
 
 
+def test_a_csv_file_of_test_samples_is_the_same_run_as_its_table(
+    tmp_path: Path,
+) -> None:
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    for file, rows in ((train, TABLE[1:]), (test, TABLE[:1])):
+        rows.drop(columns="split").to_csv(file, index=False, sep=";")
+    found = fl.from_csv(train, label="ill", test=test, client="town", sep=";")
+    whole = TABLE.drop(columns="split")
+    assert found == fl.from_pandas(
+        whole[1:], label="ill", client="town", test=whole[:1]
+    )
+
+
 class Pictures(TorchDataset):  # type: ignore[type-arg]
     """Six colour images of PIL with classes, as torchvision has them."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import pytest
 import torch
 
 from raysafl import (
@@ -244,4 +245,7 @@ def assert_same(one: Played, other: Played, exact: bool = True) -> None:
             for name in row.keys() - floats:
                 assert row[name] == other_row[name]
             for name in floats:
-                assert abs(row[name] - other_row[name]) < 1e-2
+                # One of the 360 test images may be at the border between two classes.
+                near = {"abs": 1 / 350} if "accuracy" in name else {"rel": 1e-3}
+                expected = pytest.approx(other_row[name], **{"abs": 1e-6, **near})
+                assert row[name] == expected, name

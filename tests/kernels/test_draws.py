@@ -5,33 +5,14 @@ import pytest
 from helpers.tasks import Task, columns, draw_batches
 from torch import empty
 
-from raysafl import Absent, LocalTraining, Participation, Uniform
+from raysafl import LocalTraining
 from raysafl.algorithms import SERVER, Key
 from raysafl.core.algorithm import ContinuedTraining
 from raysafl.core.problem import EVERYONE
-from raysafl.participation import Bernoulli, sampling
+from raysafl.participation import sampling
 from raysafl.training.inputs import StepCounts, draw_plan
 
 SEEDS = [*range(18), 2**40 + 7, 2**63 - 1]
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        Uniform(m=5),
-        Absent(s=3, m=4, clients=[0, 2, 5]),
-        Bernoulli(rate=0.6, m=3),
-    ],
-    ids=repr,
-)
-def test_cohorts_of_1000_rounds_and_20_seeds_are_those_of_numpys_choice(
-    policy: Participation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = [Key(seed, round) for seed in SEEDS for round in range(1000)]
-    mine = [policy.pick(None, 12, key, None)[1].ids for key in keys]
-    # No number of clients is small enough for the compiled loop.
-    monkeypatch.setattr(sampling, "MOST_COMPILED", 0)
-    assert mine == [policy.pick(None, 12, key, None)[1].ids for key in keys]
 
 
 @pytest.mark.parametrize(

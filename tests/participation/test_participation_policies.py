@@ -24,7 +24,9 @@ from raysafl.participation import (
     Gamma,
     Markov,
     ScipyDistribution,
+    Trace,
     Weibull,
+    sampling,
 )
 from raysafl.participation.distributions import Distribution
 
@@ -132,12 +134,17 @@ def test_a_cohort_is_chosen_without_a_draw_of_a_later_round(
         return stream(key, purpose, client)
 
     monkeypatch.setattr(Key, "__call__", noted)
+    # No number of clients is small enough for the compiled loop, which makes no `Key`.
+    monkeypatch.setattr(sampling, "MOST_COMPILED", 0)
     for policy in [*EVERY, *policies(tmp_path).values()]:
         state = policy.init()
+        seen = False
         for t in range(12):
             drawn.clear()
             state, _ = policy.pick(state, M, Key(3, t), 0.5)
             assert all(round <= t for round in drawn), policy
+            seen |= bool(drawn)
+        assert seen or isinstance(policy, Full | Cyclic | Trace), policy
 
 
 @pytest.mark.parametrize("policy", EVERY, ids=repr)
@@ -335,13 +342,6 @@ def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
         else:
             assert ids == np.flatnonzero(state).tolist()
     assert forced > 50
-
-
-def test_markov_with_no_memory_has_the_rate_of_bernoulli() -> None:
-    counts = Counter(
-        map(len, cohorts(Markov(mean=0.5, correlation=0.0), 4000, clients=3))
-    )
-    assert fits([counts[n] for n in range(4)], [4000 * k / 8 for k in (1, 3, 3, 1)])
 
 
 def test_nobody_comes_as_often_as_ten_clients_of_rate_5_percent_stay_away() -> None:

@@ -4,6 +4,7 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,14 +31,14 @@ from raysafl.objectives import Regression
 from raysafl.participation import Bernoulli
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
-from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
+from raysafl.theory.advice import CAVEATS, DRAWS, Probe, advise, conclude, paths
 from raysafl.theory.advice_table import advice_table
 from raysafl.theory.bounds import (
     least_g4,
     most_client_prob,
     most_client_prob_convex,
 )
-from raysafl.theory.gradients import dissimilarity, square
+from raysafl.theory.gradients import dissimilarity, gradient_noise, square
 
 EXPERIMENT = """
 from raysafl import *
@@ -98,6 +99,29 @@ def test_one_full_batch_step_makes_the_path_the_gradient(tiny: Run) -> None:
     start = advise(run, 1).probes[0]
     assert start.sigma2 == pytest.approx(0, abs=1e-8)  # the batch is all there is
     assert start.path_all == pytest.approx(start.grad2, rel=1e-3)
+
+
+def test_the_paths_of_a_cohort_are_summed_and_freed_of_their_noise(tiny: Run) -> None:
+    run = tiny.replace(local=LocalTraining(lr=0.1, batch_size=32, steps=2))
+    start = advise(run, 1).probes[0]
+    work = Worker(run.cells[:1], run.data.load(), run.model)
+    w_P, key = work.init(0), Key(run.seed)
+    sigma2_N = torch.tensor(
+        [
+            gradient_noise(work.batch_gradients(0, i, w_P, 32, DRAWS, key), full_P)
+            for i, full_P in enumerate(work.gradients(0, w_P.expand(10, -1)))
+        ]
+    )
+    rows_NP, noise_N = paths(run, work, w_P, 0, sigma2_N)
+    # Absent(s=4, m=3): clients 6 to 9 never come.
+    cohort = key("cohort").choice(6, 3, replace=False)
+    uniform = key("advice uniform").choice(10, 3, replace=False)
+    assert {*cohort} != {*uniform}
+    for found, ids in ((start.path_cohort, cohort), (start.path_uniform, uniform)):
+        # The mean of three independent paths has a ninth of the sum of their noise.
+        noise = float(noise_N[ids].sum()) / 9
+        assert found == pytest.approx(square(rows_NP[ids].mean(0)) - noise, rel=1e-4)
+        assert found > 0 < noise
 
 
 def test_a_whole_pass_has_no_noise_and_a_part_of_one_has(tiny: Run) -> None:
@@ -224,30 +248,48 @@ def test_it_is_refused_without_rounds(tiny: Run) -> None:
         advise(tiny, 0)
 
 
-def test_the_noise_stream_is_its_own(tiny: Run) -> None:
+@pytest.mark.parametrize(
+    "change", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip_norm": 1.0}], ids=str
+)
+def test_it_is_refused_where_the_change_is_no_sum_of_gradients(
+    change: dict[str, Any], tiny: Run
+) -> None:
+    with pytest.raises(ValueError, match=r"are for plain SGD; for advice give the run"):
+        advise(tiny.replace(local=tiny.local.replace(change)), 1)
+
+
+def test_mini_batches_for_the_noise_differ_between_rounds_and_between_clients(
+    tiny: Run,
+) -> None:
     work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     w_P = work.init(0)
-    first, again, other = (
-        work.batch_gradients(0, client, w_P, 4, 3, Key(0))
-        for client in (SERVER, SERVER, 0)
+    first, again, later, other = (
+        work.batch_gradients(0, client, w_P, 4, 3, Key(0, at))
+        for client, at in ((SERVER, 0), (SERVER, 0), (SERVER, 1), (0, 0))
     )
-    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later) and not torch.equal(first, other)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "told", "code"),
     [
-        ([], "method=FedAvg"),
-        (["--only", "method=SAFARI"], "client_prob = 0.5"),
+        ([], "method=FedAvg", 0),
+        (["--only", "method=SAFARI"], "client_prob = 0.5", 0),
         (
             ["--only", "method=SAFARY"],
             "no run has method=SAFARY: did you mean 'SAFARI'?",
+            1,
         ),
-        (["--rounds", "0"], "at least one round"),
+        (["--rounds", "0"], "at least one round", 1),
     ],
 )
 def test_the_command(
-    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str],
+    told: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "mine.py").write_text(EXPERIMENT)
     arguments = ["advise", str(tmp_path / "mine.py"), "--rounds", "1", *options]
@@ -255,6 +297,7 @@ def test_the_command(
     with cli.console.capture() as said:
         result = CliRunner().invoke(cli.app, arguments)
     assert told in said.get() + str(result.exception)
+    assert result.exit_code == code
 
 
 def test_the_first_run_is_the_first_that_is_drawn_and_a_search_has_none(

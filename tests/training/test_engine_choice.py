@@ -79,6 +79,25 @@ def test_the_choice_reads_no_clock_and_records_nothing(
         assert device.recordings == 0
 
 
+@pytest.mark.parametrize(
+    ("model", "width", "tasks"),
+    [
+        (MLP(hidden=[8]), 128, 32),
+        (MLP(hidden=[8]), 1000, 4),  # 4096 samples in a step
+        (MLP(hidden=[100]), 32, 13),  # 2^20 parameters, of 79,510 each
+        (MLP(hidden=[2000]), 32, 1),
+        (CNN(hidden=1000), 32, 4),  # fewer convolutions at once have other bits
+        (CNN(hidden=1000), 5000, 1),
+    ],
+    ids=repr,
+)
+def test_a_stack_has_a_million_parameters_and_as_many_samples_as_memory_allows(
+    model: Model, width: int, tasks: int
+) -> None:
+    large = FlatModel(model, (1, 28, 28), 10)
+    assert make_engine("vmap", large).max_stack(width) == tasks
+
+
 def test_recurrent_layers_are_trained_in_a_loop() -> None:
     tokens = torch.zeros(1, 2, 80, dtype=torch.int64)
     model = FlatModel(CharLSTM(), (80,), 90)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.tasks import Task, columns
-from test_trainer import HELD, SIZES, TOLERANCE, tasks, trainer
+from test_trainer import HELD, TOLERANCE, tasks, trainer
 from test_trainer_dropout import Dropping
 from test_trainer_optimizer import BASE, KINDS, PRECISE
 
@@ -134,7 +134,6 @@ def test_what_was_yielded_is_not_changed_by_the_next_stack() -> None:
 def test_small_clients_of_many_sizes_share_a_few_widths() -> None:
     widths = {program_width(width, 50) for width in (*range(8, 50, 8), 50)}
     assert widths == {8, 16, 32, 50}
-    assert max(SIZES.values()) < 50
 
 
 def test_numbers_are_rounded_up_to_powers_of_two() -> None:

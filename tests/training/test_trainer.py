@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from helpers.evaluation import evaluated
 from helpers.tasks import Task, Trainer, draw_batches
-from hypothesis import given
-from hypothesis import strategies as st
 
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
@@ -248,39 +246,6 @@ def test_samples_may_be_stored_in_any_order_and_precision(dtype: type) -> None:
     torch.testing.assert_close(
         other.train(asked).delta_MP, whole.train(asked).delta_MP, **TOLERANCE
     )
-
-
-@given(
-    samples=st.integers(1, 50),
-    batch=st.integers(1, 20),
-    epochs=st.integers(1, 3),
-    seed=st.integers(0, 9),
-)
-def test_every_pass_sees_every_sample_once(
-    samples: int, batch: int, epochs: int, seed: int
-) -> None:
-    plan = draw_batches(
-        samples,
-        LocalTraining(lr=1, batch_size=batch, epochs=epochs),
-        np.random.default_rng(seed),
-    )
-    per_pass = -(-samples // batch)
-    assert len(plan) == epochs * per_pass and plan.shape[1] <= batch
-    for e in range(epochs):
-        seen = plan[e * per_pass : (e + 1) * per_pass]
-        assert sorted(seen[seen >= 0]) == list(range(samples))
-
-
-@given(samples=st.integers(1, 50), batch=st.integers(1, 20), steps=st.integers(1, 30))
-def test_steps_are_as_many_as_asked_and_wrap_over_passes(
-    samples: int, batch: int, steps: int
-) -> None:
-    plan = draw_batches(
-        samples,
-        LocalTraining(lr=1, batch_size=batch, steps=steps),
-        np.random.default_rng(0),
-    )
-    assert len(plan) == steps and ((plan >= 0).sum(axis=1) > 0).all()
 
 
 def test_a_read_only_dataset_is_used_without_a_copy() -> None:
