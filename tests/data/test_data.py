@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.servers import free_port
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -154,11 +154,8 @@ def test_mnist_is_the_published_data(real_data: Path) -> None:
 @pytest.fixture
 def no_mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty data root, and mirrors that refuse the connection at once."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(MNIST, "mirrors", [f"http://127.0.0.1:{port}/"])
+    monkeypatch.setattr(MNIST, "mirrors", [f"http://127.0.0.1:{free_port()}/"])
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     return tmp_path / "MNIST" / "raw"
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import pickle
-import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision.datasets as tv
+from helpers.servers import free_port
 from PIL import Image
 
 from raysafl.data import (
@@ -34,9 +34,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty data root, and download addresses that refuse the connection at once."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}/"
+    nowhere = f"http://127.0.0.1:{free_port()}/"
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     monkeypatch.setattr(tv.FashionMNIST, "mirrors", [nowhere])

@@ -19,7 +19,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
-from raysafl.core.text import format_bytes
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import COSTS, find_problems, front
@@ -251,14 +250,6 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
 def test_code_in_an_entry_of_a_table_is_code_and_html_is_text() -> None:
     shown = Page(html(Document("t", {"s": [Grid("g", ["h"], [["`<i>` <i>"]])]})))
     assert "<i> <i>" in shown.text and "code" in shown.tags and "i" not in shown.tags
-
-
-@pytest.mark.parametrize(
-    ("amount", "words"),
-    [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")],
-)
-def test_bytes_read_well(amount: float, words: str) -> None:
-    assert format_bytes(amount) == words
 
 
 # --- figures

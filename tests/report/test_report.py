@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from raysafl.core.text import duration
 from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.export import Figures
@@ -399,14 +398,6 @@ def test_the_table_says_how_it_was_made() -> None:
         assert fact in text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(41.26, "41.3 s"), (59.97, "1 min 0 s"), (12000, "3 h 20 min")],
-)
-def test_durations_read_well(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
 def test_the_screen_fits_into_a_hundred_columns() -> None:
     paper = [printed("FedAvg", 58.5)]
     sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]}, paper=paper)
@@ -516,11 +507,30 @@ def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -
 @pytest.mark.parametrize(
     "axes", [AXES, {"algorithm": ["a", "b"], "p": [0, 1]}, AXES | {"q": [1, 2]}]
 )
-def test_two_axes_or_more_make_a_heat_map(axes: dict[str, list[Label]]) -> None:
+def test_two_axes_or_more_make_a_heat_map_with_each_number_at_its_labels(
+    axes: dict[str, list[Label]],
+) -> None:
     sweep = manifest(axes)
-    (figure,) = heatmap(study_of(sweep, runs=runs_of(sweep)[:-3]))
-    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert texts.count("60.0") == len(sweep.entries) - 1
+    # Entry i has i per cent, and the last one has not ended.
+    finals = {entry.run_id: i / 100 for i, entry in enumerate(sweep.entries[:-1])}
+    runs = pd.DataFrame([row for i, x in finals.items() for row in run_rows(i, [x])])
+    (figure,) = heatmap(study_of(sweep, runs=runs))
+    *panels, _ = figure.axes  # the last is the scale of colours
+    down = [label.get_text() for label in panels[0].yaxis.get_ticklabels()]
+    shown = {}
+    for panel in panels:
+        across = [label.get_text() for label in panel.xaxis.get_ticklabels()]
+        for text in panel.texts:
+            column, row = map(int, text.get_position())
+            title = panel.get_title().rpartition("=")[2].strip()
+            labels = filter(None, [title, down[row], across[column]])
+            shown[", ".join(labels)] = text.get_text()
+    keys = [
+        ", ".join(v if isinstance(v, str) else f"{v:g}" for v in entry.labels.values())
+        for entry in sweep.entries
+    ]
+    due = [*(f"{i}.0" for i in range(len(finals))), "–"]  # noqa: RUF001
+    assert shown == dict(zip(keys, due, strict=True))
 
 
 @pytest.mark.parametrize("axes", [{"q": [1, 2]}, {"algorithm": ["a"], "q": [1, 2]}, {}])

@@ -1,12 +1,12 @@
 """What a person sees in a browser: `report.html` from disk, and a sweep in MLflow's own pages."""
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.servers import free_port
 
 from raysafl.quickstart import SWEEP
 from raysafl.report.figures.curves import curve_of_run
@@ -132,9 +132,7 @@ def mlflow(
     parent = "tags.`raysafl.kind` = 'parent'"
     (run,) = client.search_runs([experiment.experiment_id], parent)
     disconnect(client)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with server(uri, "127.0.0.1", port) as (_, url):
+    with server(uri, "127.0.0.1", free_port()) as (_, url):
         yield url, experiment.experiment_id, run.info.run_id
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from helpers.commands import RAYSAFL
 from helpers.patience import PATIENCE
+from helpers.servers import free_port
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
@@ -23,11 +24,6 @@ from raysafl.tracking.server import serve, server
 from raysafl.tracking.sync import sync
 
 RUN = "0123456789ab"
-
-
-@pytest.fixture(autouse=True)
-def no_server_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +237,3 @@ def test_a_server_that_dies_is_noticed(root: Path) -> None:
         with server(uri, "127.0.0.1", free_port()) as (process, _):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
