@@ -1,11 +1,17 @@
-"""A file of a user's that a test runs as `python FILE` does, in this process."""
+"""Code of a user's that a test runs: a file as `python FILE` does, and the blocks of a page."""
 
 import io
+import re
 import runpy
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+
+# A block of code, after the comment that says why no test runs it, if there is one.
+BLOCK = re.compile(
+    r"(<!-- not run: [^>]+ -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 
 
 def run_script(file: Path) -> str:

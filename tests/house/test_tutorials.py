@@ -15,15 +15,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.scripts import run_script
+from helpers.scripts import BLOCK, run_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "tutorials.md").read_text()
 STAYS, DIGITS, SERVED = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 DOCUMENTS = sorted(DOCS.glob("tutorial_*.md"))
-BLOCK = re.compile(
-    r"(<!-- not run: [^>]+ -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
-)
 # These start Ray, or take most of a minute of processor time.
 SLOW = {"tutorial_cluster", "tutorial_paper"}
 NUMBER = r"\d+(?:\.\d+)?"
