@@ -645,10 +645,12 @@ def test_ping_counts_experiments_or_says_that_nobody_answers(store: Store) -> No
 def test_sync_leaves_out_a_sweep_that_is_running(store: Store) -> None:
     complete(store)
     other = sweep(store.path.parent / "other", "other")
+    save(other, A, rows(0, 2))
     said: list[str] = []
     with store.lock():
-        assert sync(store.path.parent, None, said.append) == 0
-    assert f"{store.path} is left out" in said[0] and f"{other.path}: 0 runs" in said[1]
+        assert sync(store.path.parent, None, said.append) == 1
+    assert f"{store.path} is left out" in said[0]
+    assert f"{other.path}: 1 run in MLflow" in said[1]
 
 
 @pytest.fixture(scope="module")
