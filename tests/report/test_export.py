@@ -265,6 +265,21 @@ def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> N
     assert ends in text
 
 
+def test_latex_leaves_out_repeated_labels_and_names_the_axis_across_once() -> None:
+    rows: list[list[str | Pair]] = [[*"0a12"], [*"0b34"], [*"1b56"]]
+    lines = latex(Grid("c", ["s", "p", "q = 7", "q = 8"], rows, 2), "q").splitlines()
+    assert lines[2:-2] == [
+        r"& & \multicolumn{2}{c}{q} \\",
+        r"\cmidrule(lr){3-4}",
+        r"s & p & 7 & 8 \\",
+        r"\midrule",
+        r"0 & a & 1 & 2 \\",
+        r" & b & 3 & 4 \\",
+        r"\addlinespace",
+        r"1 & b & 5 & 6 \\",
+    ]
+
+
 def test_a_formula_in_a_name_is_one_in_latex_and_in_figures_and_other_dollars_are_not(
     measured: Figures,
 ) -> None:

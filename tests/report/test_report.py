@@ -14,20 +14,25 @@ import pytest
 from helpers.drawn import picture_of, study_of
 from helpers.made import save
 from helpers.reports import markdown
+from helpers.scored import made
 from helpers.summaries import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
+from scipy import stats
 
 from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.export import Figures
 from raysafl.report.figures.curves import curve_of_run, curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.participation import rasters
+from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
+from raysafl.report.pages.sections import methods
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
 from raysafl.storage.rows import CLIENTS
@@ -456,6 +461,36 @@ def test_labels_in_square_brackets_reach_the_screen() -> None:
     assert "[red]FedAvg[/red]" in as_shown(sweep, runs_of(sweep))
 
 
+def test_a_method_is_called_higher_or_lower_where_holms_p_is_below_5_percent() -> None:
+    base = np.array([0.50, 0.55, 0.60, 0.52, 0.58])
+    noise = np.array([0.01, -0.01, 0.02, 0.0, -0.015])
+    gaps = {
+        "better": 0.05 + noise,
+        "worse": noise - 0.05,
+        "alike": noise,
+        "near": 0.02 + noise,
+    }
+    runs, sweep = made(
+        {("FedAvg",): base, **{(name,): base + gap for name, gap in gaps.items()}},
+        ("algorithm",),
+    )
+    p = {name: stats.ttest_rel(base + gap, base).pvalue for name, gap in gaps.items()}
+    adjusted, so_far = {}, 0.0
+    for rank, name in enumerate(sorted(p, key=lambda name: p[name])):
+        so_far = max(so_far, (len(p) - rank) * p[name])
+        adjusted[name] = so_far
+    # One of them would be clear without the correction.
+    assert p["near"] < 0.05 < adjusted["near"]
+    due = {
+        name: ("higher" if gap.mean() > 0 else "lower") if adjusted[name] < 0.05 else ""
+        for name, gap in gaps.items()
+    }
+    assert list(due.values()) == ["higher", "lower", "", ""]
+    _, grid = methods(Numbers.of(runs, sweep))
+    assert isinstance(grid, Grid)
+    assert {str(row[0]): row[-1] for row in grid.rows} == due
+
+
 # --- figures
 
 
@@ -478,6 +513,21 @@ def test_curves_are_pictures_whatever_the_axes(
     for page in made:
         width, height = picture_of(page).size
         assert width >= 900 and height >= 600
+
+
+def test_a_panel_without_rows_says_so_and_has_no_place_beside_panels_with_rows() -> (
+    None
+):
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"], "p": [1, 2]})
+    (page,) = curves(study_of(sweep))
+    words = [{text.get_text() for text in axes.texts} for axes in page.axes]
+    assert len(words) == 2 and all("no runs yet" in own for own in words)
+    rounds = pd.DataFrame(rounds_of(sweep))
+    ids = [entry.run_id for entry in sweep.entries if entry.labels["p"] == 2]
+    (page,) = curves(study_of(sweep, rounds[rounds["run_id"].isin(ids)]))
+    (axes,) = page.axes
+    assert axes.get_title().endswith("2") and len(axes.get_lines()) == 2
+    assert "1 of 2 panels are not run yet" in page.get_label()
 
 
 def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
@@ -614,8 +664,8 @@ def test_without_runs_parquet_the_error_says_what_makes_it(tmp_path: Path) -> No
 
 def test_the_cost_is_that_of_finished_replicates() -> None:
     sweep = manifest({"algorithm": ["FedAvg"]})
-    work = {"total_bytes_down": 0, "total_bytes_up": 0, "total_server_rounds": 0}
-    work |= {"total_snapshots": 0}
+    work = {"total_bytes_down": 1000, "total_bytes_up": 2000}
+    work |= {"total_server_rounds": 3, "total_snapshots": 4}
     rows = run_rows(
         sweep.entries[0].run_id,
         [0.5, 0.5, 0.5],
@@ -623,8 +673,11 @@ def test_the_cost_is_that_of_finished_replicates() -> None:
         total_steps=[30, 7, math.nan],
         **work,
     )
-    cost = section(markdown(pd.DataFrame(rows), sweep), "Cost")
-    assert cost[2].split(" | ")[3] == "30.0"
+    head, _, cost = section(markdown(pd.DataFrame(rows), sweep), "Cost")
+    found = dict(zip(head.split(" | "), cost.strip(" |").split(" | "), strict=True))
+    assert found["local steps"] == "30.0"
+    assert (found["to clients"], found["from clients"]) == ("1 kB", "2 kB")
+    assert (found["server rounds"], found["enforced rounds |"]) == ("3.0", "4.0")
 
 
 def test_a_replicate_that_ended_early_keeps_its_last_value_in_the_curve() -> None:
