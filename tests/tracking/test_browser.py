@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.browser import opened_browser
 from helpers.servers import free_port
 
 from raysafl.quickstart import SWEEP
@@ -19,22 +20,6 @@ from raysafl.tracking.sync import sync
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
 )
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
-ARGUMENTS = [
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ),
-]
 WIDTHS = (1440, 1024)
 PATIENCE = 60_000  # milliseconds: MLflow's pages are slow on a busy machine
 OWN = (
@@ -63,12 +48,8 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
