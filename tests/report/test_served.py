@@ -35,7 +35,7 @@ def points(came: list[list[int]], quality: list[list[float]]) -> tuple[np.ndarra
     table = pa.Table.from_pylist(rows, schema=CLIENTS)
     (figure,) = clients_served(Study.of(numbers, ROUNDS.empty_table(), table))
     (line,) = figure.axes[0].get_lines()
-    return np.asarray(line.get_xydata()), figure.get_label()
+    return np.asarray(line.get_xydata()), str(figure.get_label())
 
 
 def test_a_point_is_the_mean_of_a_client_over_seeds_after_the_last_evaluation() -> None:
