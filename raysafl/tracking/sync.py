@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 
+from raysafl.core.text import count
 from raysafl.storage.paths import Location, SweepBusyError
 from raysafl.storage.redaction import redacted
 from raysafl.storage.store import sweeps_in
@@ -49,7 +50,7 @@ def sync(
             say(f"{store.path} is left out: a sweep is running there, and logs itself")
             continue
         say(
-            f"{store.path}: {runs} runs in MLflow's experiment '{name}' at "
+            f"{store.path}: {count(runs, 'run')} in MLflow's experiment '{name}' at "
             f"{redacted(target)}"
         )
         total += runs

@@ -23,6 +23,7 @@ def test_a_sweep_whose_parts_are_killed_ends_with_the_rows_of_an_undisturbed_one
     chaos, repeat = Chaos(seed), 0
     try:
         while chaos.kills.total() < most:
+            assert repeat < most, f"a sweep or more ended without a kill: {chaos.kills}"
             folder = tmp_path / str(repeat)
             folder.mkdir()
             chaos.run(10 * repeat, folder / "chaos", most)

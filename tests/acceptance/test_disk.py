@@ -14,7 +14,6 @@ import pytest
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.core.text import format_bytes
 from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
@@ -184,14 +183,6 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(
         "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stderr
     )
     assert "--shm-size" in done.stderr and "Traceback" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 B"), (999, "999 B"), (3_400_000, "3.4 MB"), (2e15, "2e+03 TB")],
-)
-def test_sizes_are_said_in_words(count: float, words: str) -> None:
-    assert format_bytes(count) == words
 
 
 def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_goes_on_when_it_is_writable(

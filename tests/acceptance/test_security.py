@@ -130,7 +130,8 @@ def test_pickles_planted_in_a_results_folder_are_never_loaded(
     (tune / "experiment_state-2026-01-01_00-00-00.json").write_bytes(bomb)
     bad = out / "open" / f"{tiny.id}.ckpt"
     bad.write_bytes(bomb)
-    runner = Runner(Sweep("s", [tiny]), out, Hardware(cpus=0.5, trials=1), quiet=True)
+    hardware = Hardware(cpus=0.5, trials=1)
+    runner = Runner(Sweep("s", [tiny]), out, hardware, executor="ray", quiet=True)
     assert runner.run().ok
     (told,) = [text for text in caplog.messages if "so the run begins anew" in text]
     assert str(bad) in told and "cannot be used" in told
@@ -149,12 +150,14 @@ def test_names_that_lead_out_of_the_results_are_refused(
             Sweep(name, [tiny])
     store = Store(tmp_path / "s")
     store.create()
-    for name in ("../x", "..", "", "/etc/passwd", "a/b", "a\0b", "a\\b"):
-        for use in (store.run_lock, store.open_file):
-            with pytest.raises(
-                ValueError, match="cannot be the name of a file of results"
-            ):
-                use(f"{name}/.." if name == "" else f"../{name}")
+    outside, no_names = ("../x", "/etc/passwd", "a/b", "a\0b", "a\\b"), ("..", ".", "")
+    cases = [
+        (use, name) for use in (store.run_lock, store.open_file) for name in outside
+    ]
+    for use, name in (*cases, *((store.file, name) for name in no_names)):
+        with pytest.raises(ValueError, match="cannot be the name of a file of results"):
+            use(name)
+    for name in (*outside, *no_names):
         with pytest.raises(ValueError, match="run_id"):
             Entry(run_id=name, labels={})
     table = Table(rows=["x"])

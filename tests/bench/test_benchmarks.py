@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,9 +211,15 @@ def test_every_other_turn_is_backwards(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_no_turn_begins_that_would_not_fit_into_the_time() -> None:
-    taken = list(turns({"a": lambda: time.sleep(0.05)}, 1000, seconds=0.2))
-    assert 1 <= len(taken) <= 4
+def test_no_turn_begins_that_would_not_fit_into_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = list[float]()
+    clock = SimpleNamespace(monotonic=lambda: sum(taken))
+    monkeypatch.setattr("benchmarks.processes.time", clock)
+    # After three turns there are 0.5 s left, and a turn takes 1 s.
+    list(turns({"a": lambda: taken.append(1.0)}, 1000, seconds=3.5))
+    assert len(taken) == 3
 
 
 def test_processes_side_by_side_are_as_slow_as_the_slowest_over_steady_rounds() -> None:

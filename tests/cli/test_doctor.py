@@ -8,7 +8,7 @@ import torch
 from helpers.emulated_cuda import emulated_cuda
 
 from raysafl.cli.device_check import TOLERANCE, check_gpu, check_training
-from raysafl.cli.doctor import check_devices, checks
+from raysafl.cli.doctor import check_devices, checks, examine
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
 
@@ -45,6 +45,21 @@ def test_each_of_two_gpus_trains_as_the_cpu_does() -> None:
             assert check_gpu(index).startswith("Emulated GPU, ")
             assert torch.cuda.max_memory_allocated(index) > 0
             assert torch.cuda.max_memory_allocated(other) == held
+
+
+def test_every_check_runs_whatever_the_others_give(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails() -> str:
+        raise RuntimeError("no answer from http://ann:hunter2@host/x")
+
+    all_checks = {"one": (fails, "start it"), "two": (lambda: "fine", "do nothing")}
+    all_checks["three"] = all_checks["one"]
+    monkeypatch.setattr("raysafl.cli.doctor.checks", lambda root: all_checks)
+    said = "RuntimeError: no answer from http://host/x. To mend it: start it"
+    assert [(c.name, c.passed, c.message) for c in examine(tmp_path)] == [
+        *(("one", False, said), ("two", True, "fine"), ("three", False, said))
+    ]
 
 
 @no_gpu

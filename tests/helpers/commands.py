@@ -12,6 +12,23 @@ from raysafl.cli import app as cli
 
 # What the installed command runs.
 RAYSAFL = [sys.executable, "-c", "from raysafl.cli.start import main; main()"]
+# An experiment file of a user's.
+EXPERIMENT = """
+from raysafl import *
+BASE = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=20,
+)
+SWEEP = Sweep(
+    name="mine",
+    runs={("FedAvg",): BASE, ("SAFARI",): BASE.replace(algorithm=SAFARI(client_prob=0.5))},
+    axes=("method",),
+)
+"""
 
 
 def call(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -1,11 +1,19 @@
-"""A file of a user's that a test runs as `python FILE` does, in this process."""
+"""Code of a user's that a test runs: a file as `python FILE` does, and the blocks of a page."""
 
 import io
+import re
 import runpy
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+
+# A block of code, after the comment that says why no test runs it, if there is one.
+BLOCK = re.compile(
+    r"(<!-- not run: [^>]+ -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
+NUMBER = r"\d+(?:\.\d+)?"
+SPREAD = rf"± +{NUMBER}"
 
 
 def run_script(file: Path) -> str:
@@ -20,3 +28,35 @@ def run_script(file: Path) -> str:
         patch.setattr("sys.argv", [file.name])
         runpy.run_path(str(file), run_name="__main__")
     return said.getvalue()
+
+
+def agrees(shown: str, said: str) -> bool:
+    """Say whether a text is what was said: equal words, and numbers that are nearly equal.
+
+    Another processor may round another way, which moves an accuracy by a sample or two. So
+    numbers may differ by 2 %, and fractions by one in their last place; the spread over few
+    seeds, which moves more, may be any number.
+    """
+    parts = re.split(rf"(\.\.\.|{SPREAD}|{NUMBER})", shown)
+    numbers = [part for part in parts if re.fullmatch(NUMBER, part)]
+    wild = {part: SPREAD for part in parts if re.fullmatch(SPREAD, part)}
+    wild["..."] = ".*"
+    pattern = "".join(
+        rf"({NUMBER})" if part in numbers else wild.get(part, re.escape(part))
+        for part in parts
+    )
+    # Tables have blanks at the ends of lines.
+    said = re.sub(r" +$", "", said, flags=re.MULTILINE)
+    found = re.fullmatch(pattern, said, re.DOTALL)
+    if found is None:
+        return False
+    gaps = [
+        abs(float(ours) - float(theirs))
+        for ours, theirs in zip(numbers, found.groups(), strict=True)
+    ]
+    allowed = [
+        max(0.02 * float(number), places and 1.01 * 10**-places)
+        for number in numbers
+        for places in [len(number.partition(".")[2])]
+    ]
+    return all(gap <= most for gap, most in zip(gaps, allowed, strict=True))

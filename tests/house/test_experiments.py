@@ -339,6 +339,7 @@ def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> No
         "quiet": True,
         "track": "none",
         "hardware": Hardware(cpus=0.5, trials=1),
+        "executor": "ray",
     }
     sweep = sweep_of("safari_table1_mnist").at("smoke")
     outcome = Runner(sweep, only={"s": "4"}, **options).run()

@@ -40,7 +40,8 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
     module = tmp_path / "my_file.py"
     module.write_text(ALGORITHM)
     sweep = load_sweep(module).at("smoke")
-    outcome = Runner(sweep, out=tmp_path / "out", track="none", quiet=True).run()
+    out = tmp_path / "out"
+    outcome = Runner(sweep, out, executor="ray", track="none", quiet=True).run()
     assert outcome.ok and isinstance(sweep, Sweep)
     assert set(outcome.runs["config.algorithm"]) == {"Median", "SAFARI"}
     assert set(outcome.runs["config.participation"]) == {"Shifts"}

@@ -1,11 +1,14 @@
 """The README's promises: its commands are CI's, and its table and picture are of the quickstart."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.commands import RAYSAFL
+from helpers.scripts import agrees
 
 import raysafl as fl
 from raysafl.quickstart import BASE, SWEEP
@@ -31,6 +34,16 @@ def test_the_quickstart_is_what_the_readme_says() -> None:
     assert BASE.replicates == 5 and BASE.rounds == 60 and BASE.data.clients == 10
     assert len(SWEEP.runs) == 18 and BASE.data.server.n0 == 100
     assert README.count("±") == 18 + 1  # an entry for each run, and the line below them
+
+
+@pytest.mark.acceptance
+def test_its_table_is_what_the_quickstart_prints(tmp_path: Path) -> None:
+    command = [*RAYSAFL, "quickstart", "--executor", "here"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    # The last two lines have the seconds and the folder.
+    (shown,) = re.findall(r"```\n(FedAvg.*in %\.\n).*?```", README, re.DOTALL)
+    assert agrees(f"...{shown}...", done.stdout), done.stdout
 
 
 def test_the_study_runs_as_printed_and_with_two_more_seeds_keeps_its_rows(

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from helpers.browser import opened_browser
 
 import raysafl as fl
 from raysafl.core.component import Component
@@ -89,17 +90,8 @@ def site() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    reason = "playwright is not installed"
-    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
-    tracking = loaded("browser", ROOT / "tests" / "tracking" / "test_browser.py")
-    if tracking.CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(
-            executable_path=tracking.CHROMIUM, args=tracking.ARGUMENTS
-        )
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.mark.acceptance

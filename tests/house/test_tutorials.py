@@ -15,19 +15,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.scripts import run_script
+from helpers.scripts import BLOCK, agrees, run_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "tutorials.md").read_text()
 STAYS, DIGITS, SERVED = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 DOCUMENTS = sorted(DOCS.glob("tutorial_*.md"))
-BLOCK = re.compile(
-    r"(<!-- not run: [^>]+ -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
-)
 # These start Ray, or take most of a minute of processor time.
 SLOW = {"tutorial_cluster", "tutorial_paper"}
-NUMBER = r"\d+(?:\.\d+)?"
-SPREAD = rf"± +{NUMBER}"
 
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -71,38 +66,6 @@ def test_a_study_of_images_shows_whom_the_model_serves(tmp_path: Path) -> None:
     absent = clients[clients["client"] >= 14]
     assert (absent["participations"] == 0).all()
     assert (results / "served.png").is_file()
-
-
-def agrees(shown: str, said: str) -> bool:
-    """Say whether a text is what was said: equal words, and numbers that are nearly equal.
-
-    Another processor may round another way, which moves an accuracy by a sample or two. So
-    numbers may differ by 2 %, and fractions by one in their last place; the spread over few
-    seeds, which moves more, may be any number.
-    """
-    parts = re.split(rf"(\.\.\.|{SPREAD}|{NUMBER})", shown)
-    numbers = [part for part in parts if re.fullmatch(NUMBER, part)]
-    wild = {part: SPREAD for part in parts if re.fullmatch(SPREAD, part)}
-    wild["..."] = ".*"
-    pattern = "".join(
-        rf"({NUMBER})" if part in numbers else wild.get(part, re.escape(part))
-        for part in parts
-    )
-    # Tables have blanks at the ends of lines.
-    said = re.sub(r" +$", "", said, flags=re.MULTILINE)
-    found = re.fullmatch(pattern, said, re.DOTALL)
-    if found is None:
-        return False
-    gaps = [
-        abs(float(ours) - float(theirs))
-        for ours, theirs in zip(numbers, found.groups(), strict=True)
-    ]
-    allowed = [
-        max(0.02 * float(number), places and 1.01 * 10**-places)
-        for number in numbers
-        for places in [len(number.partition(".")[2])]
-    ]
-    return all(gap <= most for gap, most in zip(gaps, allowed, strict=True))
 
 
 def test_a_text_agrees_with_equal_words_and_near_numbers_only() -> None:

@@ -265,6 +265,21 @@ def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> N
     assert ends in text
 
 
+def test_latex_leaves_out_repeated_labels_and_names_the_axis_across_once() -> None:
+    rows: list[list[str | Pair]] = [[*"0a12"], [*"0b34"], [*"1b56"]]
+    lines = latex(Grid("c", ["s", "p", "q = 7", "q = 8"], rows, 2), "q").splitlines()
+    assert lines[2:-2] == [
+        r"& & \multicolumn{2}{c}{q} \\",
+        r"\cmidrule(lr){3-4}",
+        r"s & p & 7 & 8 \\",
+        r"\midrule",
+        r"0 & a & 1 & 2 \\",
+        r" & b & 3 & 4 \\",
+        r"\addlinespace",
+        r"1 & b & 5 & 6 \\",
+    ]
+
+
 def test_a_formula_in_a_name_is_one_in_latex_and_in_figures_and_other_dollars_are_not(
     measured: Figures,
 ) -> None:
@@ -435,7 +450,9 @@ def test_captions_are_whole_sentences_and_say_how_many_seeds() -> None:
     texts = [line.partition(": ")[2] for line in lines]
     texts.append(files["table.tex"].decode().splitlines()[0].removeprefix("% "))
     for text in texts:
-        assert text[0].isupper() and text.endswith(".") and ".." not in text
+        assert text[0].isupper() and text.endswith(".")
+        assert ".." not in text and ". ." not in text
+    assert any("ranks: " in line for line in lines)
     assert "mean ± standard deviation over 2 seeds of final" in texts[0] == texts[-1]
     assert "with 2 seeds each" in texts[1]
     assert not re.search("[`*]", " ".join(texts))
@@ -486,11 +503,6 @@ def test_of_runs_that_have_not_ended_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run of made that is shown has ended yet"):
         running.write(tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_no_caption_ends_with_two_points() -> None:
-    captions = planted().files()["captions.md"]
-    assert b"ranks: " in captions and b". ." not in captions
 
 
 def test_the_caption_of_a_part_of_very_many_entries_says_that_it_is_a_part() -> None:

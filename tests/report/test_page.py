@@ -19,7 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
-from raysafl.core.text import format_bytes
+from raysafl.data import FromClients, Glyphs, IidServer, ServerData
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import COSTS, find_problems, front
@@ -253,14 +253,6 @@ def test_code_in_an_entry_of_a_table_is_code_and_html_is_text() -> None:
     assert "<i> <i>" in shown.text and "code" in shown.tags and "i" not in shown.tags
 
 
-@pytest.mark.parametrize(
-    ("amount", "words"),
-    [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")],
-)
-def test_bytes_read_well(amount: float, words: str) -> None:
-    assert format_bytes(amount) == words
-
-
 # --- figures
 
 
@@ -349,7 +341,40 @@ def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> Non
     figures = pareto(study_of(manifest, runs=runs))
     words = [figure.axes[0].get_xlabel() for figure in figures]
     assert words == [COSTS["samples"], COSTS["snapshots"]]
+    # Their means are 0 and 10 %.
+    for figure, cost in zip(figures, (50, 1), strict=True):
+        points = [bar.lines[0].get_xydata() for bar in figure.axes[0].containers]
+        np.testing.assert_allclose(np.concatenate(points), [[0, 0], [cost, 10]])
     assert pareto(study_of(manifest)) == []
+
+
+@pytest.mark.parametrize(
+    ("servers", "samples"),
+    [
+        ([IidServer(n0=100), FromClients(c=5, per_client=50)], [100, 250]),
+        ([IidServer(n0=100), None], [100, 0]),
+        ([IidServer(n0=100), Glyphs()], [100, math.nan]),
+    ],
+)
+def test_server_samples_that_are_not_known_cost_not_nothing_and_are_in_no_plot(
+    servers: list[ServerData | None], samples: list[float]
+) -> None:
+    runs, manifest = configured(dict.fromkeys(["a", "b"], BETA))
+    dumped = [server and server.model_dump(mode="json") for server in servers]
+    configs = [json.loads(text) for text in runs["config"]]
+    texts = [
+        json.dumps(c | {"data": {"server": d}})
+        for c, d in zip(configs, dumped, strict=True)
+    ]
+    runs = runs.assign(config=texts, total_server_rounds=1)
+    (problem,) = find_problems(
+        aggregate(runs, manifest), runs, manifest, Layout.of(manifest)
+    )
+    np.testing.assert_array_equal(problem.entries["samples"], samples)
+    drawn = [
+        figure.axes[0].get_xlabel() for figure in pareto(study_of(manifest, runs=runs))
+    ]
+    assert (COSTS["samples"] in drawn) == all(map(math.isfinite, samples))
 
 
 def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:

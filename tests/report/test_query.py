@@ -22,7 +22,7 @@ from raysafl.storage.ledger import ReplicateEnd, Status
 from raysafl.storage.store import Store
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
-QUESTIONS = DOC.split("## Ten questions", 1)[1]
+OTHERS, QUESTIONS = DOC.split("## Ten questions", 1)
 SQL = re.findall(r"```sql\n(.*?)```", QUESTIONS, re.DOTALL)
 FIRST, *PANDAS = re.findall(r"```python\n(.*?)```", QUESTIONS, re.DOTALL)
 COMMANDS = re.findall(r"^raysafl results .*$", DOC, re.MULTILINE)
@@ -78,6 +78,25 @@ def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
     pd.testing.assert_frame_equal(
         duckdb.sql(SQL[number - 1]).df(), answer, check_dtype=False
     )
+
+
+@pytest.mark.acceptance
+def test_the_figures_and_frames_of_the_docs_are_there(
+    real_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results").symlink_to(real_results)
+    *_, draw, compare = re.findall(r"^```python\n(.*?)```", OTHERS, re.DOTALL | re.M)
+    names: dict[str, Any] = {}
+    exec(draw, names)
+    assert names["figure"].axes[0].get_ylim() == (50, 100)
+    assert Path("curves.pdf").read_bytes().startswith(b"%PDF")
+    assert {"curves.pdf", "table.tex"} <= {
+        f.name for f in Path("paper/figures").iterdir()
+    }
+    exec(compare.replace("results/study", "results/quickstart"), names)
+    # Two methods, two labels of s, two of p and three seeds.
+    assert len(names["found"].bencheval) == 2 * 2 * 2 * 3
 
 
 def test_a_row_of_runs_parquet_goes_back_to_its_run(real_results: Path) -> None:

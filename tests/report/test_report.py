@@ -14,21 +14,25 @@ import pytest
 from helpers.drawn import picture_of, study_of
 from helpers.made import save
 from helpers.reports import markdown
+from helpers.scored import made
 from helpers.summaries import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
+from scipy import stats
 
-from raysafl.core.text import duration
 from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.export import Figures
 from raysafl.report.figures.curves import curve_of_run, curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.participation import rasters
+from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
+from raysafl.report.pages.sections import methods
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
 from raysafl.storage.rows import CLIENTS
@@ -399,14 +403,6 @@ def test_the_table_says_how_it_was_made() -> None:
         assert fact in text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(41.26, "41.3 s"), (59.97, "1 min 0 s"), (12000, "3 h 20 min")],
-)
-def test_durations_read_well(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
 def test_the_screen_fits_into_a_hundred_columns() -> None:
     paper = [printed("FedAvg", 58.5)]
     sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]}, paper=paper)
@@ -465,6 +461,36 @@ def test_labels_in_square_brackets_reach_the_screen() -> None:
     assert "[red]FedAvg[/red]" in as_shown(sweep, runs_of(sweep))
 
 
+def test_a_method_is_called_higher_or_lower_where_holms_p_is_below_5_percent() -> None:
+    base = np.array([0.50, 0.55, 0.60, 0.52, 0.58])
+    noise = np.array([0.01, -0.01, 0.02, 0.0, -0.015])
+    gaps = {
+        "better": 0.05 + noise,
+        "worse": noise - 0.05,
+        "alike": noise,
+        "near": 0.02 + noise,
+    }
+    runs, sweep = made(
+        {("FedAvg",): base, **{(name,): base + gap for name, gap in gaps.items()}},
+        ("algorithm",),
+    )
+    p = {name: stats.ttest_rel(base + gap, base).pvalue for name, gap in gaps.items()}
+    adjusted, so_far = {}, 0.0
+    for rank, name in enumerate(sorted(p, key=lambda name: p[name])):
+        so_far = max(so_far, (len(p) - rank) * p[name])
+        adjusted[name] = so_far
+    # One of them would be clear without the correction.
+    assert p["near"] < 0.05 < adjusted["near"]
+    due = {
+        name: ("higher" if gap.mean() > 0 else "lower") if adjusted[name] < 0.05 else ""
+        for name, gap in gaps.items()
+    }
+    assert list(due.values()) == ["higher", "lower", "", ""]
+    _, grid = methods(Numbers.of(runs, sweep))
+    assert isinstance(grid, Grid)
+    assert {str(row[0]): row[-1] for row in grid.rows} == due
+
+
 # --- figures
 
 
@@ -487,6 +513,21 @@ def test_curves_are_pictures_whatever_the_axes(
     for page in made:
         width, height = picture_of(page).size
         assert width >= 900 and height >= 600
+
+
+def test_a_panel_without_rows_says_so_and_has_no_place_beside_panels_with_rows() -> (
+    None
+):
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"], "p": [1, 2]})
+    (page,) = curves(study_of(sweep))
+    words = [{text.get_text() for text in axes.texts} for axes in page.axes]
+    assert len(words) == 2 and all("no runs yet" in own for own in words)
+    rounds = pd.DataFrame(rounds_of(sweep))
+    ids = [entry.run_id for entry in sweep.entries if entry.labels["p"] == 2]
+    (page,) = curves(study_of(sweep, rounds[rounds["run_id"].isin(ids)]))
+    (axes,) = page.axes
+    assert axes.get_title().endswith("2") and len(axes.get_lines()) == 2
+    assert "1 of 2 panels are not run yet" in page.get_label()
 
 
 def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
@@ -516,11 +557,30 @@ def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -
 @pytest.mark.parametrize(
     "axes", [AXES, {"algorithm": ["a", "b"], "p": [0, 1]}, AXES | {"q": [1, 2]}]
 )
-def test_two_axes_or_more_make_a_heat_map(axes: dict[str, list[Label]]) -> None:
+def test_two_axes_or_more_make_a_heat_map_with_each_number_at_its_labels(
+    axes: dict[str, list[Label]],
+) -> None:
     sweep = manifest(axes)
-    (figure,) = heatmap(study_of(sweep, runs=runs_of(sweep)[:-3]))
-    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert texts.count("60.0") == len(sweep.entries) - 1
+    # Entry i has i per cent, and the last one has not ended.
+    finals = {entry.run_id: i / 100 for i, entry in enumerate(sweep.entries[:-1])}
+    runs = pd.DataFrame([row for i, x in finals.items() for row in run_rows(i, [x])])
+    (figure,) = heatmap(study_of(sweep, runs=runs))
+    *panels, _ = figure.axes  # the last is the scale of colours
+    down = [label.get_text() for label in panels[0].yaxis.get_ticklabels()]
+    shown = {}
+    for panel in panels:
+        across = [label.get_text() for label in panel.xaxis.get_ticklabels()]
+        for text in panel.texts:
+            column, row = map(int, text.get_position())
+            title = panel.get_title().rpartition("=")[2].strip()
+            labels = filter(None, [title, down[row], across[column]])
+            shown[", ".join(labels)] = text.get_text()
+    keys = [
+        ", ".join(v if isinstance(v, str) else f"{v:g}" for v in entry.labels.values())
+        for entry in sweep.entries
+    ]
+    due = [*(f"{i}.0" for i in range(len(finals))), "–"]  # noqa: RUF001
+    assert shown == dict(zip(keys, due, strict=True))
 
 
 @pytest.mark.parametrize("axes", [{"q": [1, 2]}, {"algorithm": ["a"], "q": [1, 2]}, {}])
@@ -604,8 +664,8 @@ def test_without_runs_parquet_the_error_says_what_makes_it(tmp_path: Path) -> No
 
 def test_the_cost_is_that_of_finished_replicates() -> None:
     sweep = manifest({"algorithm": ["FedAvg"]})
-    work = {"total_bytes_down": 0, "total_bytes_up": 0, "total_server_rounds": 0}
-    work |= {"total_snapshots": 0}
+    work = {"total_bytes_down": 1000, "total_bytes_up": 2000}
+    work |= {"total_server_rounds": 3, "total_snapshots": 4}
     rows = run_rows(
         sweep.entries[0].run_id,
         [0.5, 0.5, 0.5],
@@ -613,8 +673,11 @@ def test_the_cost_is_that_of_finished_replicates() -> None:
         total_steps=[30, 7, math.nan],
         **work,
     )
-    cost = section(markdown(pd.DataFrame(rows), sweep), "Cost")
-    assert cost[2].split(" | ")[3] == "30.0"
+    head, _, cost = section(markdown(pd.DataFrame(rows), sweep), "Cost")
+    found = dict(zip(head.split(" | "), cost.strip(" |").split(" | "), strict=True))
+    assert found["local steps"] == "30.0"
+    assert (found["to clients"], found["from clients"]) == ("1 kB", "2 kB")
+    assert (found["server rounds"], found["enforced rounds |"]) == ("3.0", "4.0")
 
 
 def test_a_replicate_that_ended_early_keeps_its_last_value_in_the_curve() -> None:

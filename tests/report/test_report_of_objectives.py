@@ -218,17 +218,7 @@ def test_the_footer_of_results_speaks_of_fractions_only_if_it_shows_some(
     assert "fractions" in str(as_table(results([classifiers.path])).caption)
 
 
-def test_a_query_finds_what_the_tables_show_and_says_why_it_finds_nothing(
-    real_results: Path,
-) -> None:
-    def count(query: str) -> int:
-        return len(results([real_results], query))
-
-    assert count("algorithm == 'SAFARI'") == 4
-    assert count("algorithm in ['SAFARI', 'FedAvg']") == 8
-    assert count("algorithm != 'SAFARI'") == count("algorithm == 'FedAvg'") == 4
-    assert count("algorithm not in ['SAFARI']") == 4
-
+def test_a_query_says_why_it_finds_nothing(real_results: Path) -> None:
     def why(query: str) -> str:
         return str(results([real_results], query).attrs["why"])
 

@@ -68,15 +68,17 @@ def test_participation_has_each_client_that_came_in_each_round(
     store: Store, runs: list[Run]
 ) -> None:
     by_hand = [
-        (row.run_id, row.replicate, row.round - len(row.cohorts) + 1 + i, client)
+        (
+            *(row.run_id, row.replicate, row.round - len(row.cohorts) + 1 + i, client),
+            *(row.enforced[i], row.trained[i]),
+        )
         for row in store.rounds().itertuples()
         for i, cohort in enumerate(row.cohorts)
         for client in cohort
     ]
     found = load(store.path).participation
-    keys = ["run_id", "replicate", "round", "client"]
-    columns = ["run_id", "label.run", *keys[1:], "enforced", "trained"]
-    assert [*found.columns] == columns
+    keys = ["run_id", "replicate", "round", "client", "enforced", "trained"]
+    assert [*found.columns] == ["run_id", "label.run", *keys[1:]]
     assert list(found[keys].itertuples(index=False, name=None)) == by_hand
     mine = found[found["run_id"] == runs[0].id]
     # Each fourth round is a snapshot, and rounds without a row are there, too.

@@ -11,6 +11,7 @@ from scipy import stats
 from raysafl import Run, Sweep, Validation
 from raysafl.core.record import further_column
 from raysafl.report.analysis.winner import winner_of
+from raysafl.report.wording import winner_text
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
@@ -63,6 +64,17 @@ def test_the_winner_is_chosen_by_the_validation_samples_and_judged_by_the_test_s
     assert (best.metric, best.value) == ("val_accuracy", pytest.approx(0.8))
     assert best.test == pytest.approx(0.75) and best.is_held_out
     assert best.candidates == 3
+
+
+def test_the_best_by_an_error_is_the_lowest_and_has_no_per_cent() -> None:
+    runs, manifest = searched(("val_mae", "min"))
+    runs = runs.rename(columns={"final_val_accuracy": "final_val_mae"})
+    mae = further_column("MAE", higher_is_better=False)
+    manifest = manifest.replace(columns={"val_mae": mae})
+    text = winner_text(winner_of(runs, manifest), manifest)
+    assert text.startswith(
+        "Best run: **lr = 0.9**, with the lowest `val_mae` 0.6 [0.6, 0.6] in"
+    )
 
 
 def test_the_best_has_the_interval_of_scipy_and_names_what_is_not_told_apart_from_it() -> (

@@ -11,7 +11,11 @@ import pytest
 import torch
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
 
+<<<<<<< HEAD
 from raysafl import SAFARI, Federation, Iid, LocalTraining, PerClient, Run
+=======
+from raysafl import Federation, Iid, LocalTraining, PerClient, Run, Runner, Sweep
+>>>>>>> b5e167df5414ec85ae481cdd1031deef3d2cfd69
 from raysafl.core.record import Record
 from raysafl.core.work import Tasks, Training
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
@@ -386,11 +390,30 @@ def test_clients_of_a_regression_are_compared_by_its_metric() -> None:
     assert NextToken().metric == "accuracy"
 
 
-def test_the_run_of_the_page_on_who_is_served_measures_what_the_page_lists() -> None:
+@pytest.mark.usefixtures("no_pictures")
+def test_the_code_of_the_page_on_who_is_served_measures_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "who_is_served.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
-    names: dict[str, Any] = {}
-    exec(code, names)
+    first, rents, table = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": "page.py"}
+    exec(first, names)
     columns = {name for name in names["run"].columns() if name.startswith("clients_")}
     assert columns == set(re.findall(r"`(clients_\w+_accuracy)`", page))
-    prepare([names["run"]])
+    exec(compile(rents, "page.py", "exec"), names)
+    of_clients = names["Rents"]().client_statistics()
+    rmse = np.arange(20.0)
+    found = {name: own.value(rmse) for name, own in of_clients.items()}
+    assert found == {"worst_rmse": 19, "tenth_rmse": 18.5}
+    run = names["run"].replace(rounds=10, replicates=1)
+    Runner(Sweep("mine", [run]), executor="here", track="none", quiet=True).run()
+    exec(table, names)
+    # In ten rounds, five of twenty clients come each time.
+    rows = [(row.participations, row.quality) for row in names["last"].itertuples()]
+    assert len(rows) == 20 and sum(came for came, _ in rows) == 10 * 5
+    by_hand = {
+        came: pytest.approx(np.mean([own for other, own in rows if other == came]))
+        for came, _ in rows
+    }
+    assert names["by_participation"].to_dict() == by_hand

@@ -11,11 +11,6 @@ from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri, disconnect
 
 
-@pytest.fixture(autouse=True)
-def no_server_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for what is kept of MLflow's empty databases."""
@@ -24,17 +19,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database: making one takes seconds, copying it none."""
-    folder = tmp_path_factory.mktemp("tables")
+    folder = tmp_path_factory.mktemp("empty")
     disconnect(connect(default_uri(folder)))
     return folder / "mlflow.db"
 
 
 @pytest.fixture
-def store(tmp_path: Path, tables: Path) -> Store:
+def store(tmp_path: Path, empty_database: Path) -> Store:
     """A sweep of two runs, of which nothing has run, beside an empty database."""
-    shutil.copy(tables, tmp_path / "mlflow.db")
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
     return sweep(tmp_path / "demo")
 
 

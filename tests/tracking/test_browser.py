@@ -1,12 +1,13 @@
 """What a person sees in a browser: `report.html` from disk, and a sweep in MLflow's own pages."""
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.browser import opened_browser
+from helpers.servers import free_port
 
 from raysafl.quickstart import SWEEP
 from raysafl.report.figures.curves import curve_of_run
@@ -19,22 +20,6 @@ from raysafl.tracking.sync import sync
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
 )
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
-ARGUMENTS = [
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ),
-]
 WIDTHS = (1440, 1024)
 PATIENCE = 60_000  # milliseconds: MLflow's pages are slow on a busy machine
 OWN = (
@@ -63,12 +48,8 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -132,9 +113,7 @@ def mlflow(
     parent = "tags.`raysafl.kind` = 'parent'"
     (run,) = client.search_runs([experiment.experiment_id], parent)
     disconnect(client)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with server(uri, "127.0.0.1", port) as (_, url):
+    with server(uri, "127.0.0.1", free_port()) as (_, url):
         yield url, experiment.experiment_id, run.info.run_id
 
 

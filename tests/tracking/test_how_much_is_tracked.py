@@ -98,7 +98,10 @@ def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
 
 
 def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
-    store: Store, view: Any, tables: Path, tmp_path_factory: pytest.TempPathFactory
+    store: Store,
+    view: Any,
+    empty_database: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     about = {"config": {"rounds": 310, "replicates": 2}}
     first = 0
@@ -114,7 +117,7 @@ def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
     assert steps(grown) == [*range(3, 308, 4), 309] and len(steps(grown)) == 78
 
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    shutil.copy(tables, elsewhere / "mlflow.db")
+    shutil.copy(empty_database, elsewhere / "mlflow.db")
     log(store, A, uri=default_uri(elsewhere))
     whole = View(default_uri(elsewhere))
     try:

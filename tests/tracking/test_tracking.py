@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import socket
 import sqlite3
@@ -19,12 +20,12 @@ import pandas as pd
 import pytest
 from helpers.made import save
 from helpers.patience import PATIENCE
+from helpers.servers import free_port
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
-from raysafl.storage.redaction import redacted
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
@@ -54,12 +55,6 @@ def log(store: Store, *run_ids: str) -> None:
     """One process that logs runs while they run."""
     with closing(Projection(store, uri_of(store))) as projection:
         projection.sync_runs(run_ids)
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_curves_are_means_over_replicates_and_running_sums(
@@ -389,7 +384,8 @@ def test_a_results_folder_that_was_moved_or_copied_gets_artifacts_where_it_is(
     assert now.experiment.artifact_location == (there / "mlartifacts").as_uri()
     assert now.files(now.children[A].info.run_id) == ["config.json", "statistics.json"]
     assert len(now.children) == 2
-    assert sorted(store.path.parent.rglob("*")) in ([], before)
+    left = [] if bring is shutil.move else before
+    assert sorted(store.path.parent.rglob("*")) == left
     disconnect(now.client)
 
 
@@ -564,14 +560,12 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     store: Store, view: Any
 ) -> None:
     said: list[str] = []
-    uri = f"http://ann:secret@127.0.0.1:{closed_port()}"
+    uri = f"http://ann:secret@127.0.0.1:{free_port()}"
     complete(store)
-    began = time.monotonic()
     tracker = Tracker(store, uri, said.append)
     tracker.submit([A, B])
     tracker.submit([A])
     assert not tracker.finish(PATIENCE) and not tracker.finish(PATIENCE)
-    assert time.monotonic() - began < PATIENCE
     (line,) = said
     assert uri.replace("ann:secret@", "") in line and "secret" not in line
     assert f"`raysafl sync {store.path}`" in line and "Parquet are complete" in line
@@ -579,7 +573,20 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     assert len(view().points(B, "test/accuracy")) == 5
 
 
-def test_finish_returns_in_time_from_a_server_that_is_silent(
+def test_a_request_is_repeated_once_unless_the_user_says_how_often_and_how_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"]
+    for name in names:
+        monkeypatch.setenv(name, "60")
+    disconnect(connect(uri_of(store)))
+    assert [os.environ[name] for name in names] == ["60", "60"]
+    monkeypatch.delenv(names[0])
+    disconnect(connect(uri_of(store)))
+    assert [os.environ[name] for name in names] == ["1", "60"]
+
+
+def test_finish_returns_while_a_server_is_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
@@ -587,12 +594,11 @@ def test_finish_returns_in_time_from_a_server_that_is_silent(
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it never accepts
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         tracker = Tracker(store, uri, said.append)
-        began = time.monotonic()
         assert not tracker.finish(0.5)
-        assert time.monotonic() - began < 60
-    for thread in threading.enumerate():
-        if thread.name == "mlflow":
-            thread.join(60)
+        waiting = [t for t in threading.enumerate() if t.name == "mlflow"]
+        assert waiting
+    for thread in waiting:
+        thread.join(60)
     assert len(said) == 1 and "does nothing for 0.5 s" in said[0]
 
 
@@ -603,21 +609,21 @@ def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
     complete(store)
 
     def slow(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
-        time.sleep(3)
+        time.sleep(6)
         return b"PNG"
 
     said: list[str] = []
     tracker = Tracker(store, uri_of(store), said.append, curve=slow)
     tracker.submit([A, B])
     began = time.monotonic()
-    assert tracker.finish(patience=5) and said == []
-    assert time.monotonic() - began > 5 and tracker.waiting == 0
+    assert tracker.finish(patience=10) and said == []
+    assert time.monotonic() - began > 10 and tracker.waiting == 0
 
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
         sync(tmp_path / "nothing", None, print)
-    uri = f"http://ann:secret@127.0.0.1:{closed_port()}"
+    uri = f"http://ann:secret@127.0.0.1:{free_port()}"
     with pytest.raises(
         ValueError, match=r"MLflow at http://127.0.0.1:\d+ cannot be used"
     ) as error:
@@ -633,24 +639,28 @@ def test_ping_counts_experiments_or_says_that_nobody_answers(store: Store) -> No
     sync(store.path, None, print)
     assert ping(uri_of(store)) == before + 1
     with pytest.raises(ValueError, match="cannot be used"):
-        ping(f"http://127.0.0.1:{closed_port()}")
+        ping(f"http://127.0.0.1:{free_port()}")
 
 
 def test_sync_leaves_out_a_sweep_that_is_running(store: Store) -> None:
     complete(store)
     other = sweep(store.path.parent / "other", "other")
+    save(other, A, rows(0, 2))
     said: list[str] = []
     with store.lock():
-        assert sync(store.path.parent, None, said.append) == 0
-    assert f"{store.path} is left out" in said[0] and f"{other.path}: 0 runs" in said[1]
+        assert sync(store.path.parent, None, said.append) == 1
+    assert f"{store.path} is left out" in said[0]
+    assert f"{other.path}: 1 run in MLflow" in said[1]
 
 
 @pytest.fixture(scope="module")
-def url(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(
+    empty_database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A real MLflow server on loopback."""
     folder = tmp_path_factory.mktemp("server")
-    shutil.copy(tables, folder / "mlflow.db")
-    with server(default_uri(folder), "127.0.0.1", closed_port()) as (_, url):
+    shutil.copy(empty_database, folder / "mlflow.db")
+    with server(default_uri(folder), "127.0.0.1", free_port()) as (_, url):
         yield url
 
 
@@ -687,17 +697,3 @@ def test_the_address_is_the_environment_s_or_beside_the_sweeps(
     assert default_uri(Path("results")) == f"sqlite:///{tmp_path}/results/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5001")
     assert default_uri(Path("results")) == "http://127.0.0.1:5001"
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("http://ann:secret@host:5000/x", "http://host:5000/x"),
-        ("postgresql://host/db?password=secret", "postgresql://host/db"),
-        ("sqlite:////home/ann@work/mlflow.db", "sqlite:////home/ann@work/mlflow.db"),
-        ("no answer from http://a:secret@h/ yet", "no answer from http://h/ yet"),
-        ("is it there? no", "is it there? no"),
-    ],
-)
-def test_credentials_are_not_shown(text: str, shown: str) -> None:
-    assert redacted(text) == shown

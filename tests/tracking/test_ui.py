@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from helpers.commands import RAYSAFL
 from helpers.patience import PATIENCE
+from helpers.servers import free_port
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
@@ -23,11 +24,6 @@ from raysafl.tracking.server import serve, server
 from raysafl.tracking.sync import sync
 
 RUN = "0123456789ab"
-
-
-@pytest.fixture(autouse=True)
-def no_server_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -215,14 +211,16 @@ def test_an_address_of_another_machine_is_refused(root: Path) -> None:
         serve(root, "192.0.2.1")
 
 
-def test_of_a_server_that_ends_before_it_answers_the_log_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_a_server_that_ends_before_it_answers_the_log_is_shown_without_credentials(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ends = [sys.executable, "-c", "print('no memory')"]
+    uri, secret = "postgresql://ann:hunter2hunter2@host/db", "hunter2hunter2"
+    ends = [sys.executable, "-c", f"print('no memory at {uri}, nor for {secret}')"]
     monkeypatch.setattr("raysafl.tracking.server._command", lambda *_: ends)
-    with pytest.raises(RuntimeError, match=r"(?s)did not start:\n.*no memory"):
-        with server(f"sqlite:///{tmp_path / 'mlflow.db'}", "127.0.0.1", free_port()):
-            pass
+    with pytest.raises(RuntimeError) as error, server(uri, "127.0.0.1", free_port()):
+        pass
+    said = "no memory at postgresql://host/db, nor for ***"
+    assert str(error.value) == f"the MLflow server did not start:\n{said}"
 
 
 @pytest.mark.acceptance
@@ -241,9 +239,3 @@ def test_a_server_that_dies_is_noticed(root: Path) -> None:
         with server(uri, "127.0.0.1", free_port()) as (process, _):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

@@ -15,7 +15,7 @@ from raysafl.storage.manifest import Manifest
 # The kind of the policy that enforces rounds.
 SNAPSHOT = "Snapshot"
 COSTS = {
-    "samples": "server samples used (n0)",
+    "samples": "server samples used",
     "snapshots": "enforced rounds",
     "bytes": "bytes to and from clients (MB)",
 }
@@ -64,15 +64,24 @@ def find_problems(
     own = [configs[i] for i in known["run_id"]]
     spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
     shares = np.array([bool(c["data"].get("share")) for c in own], bool)
-    held = [(c["data"].get("server") or {}).get("n0") or 0 for c in own]
+    held = np.array([_server_samples(c["data"].get("server")) for c in own], float)
     # Server data cost nothing in runs that never use them.
     used = shares | (spent["total_server_rounds"].to_numpy(float) > 0)
-    known["samples"] = np.array(held, float) * used
+    known["samples"] = np.where(used, held, 0)
     snapshot = np.array([c["participation"]["kind"] == SNAPSHOT for c in own], bool)
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
     groups = known.groupby([_question(c) for c in own], sort=False)
     return [Problem(part, layout) for _, part in groups if len(part) > 1]
+
+
+def _server_samples(server: dict[str, Any] | None) -> float:
+    """Return how many samples a server with these data holds; NaN if they do not say it."""
+    if server is None:
+        return 0.0
+    if server.get("kind") == "FromClients":
+        return float(server["c"] * server["per_client"])
+    return float(server.get("n0") or np.nan)
 
 
 def _question(config: dict[str, Any]) -> str:

@@ -45,15 +45,22 @@ def pareto(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     Each panel is one problem: it fixes data, clients, model, rounds and the
     availability of clients. Its points are the choices that remain: the method, the
     server's data and the share of enforced rounds. Those problems are drawn in which the
-    cost differs between choices, the twelve whose means spread widest if there are more.
-    There is none where nothing can be chosen.
+    cost differs between choices and is known of all, the twelve whose means spread widest
+    if there are more. There is none where nothing can be chosen.
     """
     own = study.numbers.own
     problems = find_problems(
         own, study.numbers.runs, study.numbers.manifest, study.numbers.layout
     )
     problems.sort(key=lambda p: float(np.ptp(p.entries["mean"])), reverse=True)
-    differing = {c: [p for p in problems if p.entries[c].nunique() > 1] for c in COSTS}
+    differing = {
+        c: [
+            p
+            for p in problems
+            if p.entries[c].nunique() > 1 and p.entries[c].notna().all()
+        ]
+        for c in COSTS
+    }
     return [
         _draw_cost(study, cost, some, style) for cost, some in differing.items() if some
     ]

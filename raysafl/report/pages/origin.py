@@ -63,7 +63,9 @@ def mlflow_text(store: Store) -> str:
         return f"In MLflow: [the charts of all runs]({page})."
     root = store.path.parent
     beside = f"sqlite:///{local_folder(root).resolve() / 'mlflow.db'}"
-    elsewhere = "" if view.uri == beside else f"MLFLOW_TRACKING_URI='{view.uri}' "
+    elsewhere = (
+        "" if view.uri == beside else f"MLFLOW_TRACKING_URI={shlex.quote(view.uri)} "
+    )
     return (
         f"In MLflow: start its server with `{elsewhere}raysafl ui {shlex.quote(str(root))}`, "
         f"and open [the charts of all runs]({UI}{view.page}). If the server names another "

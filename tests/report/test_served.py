@@ -1,0 +1,60 @@
+"""The figure of who is served: its points against means by hand."""
+
+import numpy as np
+import pyarrow as pa
+from helpers.drawn import study_of
+from helpers.scored import made
+
+from raysafl.report.figures.served import clients_served
+from raysafl.report.figures.study import Study
+from raysafl.storage.rows import CLIENTS, ROUNDS
+
+
+def points(came: list[list[int]], quality: list[list[float]]) -> tuple[np.ndarray, str]:
+    """The points of one run, and the notes; each list has one list for each replicate.
+
+    Clients were evaluated after rounds 4 and 9, in which the first has other numbers. The
+    last replicate has diverged.
+    """
+    runs, manifest = made({("FedAvg",): [0.5] * len(came)}, ("algorithm",))
+    runs.loc[runs.index[-1], "status"] = "diverged"
+    rows = [
+        {
+            "run_id": runs["run_id"][0],
+            "replicate": r,
+            "seed": r,
+            "round": t,
+            "client": i,
+        }
+        | {"participations": n if t == 9 else 0, "quality": q if t == 9 else 0.99}
+        for r, own in enumerate(zip(came, quality, strict=True))
+        for i, (n, q) in enumerate(zip(*own, strict=True))
+        for t in (4, 9)
+    ]
+    numbers = study_of(manifest, runs=runs).numbers
+    table = pa.Table.from_pylist(rows, schema=CLIENTS)
+    (figure,) = clients_served(Study.of(numbers, ROUNDS.empty_table(), table))
+    (line,) = figure.axes[0].get_lines()
+    return np.asarray(line.get_xydata()), str(figure.get_label())
+
+
+def test_a_point_is_the_mean_of_a_client_over_seeds_after_the_last_evaluation() -> None:
+    came = [[10, 5, 0], [8, 3, 0], [1, 1, 1]]
+    quality = [[0.9, 0.6, 0.2], [0.7, 0.5, 0.4], [0.1, 0.1, 0.1]]
+    found, notes = points(came, quality)
+    # In per cent: of ten rounds, and of accuracy.
+    np.testing.assert_allclose(found, [[90, 80], [40, 55], [0, 30]])
+    assert notes.startswith("A point is a client. ")
+
+
+def test_more_than_150_clients_are_20_groups_of_equal_size_by_how_often_they_came() -> (
+    None
+):
+    rng = np.random.default_rng(0)
+    came, quality = rng.integers(0, 11, 200), rng.random(200)
+    found, notes = points([came.tolist()] * 2, [quality.tolist()] * 2)
+    order = sorted(range(200), key=lambda i: (came[i], i))
+    groups = [order[k : k + 10] for k in range(0, 200, 10)]
+    due = [[10 * came[own].mean(), 100 * quality[own].mean()] for own in groups]
+    np.testing.assert_allclose(found, due)
+    assert "More than 150 clients are put together into 20 groups" in notes
