@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.servers import free_port
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -152,10 +152,6 @@ def test_mnist_is_the_published_data(real_data: Path) -> None:
 def no_mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty data root, and mirrors that refuse the connection at once."""
     monkeypatch.setenv("no_proxy", "*")
-<<<<<<< HEAD
-=======
-    monkeypatch.setattr(MNIST, "mirrors", [f"http://127.0.0.1:{free_port()}/"])
->>>>>>> b5e167df5414ec85ae481cdd1031deef3d2cfd69
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     # While it is bound, no other process listens on this port.
     with socket.socket() as silent:

@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision.datasets as tv
-from helpers.servers import free_port
 from PIL import Image
 
 from raysafl.data import (
@@ -35,10 +35,6 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty data root, and download addresses that refuse the connection at once."""
-<<<<<<< HEAD
-=======
-    nowhere = f"http://127.0.0.1:{free_port()}/"
->>>>>>> b5e167df5414ec85ae481cdd1031deef3d2cfd69
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     # While it is bound, no other process listens on this port.

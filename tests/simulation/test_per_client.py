@@ -11,11 +11,16 @@ import pytest
 import torch
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
 
-<<<<<<< HEAD
-from raysafl import SAFARI, Federation, Iid, LocalTraining, PerClient, Run
-=======
-from raysafl import Federation, Iid, LocalTraining, PerClient, Run, Runner, Sweep
->>>>>>> b5e167df5414ec85ae481cdd1031deef3d2cfd69
+from raysafl import (
+    SAFARI,
+    Federation,
+    Iid,
+    LocalTraining,
+    PerClient,
+    Run,
+    Runner,
+    Sweep,
+)
 from raysafl.core.record import Record
 from raysafl.core.work import Tasks, Training
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
