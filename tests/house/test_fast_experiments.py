@@ -48,7 +48,7 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
     known = {0.05: [2.6, 2.8, 3.1], 0.1: [2.4, 1.4, 1.3]}
     for alpha, expected in known.items():
         assert pairs.loc[alpha].tolist() == [25] * 3
-        np.testing.assert_allclose(deviation.loc[alpha], expected, atol=0.2)
+        np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
 
 
 def test_the_page_shows_our_curves_as_they_were_measured(
@@ -61,7 +61,7 @@ def test_the_page_shows_our_curves_as_they_were_measured(
             [str(folder), "--data", data, "--out", str(tmp_path)]
         )
         told = capsys.readouterr().out.splitlines()
-        assert [line for line in told if line not in page] == []
+        assert len(told) > 3 and [line for line in told if line not in page] == []
         store = Store(folder)
         number = f"{len(store.ledger())} of the {len(store.manifest().entries)} runs"
         assert number in page

@@ -217,7 +217,8 @@ def test_missing_and_damaged_models_are_noticed_and_forgotten(
         fl.load_model(store.path, runs[1])
 
     findings = verify(store)
-    assert {finding.run_id for finding in findings} == {run.id for run in runs[:2]}
+    # `runs.parquet`, which shows their numbers, is a finding without a run.
+    assert {f.run_id for f in findings} - {""} == {run.id for run in runs[:2]}
     repair(store, findings)
     assert set(store.ledger()) == {runs[2].id}
     left = [own.name for own in store.path.glob("models/*")]
