@@ -124,7 +124,7 @@ def draw(ours, curves, deviation, path):
     columns = min(4, len(entries))
     rows = -(-len(entries) // columns)
     figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     for entry, panel in zip(entries, panels, strict=False):
         is_ours = (ours[ENTRY] == list(entry)).all(axis=1)
         is_theirs = (curves[ENTRY] == list(entry)).all(axis=1)
@@ -142,9 +142,12 @@ def draw(ours, curves, deviation, path):
             limit = 2 * deviation[(start, stop)].get(entry[0], np.nan)
             panel.fill_between([start, stop], mean - limit, mean + limit, alpha=0.2)
         panel.set(
-            title=f"{entry[1]}, q = {entry[2]}, alpha = {entry[0]}", ylim=(30, 95)
+            title=f"{entry[1]}, q = {entry[2]}, alpha = {entry[0]}", ylim=(10, 95)
         )
+        panel.set_xlim(0, WINDOWS[-1][1])
         panel.legend(fontsize=6, loc="lower right")
+    for panel in panels[len(entries) :]:
+        panel.set_axis_off()
     figure.supxlabel("round")
     figure.supylabel("test accuracy, %")
     figure.savefig(path, dpi=120)

@@ -395,7 +395,7 @@ def fill_measured_column(text):
         for sweep in measured:
             took = duration(wall_time(sweep.store))
             unended = _unended(sweep)
-            part = f", {unended} runs missing" if unended else ""
+            part = f", {count(unended, 'run')} missing" if unended else ""
             times.append(f"`{sweep.manifest.scale}` in {took}{part}")
         return f"{line}| {'; '.join(times) or 'not run'} |"
 

@@ -32,7 +32,7 @@ MNIST = [
     ("standardised", 4, "SAFARI", 1),
 ]
 # Sweeps of which only some runs have been computed so far, as they take many hours.
-PARTIAL = {"fast_curves_fashion_mnist"}
+PARTIAL = {"fast_curves_cifar10", "fast_curves_fashion_mnist"}
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
@@ -130,7 +130,7 @@ def test_measured_files_are_small_and_name_no_path_of_a_machine(
 ) -> None:
     collecting.check(MEASURED)
     files = [file for file in MEASURED.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < 30_000_000
+    assert sum(file.stat().st_size for file in files) < 40_000_000
 
 
 def test_a_copied_sweep_has_the_rows_of_its_source(
