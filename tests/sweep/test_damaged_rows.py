@@ -130,11 +130,11 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
         )
 
     options = {"hardware": Hardware(cpus=0.5, trials=1)}
-    outcome, _ = go(sweep(), tmp_path / "s", "ray", **options)
+    outcome, _ = go(sweep(), tmp_path / "s", executor="ray", **options)
     store = outcome.store
     assert outcome.ok
     stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
     assert stopped
     delete(rows_file(store, stopped[0]))
-    _, said = go(sweep(), tmp_path / "s", "ray", **options)
+    _, said = go(sweep(), tmp_path / "s", executor="ray", **options)
     assert "is run again" in said
