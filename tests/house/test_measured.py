@@ -32,7 +32,7 @@ MNIST = [
     ("standardised", 4, "SAFARI", 1),
 ]
 # Sweeps of which only some runs have been computed so far, as they take many hours.
-PARTIAL = {"fast_curves_cifar10", "fast_curves_fashion_mnist"}
+PARTIAL = {"fast_curves_fashion_mnist"}
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
