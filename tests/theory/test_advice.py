@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.commands import EXPERIMENT
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -39,23 +40,6 @@ from raysafl.theory.bounds import (
     most_client_prob_convex,
 )
 from raysafl.theory.gradients import dissimilarity, gradient_noise, square
-
-EXPERIMENT = """
-from raysafl import *
-BASE = Run(
-    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Absent(s=4, m=3),
-    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
-    rounds=20,
-)
-SWEEP = Sweep(
-    name="mine",
-    runs={("FedAvg",): BASE, ("SAFARI",): BASE.replace(algorithm=SAFARI(client_prob=0.5))},
-    axes=("method",),
-)
-"""
 
 
 def text(advice_of: Run, rounds: int = 2) -> str:
