@@ -22,17 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
 from experiments.fsl.setting import scenario1, small, smoke
-from raysafl.report.figures.style import (
-    LETTERS,
-    colours,
-    new_figure,
-    style_axes,
-    to_png,
-)
+from experiments.theorems.output import publish
+from raysafl.report.figures.style import LETTERS, colours, new_figure, style_axes
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory import gradients as diagnostics
@@ -84,26 +77,18 @@ def measure(datasets, shrink, rounds):
     return pd.DataFrame(rows, columns=["dataset", "C", "n0", "t", "xi2", "G2"])
 
 
-def table(frame, scale):
-    """Return the means over t as a table for a terminal."""
-    out = Table(title=f"Mean over t of xi^2 and G^2 along FSL (scale: {scale})")
-    for column in ("dataset", "C", "n0", "xi^2", "G^2", "xi^2 < G^2 at"):
-        out.add_column(column, justify="right")
-    for (name, C, n0), rows in frame.groupby(["dataset", "C", "n0"], sort=False):
-        below = f"{(rows.xi2 < rows.G2).mean():.0%} of t"
-        out.add_row(
-            name,
-            str(C),
-            str(n0),
-            f"{rows.xi2.mean():.3g}",
-            f"{rows.G2.mean():.3g}",
-            below,
-        )
-    return out
+def means(frame):
+    """Return the means over t as rows of text, of which the first is the head."""
+    rows = [["dataset", "C", "n0", "xi^2", "G^2", "xi^2 < G^2 at"]]
+    for labels, own in frame.groupby(["dataset", "C", "n0"], sort=False):
+        below = f"{(own.xi2 < own.G2).mean():.0%} of t"
+        values = [f"{own.xi2.mean():.3g}", f"{own.G2.mean():.3g}", below]
+        rows.append([*map(str, labels), *values])
+    return rows
 
 
 def draw(frame):
-    """Return a PNG with a panel per dataset and C: G^2 and each n0's xi^2 over t."""
+    """Return a figure with a panel per dataset and C: G^2 and each n0's xi^2 over t."""
     names = frame.dataset.unique()
     figure = new_figure(9, 2.6 * len(names) + 0.6)
     grid = figure.subplots(
@@ -142,11 +127,11 @@ def draw(frame):
         fontsize=LETTERS,
         frameon=False,
     )
-    return to_png(figure)
+    return figure
 
 
 def main(arguments=None):
-    """Print the table, and write the figure and its numbers."""
+    """Print the table, and write it, the figure and its numbers."""
     parser = argparse.ArgumentParser(description="FSL's figure 9")
     parser.add_argument("--scale", choices=tuple(SCALES), default="paper")
     parser.add_argument("--out", type=Path, default=Path("results/fsl_figure9"))
@@ -156,12 +141,10 @@ def main(arguments=None):
     shrink = SCALES[options.scale]
     frame = measure(options.dataset or list(SIZES), shrink, options.rounds)
     assert np.isfinite(frame[["xi2", "G2"]]).all().all()
-    console = Console(highlight=False, width=None if Console().is_terminal else 120)
-    console.print(table(frame, options.scale))
     options.out.mkdir(parents=True, exist_ok=True)
     frame.to_csv(options.out / "fsl_figure9.csv", index=False)
-    (options.out / "fsl_figure9.png").write_bytes(draw(frame))
-    console.print(f"Written: {options.out / 'fsl_figure9.png'}, .csv", soft_wrap=True)
+    title = f"Mean over t of xi^2 and G^2 along FSL (scale: {options.scale})"
+    publish(options.out, {title: means(frame)}, draw(frame), "fsl_figure9")
 
 
 if __name__ == "__main__":

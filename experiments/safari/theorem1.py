@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from rich.console import Console
-from rich.table import Table
+from matplotlib.figure import Figure
 
 from experiments.safari.induced_distributions import (
     CONSISTENT,
@@ -33,24 +32,13 @@ from experiments.safari.induced_distributions import (
     experiment,
     lower,
 )
-from raysafl.report.figures.style import (
-    LETTERS,
-    colours,
-    new_figure,
-    style_axes,
-    to_png,
-)
-from raysafl.report.pages.markdown import pipe_table
+from experiments.theorems.output import publish
+from raysafl.report.figures.style import LETTERS, colours, new_figure, style_axes
 
 SERVER_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)  # n_T with one rare point
 SERVER_SIZES_MANY = (0, 10, 20, 50, 100, 200, 500, 1000)  # n_T with 20 rare points
 MARKS = "osD^vX"
 HEAD = ["learner", *(f"n_T={n}" for n in SERVER_SIZES), "at n_T=0, 99 % sure"]
-
-
-def title(trials: int) -> str:
-    """Return the title of the printed table."""
-    return f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)"
 
 
 def rows(found: Sequence[TheoremOutcome]) -> list[list[str]]:
@@ -62,17 +50,7 @@ def rows(found: Sequence[TheoremOutcome]) -> list[list[str]]:
     ]
 
 
-def table(found: Sequence[TheoremOutcome], trials: int) -> Table:
-    """Return the table for a terminal."""
-    out = Table(title=title(trials))
-    for column in HEAD:
-        out.add_column(column, justify="left" if column == "learner" else "right")
-    for row in rows(found):
-        out.add_row(*row)
-    return out
-
-
-def draw(theorem: Sequence[TheoremOutcome], many: Sequence[TheoremOutcome]) -> bytes:
+def draw(theorem: Sequence[TheoremOutcome], many: Sequence[TheoremOutcome]) -> Figure:
     """Draw frequencies for one rare point, and the error's quantiles for 20."""
     figure = new_figure(9, 3.9)
     left, right = figure.subplots(1, 2)
@@ -112,7 +90,7 @@ def draw(theorem: Sequence[TheoremOutcome], many: Sequence[TheoremOutcome]) -> b
     figure.legend(
         loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False
     )
-    return to_png(figure)
+    return figure
 
 
 def finish(
@@ -136,7 +114,7 @@ def finish(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the experiment, print the table, and write the table and the figure."""
+    """Run the experiment, print the table, and write it and the figure."""
     parser = argparse.ArgumentParser(description="SAFARI's theorem 1 as an experiment")
     parser.add_argument("--out", type=Path, default=Path("results/safari_theorem1"))
     parser.add_argument("--trials", type=int, default=2000)
@@ -147,16 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     many = experiment(
         [World(server=n, rare=20) for n in SERVER_SIZES_MANY], options.trials
     )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120
-    console.print(table(theorem, options.trials))
+    title = (
+        f"Frequency of error > (1 - omega)/8, {options.trials} trials (theorem: > 0.05)"
+    )
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "safari_theorem1.png"
-    path.write_bytes(draw(theorem, many))
-    text = f"{title(options.trials)}\n\n{pipe_table(HEAD, rows(theorem), 1)}\n"
-    (options.out / "table.md").write_text(text)
-    console.print(f"Written: {path} and table.md", soft_wrap=True)
+    publish(
+        options.out,
+        {title: [HEAD, *rows(theorem)]},
+        draw(theorem, many),
+        "safari_theorem1",
+    )
 
 
 if __name__ == "__main__":

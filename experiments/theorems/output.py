@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: options, tables, figures, and slopes with intervals."""
+"""What scripts without a sweep share: options, tables, figures, and slopes with intervals."""
 
 import argparse
 from pathlib import Path
@@ -42,7 +42,9 @@ def publish(out, tables, figure, name):
     )
     print(text)
     (out / "table.md").write_text(text + "\n")
-    (out / f"{name}.png").write_bytes(to_png(figure))
+    picture = out / f"{name}.png"
+    picture.write_bytes(to_png(figure))
+    print(f"\nWritten: {picture} and table.md")
 
 
 def panels(count, width=9.0, height=3.8):

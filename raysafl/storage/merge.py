@@ -138,10 +138,11 @@ def _check_labels(manifests: Sequence[Manifest]) -> None:
 def _copy(store: Store, checked: Checked, into: Store, run_ids: Set[str]) -> None:
     """Copy ended runs with their rows and kept models, and the states that are missing."""
     pairs = [(store.model(run_id), into.model(run_id)) for run_id in run_ids]
-    # The folder whose rows are taken may have kept no state where another one has.
+    # The folder whose rows are taken may have kept no sound state where another one has.
     for run_id in checked.ledger.keys() - checked.faults.keys():
         new = into.state_file(run_id)
-        if checked.ledger[run_id].status.decided and not new.is_file():
+        is_missing = checked.ledger[run_id].status.decided and not new.is_file()
+        if is_missing and _has_sound_state(store, run_id):
             pairs.append((store.state_file(run_id), new))
     for file, new in pairs:
         if file.is_file():
@@ -152,3 +153,10 @@ def _copy(store: Store, checked: Checked, into: Store, run_ids: Set[str]) -> Non
     into.commit(
         of_runs(checked.rows, run_ids), entries, of_runs(checked.clients, run_ids)
     )
+
+
+def _has_sound_state(store: Store, run_id: str) -> bool:
+    try:
+        return store.kept_state(run_id) is not None
+    except ValueError:
+        return False

@@ -159,16 +159,23 @@ def test_a_run_that_failed_in_one_folder_is_taken_from_where_it_finished(
         assert verify(Store(a.parent / name)) == []
 
 
-def test_a_state_that_only_a_later_folder_has_kept_is_kept(
-    folders: tuple[Path, Path, Path], raysafl: Command
+@pytest.mark.parametrize("first", ["has none", "has a damaged one"])
+def test_a_state_that_only_a_later_folder_has_kept_whole_is_kept(
+    folders: tuple[Path, Path, Path], raysafl: Command, first: str
 ) -> None:
     a, b, _ = folders
     (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
     due = Store(b).kept_state(run_id)
-    shutil.rmtree(a / "states")
+    state = Store(a).state_file(run_id)
+    assert isinstance(state, Path)
+    content = state.read_bytes()
+    state.unlink()
+    if first == "has a damaged one":
+        state.write_bytes(content[:-1])
     code, _, both = merged(raysafl, a, b)
     assert code == 0
     assert both.kept_state(run_id) == due is not None
+    assert verify(both) == []
 
 
 def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(
