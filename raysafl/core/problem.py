@@ -144,6 +144,8 @@ class Dataset:
             which alone may hold them.
         features: how the features of a table became inputs.
         targets: the names of the columns of the target, or none if it has none.
+        class_type: the type in which the user gave the classes, which `names` has as
+            text: `str`, `bool`, `int64` or `float64`.
     """
 
     name: str
@@ -154,6 +156,7 @@ class Dataset:
     outside: int = 0
     features: Features = Features()
     targets: tuple[str, ...] = ()
+    class_type: str = "str"
 
     def sha256(self) -> str:
         """Return a digest of all samples with their targets, users and columns."""

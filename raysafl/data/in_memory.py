@@ -129,9 +129,11 @@ def hold(content: str, dataset: Dataset) -> Dataset:
         The dataset that is known by this digest. Equal data are in memory once.
     """
     known = _here.setdefault(content, dataset)
-    if (known.features, known.targets) != (dataset.features, dataset.targets):
-        # The values are the same; their columns have got other names, or another unit.
-        known = replace(known, features=dataset.features, targets=dataset.targets)
+    fields = ("features", "targets", "class_type")
+    now = {field: getattr(dataset, field) for field in fields}
+    if any(getattr(known, field) != value for field, value in now.items()):
+        # The values are the same; their columns have got other names, unit or type.
+        known = replace(known, **now)
         _here[content] = known
     return known
 

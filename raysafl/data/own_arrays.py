@@ -104,7 +104,8 @@ def source_of_blocks(
         standardise = False
     dataset = Dataset(name or kind, train, test, targets.num_classes, targets.names)
     of_target = tuple(map(str, columns_of_target))
-    dataset = replace(dataset, features=raw, targets=of_target)
+    kind = targets.class_type
+    dataset = replace(dataset, features=raw, targets=of_target, class_type=kind)
     return in_memory(standardised(dataset, standardise), name)
 
 

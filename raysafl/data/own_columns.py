@@ -20,6 +20,8 @@ Target: TypeAlias = Literal["class", "number", "auto"]
 TARGETS = ("class", "number", "auto")
 # Whole numbers with more distinct values are no classes unless the user says so.
 MOST_CLASSES = 100
+# As which types of numpy a kept model predicts classes that are no text.
+CLASS_TYPES = {"boolean": "bool", "whole numbers": "int64", "fractions": "float64"}
 # The number of wrong values or columns that a message names.
 SHOWN = 5
 
@@ -31,11 +33,13 @@ class Targets(NamedTuple):
         parts: for each part int64 labels [n], or float32 numbers [n] or [n, K].
         num_classes: the number of classes; 0 for numbers.
         names: the names of the classes.
+        class_type: what classes were before they became text, as in `Dataset`.
     """
 
     parts: list[Array]
     num_classes: int
     names: tuple[str, ...]
+    class_type: str = "str"
 
 
 def read_targets(
@@ -89,7 +93,8 @@ def read_targets(
             "target='number' to predict the number, or target='class' if each value "
             "is a class"
         )
-    return Targets(list(codes), len(column), column)
+    kind = CLASS_TYPES.get(_kind_of_array(parts[0]), "str")
+    return Targets(list(codes), len(column), column, kind)
 
 
 def _as_numbers(part: Array, what: str) -> Array:

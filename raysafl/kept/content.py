@@ -56,6 +56,7 @@ class KeptModels(BaseModel):
         num_outputs: The `num_classes` with which `Model.build` was called.
         num_classes: The number of classes, if there is one output for each; otherwise 0.
         classes: The names of the classes, if they are known.
+        class_type: The type in which the model predicts them, see `Dataset`.
         targets: The names of the columns of the target, if it has any.
         replicates: The replicates that have a model.
     """
@@ -74,6 +75,7 @@ class KeptModels(BaseModel):
     num_outputs: int
     num_classes: int
     classes: tuple[str, ...]
+    class_type: str = "str"
     targets: tuple[str, ...]
     replicates: list[KeptReplicate]
 

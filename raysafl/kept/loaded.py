@@ -67,10 +67,11 @@ class LoadedModel(nn.Module):
             data: A DataFrame or an array, see `inputs`.
 
         Returns:
-            Classes [B], or [B, L] for L per sample: those with the largest outputs, by
-            name (text), or by number (int64) if they have no names. Or numbers, float32
-            [B], or [B, K] for K per sample. Outputs that are not one for each class, which
-            only an objective of your own can read, are returned as they are.
+            Classes [B], or [B, L] for L per sample: those with the largest outputs, as
+            the dataset had them: text, booleans or whole numbers (int64); by number if
+            they have no names. Or numbers, float32 [B], or [B, K] for K per sample.
+            Outputs that are not one for each class, which only an objective of your own
+            can read, are returned as they are.
 
         Raises:
             ValueError: The data do not fit, see `inputs`.
@@ -82,7 +83,12 @@ class LoadedModel(nn.Module):
             return numbers[:, 0] if numbers.shape[1:] == (1,) else numbers
         # A network may have further outputs, for classes that do not exist.
         found = outputs[..., : self.about.num_classes].argmax(-1).numpy()
-        return np.array(self.about.classes)[found] if self.about.classes else found
+        if not self.about.classes:
+            return found
+        classes = np.array(self.about.classes)
+        if self.about.class_type == "bool":
+            return (classes == "True")[found]
+        return classes.astype(self.about.class_type)[found]
 
     def _columns(self, frame: Any) -> NDArray[np.float32]:
         """Return the features [B, D] of a table."""

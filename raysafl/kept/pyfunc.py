@@ -13,6 +13,9 @@ from raysafl.kept.content import about
 from raysafl.kept.load import model_in
 from raysafl.kept.loaded import LoadedModel
 
+# How MLflow calls the types in which classes are predicted.
+TYPES = {"str": "string", "bool": "boolean", "int64": "long", "float64": "double"}
+
 
 def _load_pyfunc(
     path: str, model_config: Mapping[str, Any] | None = None
@@ -41,6 +44,7 @@ def signature_of(content: bytes) -> Any:
     inputs: list[Any] = [ColSpec(number(), name) for name in kept.features]
     if not inputs:
         inputs = [TensorSpec(np.dtype(kept.input_type), (-1, *kept.input_shape))]
-    kind = ("string" if kept.classes else "long") if kept.num_classes else "float"
+    own = kept.class_type if kept.classes else "int64"
+    kind = TYPES[own] if kept.num_classes else "float"
     outputs: list[Any] = [ColSpec(kind, name) for name in kept.targets or [None]]
     return ModelSignature(Schema(inputs), Schema(outputs))

@@ -210,6 +210,7 @@ class OpenRun:
             num_outputs=outputs,
             num_classes=outputs if outputs == dataset.num_classes else 0,
             classes=tuple(map(str, dataset.names)),
+            class_type=dataset.class_type,
             targets=dataset.targets,
             replicates=[
                 KeptReplicate(r, seeds[r], own.round, own.value)

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 import raysafl as fl
+from raysafl.kept import content
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 
@@ -301,3 +302,54 @@ def test_the_examples_of_the_page_on_kept_models_run(
     assert capsys.readouterr().out.endswith("['yes' 'no']\n")
     assert len(blocks) == 4
     assert space["probabilities"].argmax(1).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([0, 1]), "int64"),
+        (np.array([7, -3], np.int8), "int64"),
+        (np.array([False, True]), "bool"),
+        (np.array([True, False], object), "bool"),
+        (np.array([0.5, 2.0]), "float64"),
+        (np.array(["0", "1"]), "<U1"),
+    ],
+)
+def test_classes_are_predicted_in_the_type_of_the_target_so_that_they_compare_with_it(
+    values: NDArray[Any], dtype: str, tmp_path: Path
+) -> None:
+    frame = people()
+    frame["ill"] = values[(frame.age > 50).to_numpy(int)]
+    source = fl.from_pandas(
+        frame,
+        label="ill",
+        features=FEATURES,
+        test_share=0.25,
+        standardise=True,
+        target="class",
+    )
+    local = fl.LocalTraining(lr=0.2, batch_size=16, epochs=2)
+    run = run_on(source, local=local, rounds=5)
+    store = kept(run, tmp_path / "kept")
+    predicted = fl.load_model(store.path, run).predict(frame)
+    assert predicted.dtype == dtype
+    # The reported accuracy is that of the same rows; by text, no row would be right.
+    assert set(predicted.tolist()) == set(values.tolist())
+    test = {x.tobytes() for x in run.data.load().test.x}
+    inputs = fl.load_model(store.path, run).inputs(frame).numpy()
+    is_test = [row.tobytes() in test for row in inputs]
+    reported = store.rounds()["test_accuracy"].iloc[-1]
+    assert (predicted == frame["ill"])[is_test].mean() == reported
+    classes, _ = content.read_models(store.model(run.id).read_bytes())
+    assert classes.classes == run.data.load().names
+
+
+def test_a_file_of_an_earlier_version_predicts_classes_as_text(tmp_path: Path) -> None:
+    frame = people().assign(ill=lambda own: (own.age > 50).astype(int))
+    run = run_on(source_of("ill", frame))
+    store = kept(run, tmp_path / "kept")
+    about, _ = content.read_models(store.model(run.id).read_bytes())
+    earlier = about.model_dump(exclude={"class_type"})
+    model = fl.load_model(store.path, run)
+    model.about = content.KeptModels.model_validate(earlier)
+    assert set(model.predict(frame).tolist()) <= {"0", "1"}

@@ -10,6 +10,7 @@ from helpers.here import run_in_process
 from helpers.tracked import uri_of
 
 import raysafl as fl
+from raysafl.kept import pyfunc
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.tracking import kept
@@ -117,3 +118,23 @@ def test_a_run_whose_models_are_missing_is_synced_without_them(
     child = view().children[run.id]
     assert "model" not in view().files(child.info.run_id)
     assert child.info.status == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("ill", "kind"),
+    [(["no", "yes"], "string"), ([0, 1], "long"), ([False, True], "boolean")],
+)
+def test_the_signature_says_in_which_type_classes_are_predicted(
+    ill: list[Any], kind: str, store: Store, tiny: fl.Run
+) -> None:
+    frame = pd.DataFrame({"age": np.arange(40.0), "ill": np.repeat(ill, 20)})
+    source = fl.from_pandas(frame, label="ill", test_share=0.25)
+    data = fl.Federation(dataset=source, partition=fl.Iid())
+    run = tiny.replace(data=data, keep="last", model=fl.Logistic(), rounds=1)
+    store.write_manifest(fl.Sweep("demo", [run]).manifest())
+    run_in_process(run, store, Worker(run.cells, source.load(), run.model))
+    content = store.model(run.id).read_bytes()
+    given = pyfunc.signature_of(content).outputs.to_dict()
+    assert given == [{"type": kind, "name": "ill", "required": True}]
+    predicted = fl.load_model(store.path, run).predict(frame)
+    assert predicted.dtype == np.array(ill).dtype
