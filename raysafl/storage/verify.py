@@ -4,9 +4,11 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from raysafl.storage.journal import COMMIT, KEPT, PLACES, TABLES, Checked
 from raysafl.storage.ledger import Status
@@ -15,6 +17,9 @@ from raysafl.storage.paths import Location
 from raysafl.storage.rows import read_rows
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AGAIN = "`raysafl run` computes it again"
 TIDY = "`raysafl verify --repair` deletes them"
@@ -221,19 +226,24 @@ class _Verification:
             yield Finding(f"run {run_id}", what, advice, run_id)
 
     def _runs_table(self) -> Iterator[Finding]:
-        """Find replicates that `runs.parquet` shows as finished with other numbers."""
+        """Find what `runs.parquet` shows of finished replicates, and the rows do not give."""
         file = self.store.file("runs.parquet")
-        advice = "`raysafl report` makes it anew"
-        if not file.is_file():
-            return
+        if file.is_file() and (what := self._fault_of_table(file)):
+            yield Finding(file.name, what, "`raysafl report` makes it anew", file=file)
+
+    def _fault_of_table(self, file: Location) -> str:
+        """Say what is wrong with `runs.parquet`; nothing if it is sound."""
         try:
-            shown = self.store.runs()
+            self.store.runs()
+            # As other programs read it: what pandas notes of columns has no checksum.
+            shown = pq.read_table(pa.BufferReader(file.read_bytes())).to_pandas()
         except ValueError as error:
-            yield Finding(file.name, str(error), advice, file=file)
-            return
-        now = make_runs_table(self.store, self.checked)
+            return str(error)
+        except Exception as error:  # Damaged notes of pandas raise anything.
+            return f"pandas cannot read it ({error!r})"
+        now = make_runs_table(self.store, self.checked, shown.columns)
         if now.empty or shown.empty:
-            return
+            return ""
         keys = ["run_id", "replicate"]
         pairs = ((shown, now), (now, shown))
         mine, theirs = (
@@ -241,19 +251,33 @@ class _Verification:
             for a, b in pairs
         )
         if mine != theirs:
-            what = "it has not one row for each replicate of a run"
-            yield Finding(file.name, what, advice, file=file)
-            return
-        shown = shown[shown["status"] == Status.FINISHED]
-        both = shown.merge(now, on=["run_id", "replicate"], suffixes=("", " now"))
-        known = self.store.manifest().known(shown)
-        names = [n for n in known if {n, f"{n} now"} <= set(both)]
-        new = both[[f"{name} now" for name in names]].to_numpy(float)
-        same = np.isclose(both[names].to_numpy(float), new, rtol=1e-9, equal_nan=True)
-        wrong = (both["status now"] != Status.FINISHED) | ~same.all(axis=1)
-        if wrong.any():
-            run_id = both.loc[wrong, "run_id"].iloc[0]
-            what = (
-                f"its numbers are not those of the rows, first for {self._name(run_id)}"
-            )
-            yield Finding(file.name, what, advice, file=file)
+            return "it has not one row for each replicate of a run"
+        ended = shown["run_id"].isin(now["run_id"]) & (
+            shown["status"] == Status.FINISHED
+        )
+        if not ended.any():
+            return ""
+        shown = shown[ended].dropna(axis=1, how="all")
+        # A column that it lacks, an earlier version or another table's claims left out.
+        if strange := [name for name in shown if name not in now]:
+            return f"it has a column {strange[0]!r}, which is not one of ours"
+        # The sweep's name is the folder's, which may have been renamed.
+        names = [name for name in shown if name not in (*keys, "sweep")]
+        both = shown.merge(now, on=keys, suffixes=("", " now"))
+        for name in names:
+            wrong = ~_are_same(both[name], both[f"{name} now"])
+            if wrong.any():
+                run = self._name(both.loc[wrong, "run_id"].iloc[0])
+                return f"its numbers are not those of the rows, first {name} of {run}"
+        return ""
+
+
+def _are_same(one: "pd.Series[Any]", other: "pd.Series[Any]") -> Any:
+    """Say which values of two columns are the same, as numbers or else as text."""
+    import pandas as pd
+
+    if all(pd.api.types.is_numeric_dtype(own) for own in (one, other)):
+        a, b = (own.to_numpy(float, na_value=np.nan) for own in (one, other))
+        return np.isclose(a, b, rtol=1e-9, equal_nan=True)
+    texts = [own.astype(str).where(own.notna(), "") for own in (one, other)]
+    return (texts[0] == texts[1]).to_numpy()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers.folders import finished, rows_file
 from helpers.here import run_in_process
@@ -360,6 +361,24 @@ def edit_table(store: Store) -> None:
     store.write_runs(runs)
 
 
+def rename_column(store: Store) -> None:
+    store.write_runs(store.runs().rename(columns={"final": "fioal"}))
+
+
+def edit_text(store: Store) -> None:
+    runs = store.runs()
+    runs.loc[0, "config.local.lr"] = "0.2"
+    store.write_runs(runs)
+
+
+def damage_notes_of_pandas(store: Store) -> None:
+    """Damage what makes a column of whole numbers with gaps, which no checksum covers."""
+    file = store.file("runs.parquet")
+    table = pq.read_table(file)
+    notes = table.schema.metadata[b"pandas"].replace(b'"Int64"', b'"Ijt64"')
+    pq.write_table(table.replace_schema_metadata({"pandas": notes}), file)
+
+
 def repeat_row(store: Store) -> None:
     runs = store.runs()
     store.write_runs(pd.concat([runs, runs[:1]]))
@@ -389,7 +408,10 @@ OTHERS = {
     damage_entry: "ledger/.*jsonl, line 2: it cannot be read",
     exchange_entries: "ledger/.*jsonl, line 1: it cannot be read .it is a copy of",
     damage_manifest: "manifest.json: .* cannot be read",
-    edit_table: "runs.parquet: its numbers are not those of the rows",
+    edit_table: "runs.parquet: its numbers are not those of the rows, first final of",
+    edit_text: "runs.parquet: its numbers are not those .* first config.local.lr of",
+    rename_column: "runs.parquet: it has a column 'fioal', which is not one of ours",
+    damage_notes_of_pandas: "runs.parquet: pandas cannot read it",
     repeat_row: "runs.parquet: it has not one row for each replicate of a run",
     another_table: "runs.parquet: .*no column",
 }
