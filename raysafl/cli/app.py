@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -35,10 +36,10 @@ from raysafl.version import __version__
 # Between two looks of `raysafl status --watch`.
 WATCH_SECONDS = 2.0
 app = typer.Typer(
-    epilog="Exit codes: 0, all is well; 1, a run failed, diverged, is missing or damaged, "
-    "a check failed, or output was lost; 2, a mistake in what was given, or a file or "
-    "machine that cannot be used; 3, a mistake in raysafl; 129, 130, 143, stopped by "
-    "SIGHUP, Ctrl-C, SIGTERM.",
+    epilog="Exit codes: 0, all is well; 1, `run` ended without some runs (failed, diverged, "
+    "missing), results are damaged, a check failed, or output was lost; 2, a mistake in what "
+    "was given, or a file or machine that cannot be used; 3, a mistake in raysafl; 129, 130, "
+    "143, stopped by SIGHUP, Ctrl-C, SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -347,6 +348,7 @@ def report_command(
             files += [write_checklist(store)] if checklist else []
             runs = store.runs()
             damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
+            damaged += store.unreadable()
             console.print(screen(runs, store.manifest(), console.width))
         if len(paths) > 1:
             files += write_comparison(stores, out)
@@ -885,8 +887,16 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    text = warnings.formatwarning(message, category, filename, lineno, line)
-    _show_error(text.rstrip())
+    text = str(message)
+    if category is not UserWarning:
+        # It is a library's, for whom its place says more.
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    _warn_once(text.rstrip())
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _show_error(text)
 
 
 def _show_error(text: str) -> None:

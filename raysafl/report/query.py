@@ -60,7 +60,8 @@ def results(
     ended worst. A run that has not ended is listed, as `running` or
     `interrupted`, without statistics. `attrs["damaged"]` of the frame is the number of
     damaged runs in the folders, which have no statistics, and `attrs["fractions"]`
-    names the statistics that are fractions. If no run meets the condition, `attrs["why"]`
+    names the statistics that are fractions; a line of the ledger that cannot be read counts as
+    a damaged run. If no run meets the condition, `attrs["why"]`
     says which values the columns have that it names.
 
     Args:
@@ -101,7 +102,8 @@ def results(
             ascending = by[0] in frame.attrs["lower_is_better"]
         found = found.sort_values(by, ascending=ascending, kind="stable")
     found = found[shown].iloc[:top].reset_index(drop=True)
-    found.attrs["damaged"] = int((frame["status"] == Status.DAMAGED).sum())
+    damaged = int((frame["status"] == Status.DAMAGED).sum())
+    found.attrs["damaged"] = damaged + frame.attrs["unreadable"]
     found.attrs["fractions"] = frame.attrs["fractions"]
     is_asked = bool(query.strip()) and not _is_whole(query)
     found.attrs["why"] = _why(frame, named) if none and len(frame) and is_asked else ""
@@ -220,11 +222,13 @@ def _read_folders(
     fractions = set[str]()
     lower_is_better = set[str]()
     shown: list[str] = []
+    unreadable = 0
     for path in paths:
         for store in sweeps_in(path):
             manifest = store.manifest()
             runs = make_runs_table(store, named=named)
             parts.append(_per_run(runs, manifest))
+            unreadable += store.unreadable()
             known = manifest.known(runs)
             fractions |= {name for name, own in known.items() if own.is_fraction}
             lower_is_better |= {
@@ -244,6 +248,7 @@ def _read_folders(
                 values = values.combine_first(frame[setting])
             frame[name] = _parsed(values)
     frame.attrs["fractions"] = sorted(fractions)
+    frame.attrs["unreadable"] = unreadable
     frame.attrs["lower_is_better"] = sorted(lower_is_better)
     return frame, shown
 

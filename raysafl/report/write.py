@@ -41,7 +41,8 @@ def write_report(store: Store) -> list[Location]:
     manifest = store.manifest()
     numbers = Numbers.of(runs, manifest)
     pictures = _pictures(store, numbers)
-    document = results_document(numbers, pictures, mlflow_text(store))
+    mlflow = mlflow_text(store)
+    document = results_document(numbers, pictures, mlflow, store.unreadable())
     files = {
         "table.md": markdown(document).encode(),
         PAGE: html(document).encode() + digest,

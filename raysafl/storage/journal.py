@@ -427,6 +427,13 @@ class Journal:
         counted = _counted(self.commits())
         return {i: name for i, (name, _) in counted.items() if i not in known}
 
+    def unreadable(self) -> int:
+        """Return how many lines of the ledger are damaged, or were not understood."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            strange = len(self.unread())
+        return strange + sum(len(commit.faults) for commit in self.commits())
+
     # Reading
 
     def ledger(self, run_ids: Collection[str] | None = None) -> dict[str, LedgerEntry]:

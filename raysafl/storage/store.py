@@ -199,7 +199,9 @@ class Store(Journal):
         try:
             return Manifest.from_json(file.read_text())
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file} cannot be read: {error}") from error
+            # The fault of a part is named once for each model around it.
+            why = str(error).replace("Manifest: ", "")
+            raise ValueError(f"{file} cannot be read: {why}") from error
 
     def write_runs(self, frame: "pd.DataFrame") -> None:
         """Write the table of runs and replicates to `runs.parquet`."""

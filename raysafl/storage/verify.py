@@ -122,7 +122,8 @@ class _Verification:
         if self.manifest_fault:
             advice = "`raysafl run` writes it anew"
             there = file if file.is_file() else None
-            yield Finding(file.name, self.manifest_fault, advice, file=there)
+            what = self.manifest_fault.replace(f"{file} ", "it ", 1)
+            yield Finding(file.name, what, advice, file=there)
 
     def _strange_files(self) -> Iterator[Finding]:
         """Name files that raysafl has not written; others may read them as results."""

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.commands import call
 from helpers.folders import finished, rows_file
 from helpers.here import run_in_process
 from helpers.made import save
@@ -352,7 +353,8 @@ def exchange_entries(store: Store) -> None:
 
 
 def damage_manifest(store: Store) -> None:
-    store.file("manifest.json").write_text("{")
+    file = store.file("manifest.json")
+    file.write_text(file.read_text().replace('"run_id"', '"run_ie"', 1))
 
 
 def edit_table(store: Store) -> None:
@@ -407,7 +409,7 @@ OTHERS = {
     forget_entry_of_stranger: "open/abcabcabcabc.ckpt: the checkpoint cannot be used",
     damage_entry: "ledger/.*jsonl, line 2: it cannot be read",
     exchange_entries: "ledger/.*jsonl, line 1: it cannot be read .it is a copy of",
-    damage_manifest: "manifest.json: .* cannot be read",
+    damage_manifest: "sweep: manifest.json: it cannot be read: [^M]*$",
     edit_table: "runs.parquet: its numbers are not those of the rows, first final of",
     edit_text: "runs.parquet: its numbers are not those .* first config.local.lr of",
     rename_column: "runs.parquet: it has a column 'fioal', which is not one of ours",
@@ -468,6 +470,33 @@ def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
     assert code == 0 and "forgot seed=0" in said and said.endswith("clean\n")
     assert "damaged" not in formed.file("table.md").read_text()
     assert command("report", path)[0] == 0
+
+
+@pytest.mark.usefixtures("reports")
+def test_a_line_of_the_ledger_that_cannot_be_read_counts_as_a_damaged_run(
+    copy: Store,
+) -> None:
+    path = str(copy.path)
+    damage_entry(copy)
+    assert command("results", "", path)[0] == 1
+    code, said = command("report", path)
+    assert code == 1 and "1 damaged run in no table" in said
+    for name in ("table.md", "report.html"):
+        assert "1 line of the ledger cannot be read" in copy.file(name).read_text()
+    repair(copy, verify(copy))
+    run_missing(copy)
+    assert command("results", "", path)[0] == 0
+    assert command("report", path)[0] == 0
+    assert "of the ledger" not in copy.file("table.md").read_text()
+
+
+def test_a_warning_on_the_command_line_is_one_sentence_that_is_said_once(
+    copy: Store,
+) -> None:
+    damage_entry(copy)
+    code, said = call(Path(str(copy.path)), "report", ".")
+    assert code == 1 and said.count("cannot be read and is left out: ") == 1
+    assert said.startswith("line 2 of ") and "UserWarning" not in said
 
 
 def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from raysafl.core.text import count
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages import paper, sections
 from raysafl.report.pages.document import Document, Facts, Picture
@@ -14,20 +15,25 @@ def results_document(
     numbers: Numbers,
     pictures: Mapping[str, Sequence[Picture]] | None = None,
     mlflow: str = "",
+    unreadable: int = 0,
 ) -> Document:
     """Put the sections of a sweep's report together.
 
     Args:
         pictures: the figures by the titles of their sections.
         mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
+        unreadable: how many lines of the ledger cannot be read.
     """
     manifest = numbers.manifest
     command = manifest.command
     pictures = pictures or {}
+    lines = count(unreadable, "line")
+    why = "and `raysafl verify` says why"
+    lost = f" **{lines} of the ledger cannot be read**, {why}." if unreadable else ""
     return Document(
         title=manifest.title or manifest.name,
         warning=scale_note(manifest),
-        lead=f"{_ends_text(numbers)} {search_note(manifest)}".strip(),
+        lead=f"{_ends_text(numbers)}{lost} {search_note(manifest)}".strip(),
         sections={
             "Answer": sections.standings(numbers),
             "Table": sections.table(numbers),
