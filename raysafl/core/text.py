@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 # Characters that move a terminal's cursor, change its title or turn text round.
@@ -114,6 +114,17 @@ def class_name(kind: type) -> str:
     # A class of a text that Python has executed has no file.
     except (OSError, TypeError):
         return kind.__name__
+
+
+def first_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Write some names; of too many the first, and how many more there are.
+
+    Example:
+        >>> first_of(["a", "b", "c", "d"], 2)
+        'a, b and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def in_brief(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.core.text import count
+from raysafl.core.text import count, first_of
 from raysafl.report.analysis.entries import LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
@@ -138,6 +138,9 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         f"Best run: **{labels}**, with the {direction} {best} in the last round, of "
         f"{winner.candidates} finished"
     )
+    if winner.equal:
+        equal = [labels_text(own, manifest.axes) for own in winner.equal.values()]
+        text += f", **equal to {first_of(equal, 3, '; ')}**"
     if winner.is_held_out:
         test = value(winner.quality, winner.test, winner.test_interval)
         text += f"; on the test set, which had no part in the choice: {test}."

@@ -127,6 +127,22 @@ def test_without_a_finished_run_there_is_no_best_one() -> None:
     assert "## Answer" not in markdown(runs, manifest)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_equal_runs_the_first_of_the_sweep_wins_and_the_others_are_named(
+    order: int,
+) -> None:
+    runs, manifest = searched()
+    manifest = manifest.replace(entries=manifest.entries[::order])
+    alike = runs["run_id"] != manifest.entries[1].run_id
+    runs.loc[alike, "final_val_accuracy"] = 0.9
+    best = winner_of(runs, manifest)
+    first, last = (manifest.entries[k].labels for k in (0, 2))
+    assert best is not None and best.labels == first
+    assert list(best.equal.values()) == [last]
+    text = winner_text(best, manifest)
+    assert f"of 3 finished, **equal to lr = {last['lr']}**; on the test set" in text
+
+
 def test_without_a_goal_it_goes_by_validation_samples_if_all_runs_have_some() -> None:
     runs, manifest = searched(None)
     assert outcome(runs, manifest).best.metric == "val_accuracy"

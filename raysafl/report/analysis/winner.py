@@ -33,6 +33,8 @@ class Winner:
             finished with a value.
         ties: the labels of the others that cannot be told apart from it, by run id: the
             95 % interval of their difference, seed by seed, holds 0.
+        equal: those of them that have exactly its value; it is the first of these in
+            the sweep.
     """
 
     run_id: str
@@ -48,6 +50,7 @@ class Winner:
     seeds: int
     candidates: int
     ties: dict[str, dict[str, Label]]
+    equal: dict[str, dict[str, Label]]
 
     @property
     def is_held_out(self) -> bool:
@@ -83,6 +86,9 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     last = _in_last_round(done, metric)
     is_whole = last.notna().groupby(done["run_id"]).transform("all")
     values = last[is_whole].groupby(done["run_id"]).mean()
+    labels = manifest.labels()
+    # The first of equal runs is the first of the sweep, whatever their ids are.
+    values = values.loc[[i for i in labels if i in values.index]]
     if values.empty:
         return None
     run_id = str(values.idxmax() if mode == "max" else values.idxmin())
@@ -90,7 +96,7 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     pairs = [(str(other), run_id) for other in values.index if other != run_id]
     table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")
     apart = told_apart(pairs, done, manifest.replace(table=table))
-    labels = manifest.labels()
+    ties = {i: labels[i] for k, (i, _) in enumerate(pairs) if k not in apart}
     return Winner(
         run_id=run_id,
         labels=labels[run_id],
@@ -104,7 +110,8 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
         test_interval=_interval_of(own, manifest.quality),
         seeds=len(own),
         candidates=len(values),
-        ties={i: labels[i] for k, (i, _) in enumerate(pairs) if k not in apart},
+        ties=ties,
+        equal={i: own for i, own in ties.items() if values[i] == values[run_id]},
     )
 
 
