@@ -33,6 +33,11 @@ class MlflowView:
     parent: str
 
     @property
+    def is_served(self) -> bool:
+        """Whether a server of its own shows the sweep, and no database is to be opened."""
+        return self.uri.startswith(("http://", "https://"))
+
+    @property
     def page(self) -> str:
         """The page that shows all runs with their curves, as it follows a server's URL."""
         view = {"viewStateShareKey": VIEW_KEY, "compareRunsMode": "CHART", **MODE}

@@ -105,6 +105,7 @@ class Outcome:
 
     def print_to(self, console: Console) -> None:
         """Print the table, what failed, and where the results are."""
+        from raysafl.report.pages.origin import ui_command
         from raysafl.report.pages.screen import screen
 
         if not self.runs.empty:
@@ -120,8 +121,12 @@ class Outcome:
             f"{skipped if self.skipped else ''}{self.seconds:.0f} s. "
             f"Results, table and curves: {short(self.store.path)}",
         ]
-        if read_view(self.store) is not None:
-            lines.append(f"Browse them: raysafl ui {short(self.store.path.parent)}")
+        if (view := read_view(self.store)) is not None:
+            page = view.uri.rstrip("/") + view.page
+            root = self.store.path.parent
+            command = ui_command(view, root, short(root))
+            where = page if view.is_served else command
+            lines.append(f"Browse them: {where}")
         logs = self.store.logs
         if logs.is_dir():
             lines.append(f"Files of the callbacks: {short(logs)}")

@@ -97,17 +97,19 @@ def _show_pages(
         note: what is said of the server.
         browser: whether the page is opened in the user's browser.
     """
-    pages = {}
-    for store in sweeps:
-        view = read_view(store)
-        if view is not None and view.uri == redacted(uri):
-            pages[store.path.name] = url + view.page
+    views = {store.path.name: read_view(store) for store in sweeps}
+    known = {name: view for name, view in views.items() if view is not None}
+    here = {name: view for name, view in known.items() if view.uri == redacted(uri)}
+    pages = {name: url + view.page for name, view in here.items()}
     every = f"{url}/#/experiments?{urlencode(MODE)}"
     first = next(iter(pages.values())) if len(pages) == 1 else every
     print(f"MLflow UI: {first} ({note})", flush=True)
     if len(pages) > 1:
         for name, page in pages.items():
             print(f"  {name}: {page}", flush=True)
+    for name, view in known.items():
+        if name not in here:
+            print(f"  {name}: logged to {view.uri}", flush=True)
     if browser and not webbrowser.open(first):
         print("no browser could be opened; open the address in one", flush=True)
 

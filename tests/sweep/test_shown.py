@@ -55,10 +55,16 @@ def test_the_end_of_a_sweep_says_where_the_results_are(
     assert last == (
         "3 runs were finished before; 2 s. Results, table and curves: results/quickstart"
     )
-    write_view(outcome.store, MlflowView("sqlite:///mlflow.db", "1", "parent"))
-    outcome.print_to(console)
-    *_, also, browse = console.export_text().splitlines()
-    assert also == last and browse == "Browse them: raysafl ui results"
+    beside = f"sqlite:///{outcome.store.path.parent / 'mlflow.db'}"
+    for uri, where in {
+        beside: "raysafl ui results",
+        "sqlite:///other.db": "MLFLOW_TRACKING_URI=sqlite:///other.db raysafl ui results",
+        "https://a.example/x/": "https://a.example/x/#/experiments/1/runs?",
+    }.items():
+        write_view(outcome.store, MlflowView(uri, "1", "parent"))
+        outcome.print_to(console)
+        *_, also, browse = console.export_text().splitlines()
+        assert also == last and browse.startswith(f"Browse them: {where}")
 
 
 def test_a_sweep_shows_its_axes_and_not_its_runs() -> None:

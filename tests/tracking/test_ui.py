@@ -187,7 +187,10 @@ def test_the_addresses_of_several_sweeps_are_listed_by_name(
     serve(tmp_path)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.split()[2] == f"{url}/#/experiments?workflowType=machine_learning"
-    assert len(lines) == 3
+    assert (
+        len(lines) == 4
+        and lines[3] == "  logged elsewhere: logged to sqlite:///other.db"
+    )
     assert lines[1].startswith(f"  sweep-01: {url}/#/experiments/1/runs?")
 
 

@@ -6,8 +6,8 @@ import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.mlflow_view import read_view
-from raysafl.storage.paths import local_folder
+from raysafl.storage.mlflow_view import MlflowView, read_view
+from raysafl.storage.paths import Location, local_folder
 from raysafl.storage.store import Store
 
 # Where `raysafl ui` listens, unless the port is taken.
@@ -58,19 +58,28 @@ def mlflow_text(store: Store) -> str:
     view = read_view(store)
     if view is None:
         return ""
-    if view.uri.startswith(("http://", "https://")):
+    if view.is_served:
         page = view.uri.rstrip("/") + view.page
         return f"In MLflow: [the charts of all runs]({page})."
     root = store.path.parent
-    beside = f"sqlite:///{local_folder(root).resolve() / 'mlflow.db'}"
-    elsewhere = (
-        "" if view.uri == beside else f"MLFLOW_TRACKING_URI={shlex.quote(view.uri)} "
-    )
     return (
-        f"In MLflow: start its server with `{elsewhere}raysafl ui {shlex.quote(str(root))}`, "
-        f"and open [the charts of all runs]({UI}{view.page}). If the server names another "
-        "port, take that one."
+        f"In MLflow: start its server with `{ui_command(view, root, str(root))}`, and open "
+        f"[the charts of all runs]({UI}{view.page}). If the server names another port, take "
+        "that one."
     )
+
+
+def ui_command(view: MlflowView, root: Location, shown: str) -> str:
+    """Return the command that serves the database to which a sweep in `root` is logged.
+
+    Args:
+        view: where MLflow shows the sweep.
+        root: the folder that holds the sweep.
+        shown: how the command names it.
+    """
+    beside = f"sqlite:///{local_folder(root).resolve() / 'mlflow.db'}"
+    uri = f"MLFLOW_TRACKING_URI={shlex.quote(view.uri)} "
+    return f"{'' if view.uri == beside else uri}raysafl ui {shlex.quote(shown)}"
 
 
 def _values_text(each: pd.DataFrame, column: str) -> str:
