@@ -20,6 +20,18 @@ from raysafl.storage.manifest import Claim, Label, Table, same_label
 from raysafl.storage.statistics import OF_ACCURACY, known_statistics, statistics_of
 from raysafl.sweep.measures import Measures
 
+# A method of each part of Tune's, and what is said of a part that lacks it.
+PARTS_OF_TUNE = {
+    "search_alg": (
+        "suggest",
+        "suggests no configurations; give a Searcher of Tune's, such as OptunaSearch(), or "
+        "none to draw them at random",
+    ),
+    "scheduler": (
+        "on_trial_result",
+        "stops no runs; give a scheduler of Tune's, such as tune.schedulers.ASHAScheduler()",
+    ),
+}
 # Tune's schedulers that give a run that has begun another configuration.
 CHANGE_RUNS = {"PopulationBasedTraining", "PopulationBasedTrainingReplay"}
 # The labels of one run, one for each axis.
@@ -141,6 +153,9 @@ def check_search(
         measures: what the runs measure; None if they are only known when sampled.
     """
     for name, part in (("search_alg", search_alg), ("scheduler", scheduler)):
+        method, advice = PARTS_OF_TUNE[name]
+        if part is not None and not hasattr(part, method):
+            raise ValueError(f"{name} is {_what_it_is(part)}, which {advice}")
         if isinstance(part, type):
             raise ValueError(
                 f"{name} is {_what_it_is(part)}; give {part.__name__}(...)"
@@ -161,11 +176,6 @@ def check_search(
     for given in (metric, getattr(search_alg, "metric", None)):
         if isinstance(given, str) and given:
             _check_metric(given, measures)
-    if search_alg is not None and not hasattr(search_alg, "suggest"):
-        raise ValueError(
-            f"search_alg is {_what_it_is(search_alg)}, which suggests no configurations; give a "
-            "Searcher of Tune's, such as OptunaSearch(), or none to draw them at random"
-        )
     if mode not in ("", "max", "min"):
         raise ValueError(f"mode is '{mode}'; give 'max' or 'min', or leave it out")
     if num_samples < 1:

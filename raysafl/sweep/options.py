@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from raysafl.cluster.hardware import Hardware
+from raysafl.core.text import in_brief
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.redaction import redacted
@@ -26,6 +27,17 @@ from raysafl.tracking.choice import Tracking
 if TYPE_CHECKING:
     from ray import tune
 
+# What arguments may be, and what a message calls it.
+TEXT = (str | None, "text")
+SWITCH = (bool, "True or False")
+TAKEN = {
+    "out": (str | Location | None, "a folder or a URI as text, or a Path"),
+    "hardware": (Hardware, "a Hardware, such as Hardware(actors=2)"),
+    **dict.fromkeys(("address", "tracking_uri"), TEXT),
+    **dict.fromkeys(("resume", "quiet", "try_first", "keep_states"), SWITCH),
+    "only": (Mapping, "a mapping from axis to label, such as {'n0': 20}"),
+    "flush_seconds": (int | float, "a number of seconds"),
+}
 # An option in a message, and the value that it is given there.
 VALUES = r"[\d.]*\d|auto|curves|fail|here|keep|linear|loop|ray|rerun|vmap"
 OPTION = re.compile(rf"(?<!\w)--(no-)?([a-z]+(?:-[a-z]+)*)(?: ({VALUES})\b)?")
@@ -61,6 +73,9 @@ class Options:
                 f"a Runner takes a Sweep, not a {type(self.sweep).__name__}: one of "
                 "fl.grid(run, {'rounds': [50, 100]}), or fl.Sweep('name', runs=[run])"
             )
+        for name, (kind, what) in TAKEN.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise ValueError(f"{name} is {in_brief(value)}; give {what}")
 
     @property
     def store(self) -> Store:

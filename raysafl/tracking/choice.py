@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from raysafl.core.text import nearest
+
 # A sweep of more runs is logged without curves, unless they are asked for.
 MOST_RUNS_WITH_CURVES = 200
 # The largest number of points of a curve.
@@ -32,6 +34,12 @@ class Tracking(StrEnum):
     CURVES = "curves"
     # Curves of up to `MOST_RUNS_WITH_CURVES` runs, otherwise summaries.
     AUTO = "auto"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"track='{value}' is none of the choices: {nearest(str(value), cls)}"
+        )
 
     def resolved(self, runs: int) -> "Tracking":
         """Return what `auto` stands for in a sweep of some number of runs.

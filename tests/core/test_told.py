@@ -3,6 +3,7 @@
 import inspect
 import pydoc
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +154,37 @@ def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: Run) -> None:
         "a Runner takes a Sweep, not a Run: one of fl.grid(run, {'rounds': [50, 100]}), or "
         "fl.Sweep('name', runs=[run])"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "only",
+            "n0=20",
+            "only is 'n0=20'; give a mapping from axis to label, such as ",
+        ),
+        (
+            "hardware",
+            {"actors": 2},
+            "hardware is {'actors': 2}; give a Hardware, such as ",
+        ),
+        ("resume", "no", "resume is 'no'; give True or False"),
+        ("out", 5, "out is 5; give a folder or a URI as text, or a Path"),
+        ("flush_seconds", "30", "flush_seconds is '30'; give a number of seconds"),
+        ("tracking_uri", Path("x.db"), "give text"),
+        (
+            "track",
+            "curve",
+            "track='curve' is none of the choices: did you mean 'curves'?",
+        ),
+    ],
+)
+def test_an_argument_of_a_runner_that_is_of_another_kind_is_told_what_it_may_be(
+    name: str, value: Any, said: str, tiny: fl.Run
+) -> None:
+    sweep = fl.Sweep("x", runs=[tiny])
+    assert said in told(lambda: fl.Runner(sweep, **{name: value}).forecast())
 
 
 @pytest.mark.parametrize(

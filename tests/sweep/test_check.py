@@ -270,8 +270,12 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
         "PopulationBasedTraining changes the configuration of runs that have begun",
     ),
     "metric of the searcher": (
-        {"search_alg": SimpleNamespace(metric="acc")},
+        {"search_alg": SimpleNamespace(metric="acc", suggest=None)},
         "no run reports the metric 'acc'",
+    ),
+    "text as a scheduler": (
+        {"scheduler": "asha"},
+        "scheduler is 'asha', of type str, which stops no runs; give a scheduler of Tune's",
     ),
     "a searcher that cannot be asked": (
         {"search_alg": tune.search.basic_variant.BasicVariantGenerator()},
