@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Column
-from raysafl.core.text import nearest
+from raysafl.core.text import first_of, nearest
 
 Array = NDArray[Any]
 # What the targets are; "auto" decides by their type.
@@ -24,6 +24,7 @@ MOST_CLASSES = 100
 CLASS_TYPES = {"boolean": "bool", "whole numbers": "int64", "fractions": "float64"}
 # The number of wrong values or columns that a message names.
 SHOWN = 5
+FILL = "Drop these rows, or fill the values in, for example with the column's median"
 
 
 class Targets(NamedTuple):
@@ -110,7 +111,7 @@ def _as_numbers(part: Array, what: str) -> Array:
             "numbers a sample"
         )
     numbers = as_float32(part)
-    refuse_not_finite(numbers, [what])
+    refuse_not_finite(numbers, [what], "Drop these rows: a target must be known")
     return numbers[:, 0].copy() if numbers.shape[1:] == (1,) else numbers
 
 
@@ -233,13 +234,16 @@ def as_float32(array: Array) -> NDArray[np.float32]:
         return np.array(array, np.float32, order="C")
 
 
-def refuse_not_finite(values: NDArray[np.float32], names: Sequence[str]) -> None:
+def refuse_not_finite(
+    values: NDArray[np.float32], names: Sequence[str], advice: str = FILL
+) -> None:
     """Refuse values that are NaN or infinite.
 
     Args:
         values: [n, ...]; the second axis are the columns that `names` names, if there
             are several names.
         names: how messages call the values, or each column of them.
+        advice: what to do about them.
 
     Raises:
         ValueError: the message names the columns, how many values are wrong, and where
@@ -263,11 +267,7 @@ def refuse_not_finite(values: NDArray[np.float32], names: Sequence[str]) -> None
             [f"{infinite:,} infinite (or too large for float32)"] if infinite else []
         )
         found.append(f"{name}: {' and '.join(kinds)} (the first in row {row})")
-    more = f"; and {len(found) - SHOWN} more columns" if len(found) > SHOWN else ""
-    raise ValueError(
-        f"values are not finite: {'; '.join(found[:SHOWN])}{more}. Drop these rows, or "
-        "fill the values in, for example with the column's median"
-    )
+    raise ValueError(f"values are not finite: {first_of(found, SHOWN, '; ')}. {advice}")
 
 
 def counted(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.client_indices import Ints
-from raysafl.core.text import nearest
+from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import Block, check_test, draw_test, source_of_blocks
 from raysafl.data.own_columns import SHOWN, Array, Target, refuse_not_finite
@@ -300,7 +300,7 @@ def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None
     missing = [str(name) for name in needed if name not in df.columns]
     if missing:
         raise ValueError(
-            f"the table{place} lacks the columns {', '.join(missing[:SHOWN])}: "
+            f"the table{place} lacks the columns {first_of(missing, SHOWN)}: "
             f"{nearest(missing[0], map(str, df.columns))}"
         )
 
@@ -349,14 +349,16 @@ def columns_as_float32(
     import pandas as pd
 
     x = np.empty((len(df), len(names)), np.float32)
+    kinds = {name: df[name].dtype for name in names}
+    is_number, is_complex = pd.api.types.is_numeric_dtype, pd.api.types.is_complex_dtype
+    wrong = [n for n, own in kinds.items() if not is_number(own) or is_complex(own)]
+    if wrong:
+        others = first_of([f"'{name}'" for name in wrong[1:]], SHOWN)
+        more = f". {others} hold no numbers either" if others else ""
+        raise ValueError(_no_number(df[wrong[0]], role) + more)
     for j, name in enumerate(names):
-        column = df[name]
-        kind = column.dtype
-        is_number = pd.api.types.is_numeric_dtype(kind)
-        if not is_number or pd.api.types.is_complex_dtype(kind):
-            raise ValueError(_no_number(column, role))
         with np.errstate(over="ignore", invalid="ignore"):
-            x[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            x[:, j] = df[name].to_numpy(dtype=np.float64, na_value=np.nan)
     labels = [f"{role} column '{name}'{place}" for name in names]
     refuse_not_finite(x, labels)
     return x

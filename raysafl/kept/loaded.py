@@ -106,8 +106,9 @@ class LoadedModel(nn.Module):
         shape = self.about.input_shape
         kind = np.dtype(self.about.input_type)
         if array.dtype.kind not in "fiub" or not array.ndim or array.shape[1:] != shape:
-            given = f"{array.dtype} {list(array.shape)}"
-            given = given if array.dtype.kind in "fiub" else in_brief(data)
+            given = (
+                f"{array.dtype} {list(array.shape)}" if array.ndim else in_brief(data)
+            )
             names = in_brief(list(self.features.names))
             table = f"; give a DataFrame of {names}, such as pd.DataFrame([row])"
             raise ValueError(

@@ -78,7 +78,8 @@ class SweepStatus:
         )
         rate = f", {self.rate:.3g} a second" if self.rate else ""
         lines.append(
-            f"rounds over, of all replicates: {self.rounds}{share}{rate}; rows: {self.rows}"
+            f"rounds over, of all replicates: {self.rounds}{share}{rate}; rows: {self.rows} "
+            "(counted, not checked: `raysafl verify` does)"
         )
         if self.left is not None:
             lines.append(f"time left: {span(*self.left)}")

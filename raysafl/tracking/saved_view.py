@@ -35,6 +35,8 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
     on_validation = quality.replace("test_", "val_", 1)
     validated = [on_validation] if on_validation in manifest.columns else []
     columns = dict.fromkeys([quality, *validated, *LINES])
+    # Where a chart does not say it, MLflow smooths a line, and its end is another number.
+    as_is = {"xAxisKey": "step", "lineSmoothness": 0}
     judged = manifest.statistic(table.statistic)
     labels = [allowed(f"label.{axis}") for axis in manifest.axes]
     # A line for each run goes through its labels and ends at its number in the table.
@@ -42,7 +44,7 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
         _chart("PARALLEL", table.statistic, section, showAllRuns=True)
         | {"selectedParams": labels[:AXES], "selectedMetrics": [table.statistic]},
         *(
-            _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step")
+            _chart("LINE", name, section, selectedMetricKeys=[name], **as_is)
             for name in map(metric_name, columns)
         ),
     ]

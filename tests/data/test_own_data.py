@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 
 import raysafl as fl
 from raysafl.data.in_memory import find_held
+from raysafl.data.own_tables import check_columns
 
 X = np.arange(24.0).reshape(8, 3)
 Y = np.array(["b", "a", "b", "a", "c", "c", "a", "b"])
@@ -452,6 +453,24 @@ def test_a_bad_value_is_named_with_its_column_and_row(
     column: str, values: Any, told: str
 ) -> None:
     assert told in refused(table, TABLE.assign(**{column: values}))
+
+
+def test_columns_that_are_missing_or_hold_no_numbers_are_named_together() -> None:
+    many = [*"abcdefgh"]
+    text = refused(check_columns, pd.DataFrame({"x": [1]}), many, "")
+    assert "lacks the columns a, b, c, d, e and 3 more: " in text
+    text = refused(
+        table,
+        TABLE.assign(age="old", pulse="low", sex="f"),
+        features=["pulse", "age", "sex"],
+    )
+    assert text.startswith("the feature column 'pulse' holds string values")
+    assert text.endswith(". 'age', 'sex' hold no numbers either")
+
+
+def test_a_number_to_predict_that_is_missing_is_not_to_be_filled_in() -> None:
+    text = refused(table, TABLE.assign(ill=[0, 1, np.nan, 1, 0, 1]))
+    assert text.endswith("Drop these rows: a target must be known")
 
 
 HALF = {"test_share": 0.5}

@@ -173,6 +173,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (np.ones((2, 4)), r"numbers \[B, 3\] for B samples, not float64 \[2, 4\]"),
         (np.ones(3), r"not float64 \[3\]"),
         (np.array([["a", "b", "c"]]), "takes numbers"),
+        (np.ones((2, 3), object), r"for B samples, not object \[2, 3\]; give"),
         ({"age": 1.0}, r"not \{'age': 1\.0\}; give a DataFrame of \['"),
         (frame.iloc[0], r"such as pd\.DataFrame\(\[row\]\)"),
         ([[1.0, 2.0, np.inf]], "not finite"),

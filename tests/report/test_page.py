@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.browser import opened_browser
 from helpers.drawn import picture_of, study_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -251,6 +252,26 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
 def test_code_in_an_entry_of_a_table_is_code_and_html_is_text() -> None:
     shown = Page(html(Document("t", {"s": [Grid("g", ["h"], [["`<i>` <i>"]])]})))
     assert "<i> <i>" in shown.text and "code" in shown.tags and "i" not in shown.tags
+
+
+def test_the_head_of_a_column_breaks_between_the_words_of_a_name() -> None:
+    name = "final_balanced_accuracy"
+    page = html(
+        Document("t", {"s": [Grid("g", ["h", name, "<i>_"], [["1", "2", "3"]])]})
+    )
+    assert "i" not in Page(page).tags
+    with opened_browser() as browser:
+        shown = browser.new_page()
+        shown.set_content(page)
+        wide, there, high, row = (
+            shown.locator("thead th")
+            .nth(1)
+            .evaluate(
+                "t => [t.scrollWidth, t.clientWidth, t.clientHeight,"
+                " document.querySelector('tbody td').clientHeight]"
+            )
+        )
+    assert wide == there and high > 1.5 * row
 
 
 # --- figures

@@ -88,6 +88,7 @@ def test_an_interrupted_sweep_and_one_that_has_ended_are_told_from_one_that_runs
     assert ended.runs == {"finished": 3} and ended.rounds_left == 0
     assert ended.lines()[1:3] == ["runs: 3 finished", "replicates: 6 finished"]
     assert ended.lines()[3].startswith("rounds over, of all replicates: 24")
+    assert "(counted, not checked: `raysafl verify` does)" in ended.lines()[3]
     before = [entry.over_before for entry in Store(Looking.folder).ledger().values()]
     # Two replicates had two rounds each.
     assert sorted(before) == [0, 0, 4]

@@ -120,7 +120,7 @@ def mlflow(
 @pytest.mark.acceptance
 @pytest.mark.parametrize("width", WIDTHS)
 def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
-    width: int, browser: Any, mlflow: tuple[str, str, str]
+    width: int, browser: Any, mlflow: tuple[str, str, str], real_results: Path
 ) -> None:
     url, experiment, _ = mlflow
     page = browser.new_page(viewport={"width": width, "height": 900})
@@ -136,6 +136,17 @@ def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     page.mouse.wheel(0, 500)
     page.get_by_text("test/accuracy", exact=True).first.wait_for(state="attached")
     page.get_by_text("FedAvg against SAFARI on digits").first.wait_for()  # the note
+    # MLflow draws with plotly, and smooths lines unless it is told not to.
+    page.wait_for_selector(".js-plotly-plot .scatterlayer .trace", state="attached")
+    ends = page.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].flatMap("
+        "plot => plot.data.filter(line => line.y).map(line => line.y.at(-1)))"
+    )
+    rounds = Store(real_results / "quickstart").rounds()
+    last = rounds[rounds["round"] == rounds["round"].max()].groupby("run_id")
+    values = last[["test_accuracy", "test_loss"]].mean().round(6)
+    drawn = {round(end, 6) for end in ends}
+    assert set(values["test_accuracy"]) <= drawn <= set(values.to_numpy().ravel())
     assert seen.errors == [] and all(
         a.startswith((url, "data:", "blob:")) for a in seen.asked
     )

@@ -56,6 +56,7 @@ def test_the_first_chart_and_the_columns_set_the_labels_beside_the_statistic() -
     manifest = Manifest(name="a", axes=axes, entries=[], table=table)
     first, second, *_ = state(manifest)["compareRunCharts"]
     assert (first["type"], second["type"]) == ("PARALLEL", "LINE")
+    assert second["lineSmoothness"] == 0  # tests/tracking/test_browser.py shows why
     assert first["selectedParams"] == ["label.lr", "label.p"]
     assert first["selectedMetrics"] == ["last10"] and first["showAllRuns"]
     assert state(manifest)["selectedColumns"] == [

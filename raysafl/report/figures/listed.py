@@ -95,7 +95,7 @@ FIGURES = {
         "Points of each client's quality against the share of rounds in which it trained, one "
         "panel for each combination of the labels beside the method. ",
         "How good the global model is on each client's own kind of test samples, against how "
-        "often the client has trained. Clients at 0 % never came.",
+        "often the client has trained. Clients at 0 % never trained.",
     ),
     "ranks": KnownFigure(
         critical_difference,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.core.text import count, duration, format_bytes
+from raysafl.core.text import count, duration, first_of, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.layout import (
@@ -291,11 +291,10 @@ def losses(numbers: Numbers) -> list[Block]:
         more = f"and {len(lines) - LINES:,} more lines: runs.parquet has all"
         lines = [*lines[:LINES], more]
     if absent:
-        rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
         missing_runs = (
             f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
         )
-        lines.append(missing_runs + "; ".join(absent[:NAMED]) + rest)
+        lines.append(missing_runs + first_of(absent, NAMED, "; "))
     # With `minus` a replicate is in the table if that of the baseline has finished, too.
     shown = numbers.entries.set_index("run_id")["replicates"]
     alone = int((numbers.own.set_index("run_id")["replicates"] - shown).sum())
@@ -366,8 +365,7 @@ def configuration(runs: pd.DataFrame) -> list[Block]:
         if len(values) == 1 and runs[name].notna().all():
             same[short] = values[0]
         elif values:
-            more = f", and {len(values) - VALUES} more" if len(values) > VALUES else ""
-            rows.append([short, ", ".join(values[:VALUES]) + more])
+            rows.append([short, first_of(values, VALUES)])
     parts: list[Block] = []
     if rows:
         grid = Grid("Differs", ["setting", "values"], rows, words=True)

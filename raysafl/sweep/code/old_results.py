@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from raysafl.core.text import were
+from raysafl.core.text import first_of, were
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import run_name
@@ -129,10 +129,7 @@ def _changes_text(
     """
     classes = sorted({name for names in changes.values() for name in names})
     named = [run_name(labels.get(i, {}), i) for i in changes]
-    shown = named[:MOST_NAMED]
-    if len(named) > MOST_NAMED:
-        shown.append(f"and {len(named) - MOST_NAMED} more")
     return (
         f"the code of {', '.join(classes)} has changed since {were(len(named))} computed: "
-        f"{'; '.join(shown)}"
+        f"{first_of(named, MOST_NAMED, '; ')}"
     )
