@@ -158,8 +158,8 @@ Experiment = Annotated[
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        help="AXIS=LABEL: only the runs with this label on this axis; may be repeated "
-        "for other axes."
+        help="AXIS=LABEL: only the runs with this label on this axis, or with one of A,B,...; "
+        "may be repeated for other axes."
     ),
 ]
 Scale = Annotated[
@@ -392,8 +392,8 @@ def export_command(
     ] = None,
 ) -> None:
     """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
-    from raysafl.report.analysis.choice import labels_in
     from raysafl.report.results import load
+    from raysafl.storage.manifest import labels_in
 
     figures = load(path).figures
     # Labels may have commas.

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from raysafl.storage.journal import Checked
-from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.paths import parse_location
 from raysafl.storage.rows import of_runs, sorted_rows
 from raysafl.storage.runs_table import label_columns, make_runs_table
 from raysafl.storage.store import Store, sweeps_in
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raysafl.report.export import Figures
 
 
-def load(path: str | Location) -> "SweepResults":
+def load(path: Any) -> "SweepResults":
     """Return the results of a sweep, which may still be running.
 
     Example:
@@ -36,12 +36,13 @@ def load(path: str | Location) -> "SweepResults":
         [2, 3]
 
     Args:
-        path: the sweep's folder or URI.
+        path: the sweep's folder or URI; or what `Runner.run` returns.
 
     Raises:
         ValueError: it holds no sweep, or several.
     """
-    found = sweeps_in(parse_location(path))
+    where = getattr(path, "store", path)
+    found = sweeps_in(where.path if isinstance(where, Store) else parse_location(where))
     if len(found) > 1:
         names = ", ".join(str(store.path) for store in found)
         raise ValueError(f"{path} holds {len(found)} sweeps; give one of them: {names}")

@@ -429,10 +429,8 @@ class Journal:
 
     def unreadable(self) -> int:
         """Return how many lines of the ledger are damaged, or were not understood."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            strange = len(self.unread())
-        return strange + sum(len(commit.faults) for commit in self.commits())
+        damaged = sum(len(commit.faults) for commit in self.commits())
+        return damaged + len(self.unread())
 
     # Reading
 

@@ -286,7 +286,8 @@ class Manifest(Component):
         """Return the ids of the runs that have all these labels.
 
         Args:
-            only: axis to label, compared as text; a run without a label has None there.
+            only: axis to label, or to several with commas between them, compared as
+                text; a run without a label has None there.
 
         Raises:
             ValueError: there is no such axis, or nothing on it has that value.
@@ -297,10 +298,13 @@ class Manifest(Component):
                 raise ValueError(
                     f"the sweep has no axis '{axis}': {nearest(axis, self.axes)}"
                 )
-            values = {str(entry.labels.get(axis)) for entry in self.entries}
-            if not any(value in _spellings(e.labels.get(axis)) for e in self.entries):
-                raise ValueError(f"no run has {axis}={value}: {nearest(value, values)}")
-            chosen = [e for e in chosen if value in _spellings(e.labels.get(axis))]
+            labels = [entry.labels.get(axis) for entry in self.entries]
+            wanted = labels_in(value, labels) or [value]
+            for one in wanted:
+                if not any(one in _spellings(label) for label in labels):
+                    hint = nearest(one, map(str, labels))
+                    raise ValueError(f"no run has {axis}={one}: {hint}")
+            chosen = [e for e in chosen if _spellings(e.labels.get(axis)) & {*wanted}]
         if only and not chosen:
             raise ValueError(
                 f"no run has all the labels {', '.join(f'{k}={v}' for k, v in only.items())}"
@@ -356,6 +360,24 @@ class Manifest(Component):
     def labels(self) -> dict[str, dict[str, Any]]:
         """Return the labels of each run, by run id."""
         return {entry.run_id: dict(entry.labels) for entry in self.entries}
+
+
+def labels_in(text: str, known: Iterable[Label]) -> list[str]:
+    """Split labels at commas, unless the comma is a part of a known label.
+
+    Example:
+        >>> labels_in("cyclic, Beta(1, 10)", ["Beta(1, 10)", "cyclic"])
+        ['cyclic', 'Beta(1, 10)']
+    """
+    names = sorted(map(label_text, known), key=len, reverse=True)
+    found = []
+    rest = text.strip()
+    while rest:
+        fits = (n for n in names if rest == n or rest.startswith(f"{n},"))
+        name = next(fits, rest.partition(",")[0])
+        found.append(name.strip())
+        rest = rest[len(name) + 1 :].strip()
+    return found
 
 
 def _spellings(label: Label) -> set[str]:

@@ -109,14 +109,21 @@ def _check_field(base: Any, path: str) -> None:
     """Refuse a dotted path that leads to no field of `base`."""
     part = base
     for name in path.split("."):
-        fields = type(part).model_fields if isinstance(part, Component) else {}
+        fields = _fields_of(part)
         if name not in fields:
             inside = type(part).__name__
+            parts = fields if part is base else ()
+            homes = [own for own in parts if name in _fields_of(getattr(part, own))]
+            meant = " or ".join(f"'{own}.{name}'" for own in homes)
+            hint = f"did you mean {meant}?" if homes else nearest(name, fields)
             raise ValueError(
-                f"space[{path!r}] names no field of base: {inside} has no '{name}'; "
-                f"{nearest(name, fields)}"
+                f"space[{path!r}] names no field of base: {inside} has no '{name}'; {hint}"
             )
         part = getattr(part, name)
+
+
+def _fields_of(part: Any) -> Collection[str]:
+    return type(part).model_fields if isinstance(part, Component) else ()
 
 
 def _check_is_no_bare_list(base: Any, path: str, value: Any) -> None:

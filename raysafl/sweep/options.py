@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from ray import tune
 
 # What arguments may be, and what a message calls it.
-TEXT = (str | None, "text")
 SWITCH = (bool, "True or False")
 TAKEN = {
     "out": (str | Location | None, "a folder or a URI as text, or a Path"),
     "hardware": (Hardware, "a Hardware, such as Hardware(actors=2)"),
-    **dict.fromkeys(("address", "tracking_uri"), TEXT),
+    **dict.fromkeys(("address", "tracking_uri"), (str | None, "text")),
     **dict.fromkeys(("resume", "quiet", "try_first", "keep_states"), SWITCH),
     "only": (Mapping, "a mapping from axis to label, such as {'n0': 20}"),
     "flush_seconds": (int | float, "a number of seconds"),

@@ -35,7 +35,8 @@ class Runner(Options):
         stale: what becomes of runs whose results were computed before the code of their
             own classes was edited: `rerun`, `keep` or `fail`. An unfinished run goes on
             from no checkpoint of other code.
-        only: axis to label: run only the runs that have these labels.
+        only: axis to label, or to several as text, `"A,B"`: run only the runs that have
+            these labels.
         quiet: print neither progress nor the table and the place of the results.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
             database beside the sweep.

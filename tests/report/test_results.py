@@ -58,7 +58,8 @@ def test_the_tables_are_those_of_the_folder(store: Store) -> None:
 
 def test_the_best_run_is_that_of_the_outcome(store: Store) -> None:
     ended = Outcome(store, store.manifest(), store.runs(), 0, 0, None, 0.0)
-    best = load(store.path).best
+    best = load(ended).best
+    assert load(ended) == load(store.path)
     assert best == ended.best and best.candidates == 2
     runs = store.runs().groupby("run_id")["final"].mean()
     assert best.run_id == runs.idxmax()

@@ -11,6 +11,10 @@ def test_runs_without_a_label_are_not_among_those_that_have_it() -> None:
     manifest = Manifest(name="m", axes=["p", "s"], entries=entries, table=Table())
     assert manifest.select({"s": "2"}) == ["run0"]
     assert manifest.select({"p": "1"}) == ["run0", "run1"]
+    assert manifest.select({"p": "3,1"}) == ["run0", "run1", "run2"]
+    assert manifest.select({"p": "1, 3", "s": "2"}) == ["run0"]
+    with pytest.raises(ValueError, match="no run has p=5: "):
+        manifest.select({"p": "1,5"})
     with pytest.raises(ValueError, match="no run has s=5"):
         manifest.select({"s": "5"})
 

@@ -128,24 +128,6 @@ class Choice:
         return manifest.replace(axes=axes(manifest.axes), entries=entries, table=table)
 
 
-def labels_in(text: str, known: Iterable[Label]) -> list[str]:
-    """Split labels at commas, unless the comma is a part of a known label.
-
-    Example:
-        >>> labels_in("cyclic, Beta(1, 10)", ["Beta(1, 10)", "cyclic"])
-        ['cyclic', 'Beta(1, 10)']
-    """
-    names = sorted(map(label_text, known), key=len, reverse=True)
-    found = []
-    rest = text.strip()
-    while rest:
-        fits = (n for n in names if rest == n or rest.startswith(f"{n},"))
-        name = next(fits, rest.partition(",")[0])
-        found.append(name.strip())
-        rest = rest[len(name) + 1 :].strip()
-    return found
-
-
 def _check(what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise ValueError(f"the sweep has no {what}: {nearest(name, known)}")
