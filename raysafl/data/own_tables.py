@@ -350,7 +350,8 @@ def columns_as_float32(
 
     x = np.empty((len(df), len(names)), np.float32)
     kinds = {name: df[name].dtype for name in names}
-    is_number, is_complex = pd.api.types.is_numeric_dtype, pd.api.types.is_complex_dtype
+    is_number = pd.api.types.is_numeric_dtype
+    is_complex = pd.api.types.is_complex_dtype
     wrong = [n for n, own in kinds.items() if not is_number(own) or is_complex(own)]
     if wrong:
         others = first_of([f"'{name}'" for name in wrong[1:]], SHOWN)

@@ -183,8 +183,8 @@ class ParquetImages(ImageSource):
         if labels.names and not _class_names(features_of(files[TRAIN][0]), self.label):
             refuse_classes_only_in_test(train, test, labels.names)
         kind = labels.class_type
-        count, names = labels.num_classes, labels.names
-        return Dataset(name, train, test, count, names, class_type=kind)
+        names = labels.names
+        return Dataset(name, train, test, labels.num_classes, names, class_type=kind)
 
     @property
     def _splits(self) -> list[str]:

@@ -662,7 +662,27 @@ def test_the_examples_of_the_page_on_own_data_run(
     space: dict[str, Any] = {"__name__": "own_data"}
     for block in blocks:
         exec(block, space)
-    assert len(blocks) == 7
+    assert len(blocks) == 9
+    base = space["data"].load()
+    split = space["data"].split(base, 0)
+    for name, rows in (
+        ("some", np.concatenate([split.clients[0], split.clients[2]])),
+        ("public", None),
+    ):
+        own = space[name].data
+        dataset = own.load()
+        held = dataset.train.take(own.split(dataset, 0).server)
+        if rows is None:
+            table = pd.read_csv("public.csv")
+            numbers = table[["age", "pressure"]].to_numpy(np.float32)
+            mean, std = (
+                np.array(part) for part in (base.features.mean, base.features.std)
+            )
+            assert held.x == pytest.approx((numbers - mean) / std, abs=1e-6)
+            assert [base.names[y] for y in held.y] == list(table["ill"])
+        else:
+            assert np.array_equal(held.x, base.train.x[rows])
+        assert accuracy(space[name]) > 0.5
     cohorts = fl.simulate(space["recorded"])["cohorts"].explode()
     assert [ids.tolist() for ids in cohorts] == [[1], [1, 2], [2], [2], [1]]
     for name, clients in (("data", 3), ("cameras", 4), ("artists", 2)):

@@ -1,16 +1,19 @@
 """Classification: its losses against their closed form, its metrics against scikit-learn."""
 
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.own_objective import blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from raysafl import Objective
+from raysafl import Objective, Run, Runner, Sweep, load
 from raysafl.core.objective import Metric
 from raysafl.objectives import Classification, has_plain_losses, is_plain, mean_of
 
@@ -149,3 +152,21 @@ def test_only_plain_cross_entropies_are_taken_for_such(
 def test_fields_that_have_no_meaning_are_refused(fields: dict, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Classification(**fields)
+
+
+def test_a_subclass_that_names_another_metric_is_judged_by_it(
+    tiny: Run, tmp_path: Path
+) -> None:
+    space: dict[str, Any] = {}
+    exec(blocks()[0], space)
+    run = tiny.replace(objective=space["objective"])
+    sweep = Sweep("rare", runs=[run])
+    outcome = Runner(
+        sweep, tmp_path / "rare", executor="here", track="none", quiet=True
+    ).run()
+    assert outcome.manifest.quality == "test_f1"
+    best = outcome.best
+    last = load(outcome).rounds.query(f"round == {run.rounds - 1}")
+    assert best.metric == "test_f1" and best.value == pytest.approx(
+        last["test_f1"].mean()
+    )
