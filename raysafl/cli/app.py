@@ -891,11 +891,11 @@ def _show_warning(
     if category is not UserWarning:
         # It is a library's, for whom its place says more.
         text = warnings.formatwarning(message, category, filename, lineno, line)
-    _warn_once(text.rstrip())
+    _say_once(text.rstrip())
 
 
 @cache
-def _warn_once(text: str) -> None:
+def _say_once(text: str) -> None:
     _show_error(text)
 
 

@@ -87,8 +87,8 @@ class LoadedModel(nn.Module):
             return found
         classes = np.array(self.about.classes)
         if self.about.class_type == "bool":
-            return (classes == "True")[found]
-        return classes.astype(self.about.class_type)[found]
+            classes = np.array([name == "True" for name in self.about.classes])
+        return classes.astype(self.about.class_type).take(found)
 
     def _columns(self, frame: Any) -> NDArray[np.float32]:
         """Return the features [B, D] of a table."""

@@ -105,7 +105,7 @@ class Outcome:
 
     def print_to(self, console: Console) -> None:
         """Print the table, what failed, and where the results are."""
-        from raysafl.report.pages.origin import ui_command
+        from raysafl.report.pages.origin import ui_call
         from raysafl.report.pages.screen import screen
 
         if not self.runs.empty:
@@ -124,7 +124,7 @@ class Outcome:
         if (view := read_view(self.store)) is not None:
             page = view.uri.rstrip("/") + view.page
             root = self.store.path.parent
-            command = ui_command(view, root, short(root))
+            command = ui_call(view, root, short(root))
             where = page if view.is_served else command
             lines.append(f"Browse them: {where}")
         logs = self.store.logs

@@ -63,13 +63,13 @@ def mlflow_text(store: Store) -> str:
         return f"In MLflow: [the charts of all runs]({page})."
     root = store.path.parent
     return (
-        f"In MLflow: start its server with `{ui_command(view, root, str(root))}`, and open "
+        f"In MLflow: start its server with `{ui_call(view, root, str(root))}`, and open "
         f"[the charts of all runs]({UI}{view.page}). If the server names another port, take "
         "that one."
     )
 
 
-def ui_command(view: MlflowView, root: Location, shown: str) -> str:
+def ui_call(view: MlflowView, root: Location, shown: str) -> str:
     """Return the command that serves the database to which a sweep in `root` is logged.
 
     Args:
