@@ -1,11 +1,13 @@
 """`raysafl run --dry-run`: what would be done, without doing it."""
 
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import ray
 from helpers.commands import call_here
 from helpers.sweeps_here import go
 from ray import tune
@@ -178,3 +180,45 @@ def test_runs_that_are_drawn_are_known_before_and_those_of_a_search_are_not(
     search = replace(drawn, search_alg=Searcher())
     with pytest.raises(ValueError, match="one by one, so nothing can be said of them"):
         Runner(search, tmp_path / "s", track="none").forecast()
+
+
+def test_where_no_cluster_answers_there_is_no_forecast(
+    tiny: Run, tmp_path: Path
+) -> None:
+    with socket.socket() as mute:
+        # It does not listen.
+        mute.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        options = {"executor": "ray", "address": address}
+        with pytest.raises(ValueError, match="cannot connect to a Ray cluster"):
+            forecast(tmp_path / "s", tiny, **options)
+
+
+@pytest.mark.acceptance
+@pytest.mark.usefixtures("ray_local")
+def test_a_forecast_for_a_cluster_goes_by_what_the_cluster_has(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = [tiny.replace(seed=seed) for seed in range(40)]
+    cpus = int(ray.cluster_resources()["CPU"])
+    found = forecast(
+        tmp_path / "s",
+        *runs,
+        executor="ray",
+        address="auto",
+        hardware=Hardware(cpus=0.25, pack=1),
+    )
+    assert f"40 packs of 1 run, {4 * cpus} at a time" in str(found)
+    with pytest.raises(ValueError, match=r"a trial needs .* lower --actors"):
+        forecast(
+            tmp_path / "s",
+            tiny,
+            executor="ray",
+            address="auto",
+            hardware=Hardware(cpus=1000),
+        )
+
+
+def test_no_time_is_promised_on_gpus(tiny: Run, tmp_path: Path) -> None:
+    found = forecast(tmp_path / "s", tiny, executor="ray", hardware=Hardware(gpus=0.5))
+    assert " on CPUs; the time on GPUs is not measured\n" in str(found)
