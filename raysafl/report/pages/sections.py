@@ -97,12 +97,12 @@ def standings(numbers: Numbers) -> list[Block]:
         "rather too good."
         if chosen_by == shown
         else f"The best was chosen on the validation samples, by `{chosen_by}`; the means and the "
-        f"table show `{shown}`, on the test set, which had no part in the choice."
+        f"table show `{shown}`, on the test set, which had no part in this choice."
     )
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        "interval of the difference, seed by seed, holds 0. With few seeds intervals are wide, "
-        f"and much is bold. Nothing is adjusted for the number of comparisons. {data}"
+        f"interval of the difference in `{shown}`, seed by seed, holds 0. With few seeds intervals "
+        f"are wide, and much is bold. Nothing is adjusted for the number of comparisons. {data}"
     )
     first = [
         f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
