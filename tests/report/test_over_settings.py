@@ -153,7 +153,7 @@ def test_a_line_of_the_profiles_is_that_of_its_method() -> None:
         own = own.sort_values("tau")
         np.testing.assert_allclose(np.asarray(line.get_xdata()), own["tau"])
         np.testing.assert_allclose(np.asarray(line.get_ydata()), own["fraction"])
-    assert len(axes.lines) == 3
+    assert len(axes.lines) == 3 and axes.get_xlabel() == "final (%)"
 
 
 def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:
