@@ -110,9 +110,24 @@ def standings(numbers: Numbers) -> list[Block]:
     verb = "has" if len(first) == 1 else "share"
     return [
         f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
-        f"`{chosen_by}`. The best entry of each setting is {bold}",
+        f"`{chosen_by}`. {setting_text(numbers)}The best entry of each setting is {bold}",
         Grid("How methods stand", head, rows),
     ]
+
+
+def setting_text(numbers: Numbers) -> str:
+    """Say over which labels settings range, and that rates are among them if they are."""
+    layout = numbers.layout
+    axes = [a for a in layout.axes if a in layout.varying and a != layout.method]
+    if not axes:
+        return ""
+    rates = [axis for axis in axes if axis in set(numbers.methods.rates["axis"])]
+    each = (
+        f", and each value of {' and '.join(rates)} counts like any other, whether or not it "
+        "suits a method"
+    )
+    text = f"A setting is a choice of {' and '.join(axes)}{each if rates else ''}."
+    return f"{text} "
 
 
 def standing_out(numbers: Numbers) -> Collection[str]:
