@@ -126,8 +126,8 @@ def setting_text(numbers: Numbers) -> str:
         f", and each value of {' and '.join(rates)} counts like any other, whether or not it "
         "suits a method"
     )
-    text = f"A setting is a choice of {' and '.join(axes)}{each if rates else ''}."
-    return f"{text} "
+    names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
+    return f"A setting is a choice of {names}{each if rates else ''}. "
 
 
 def standing_out(numbers: Numbers) -> Collection[str]:
