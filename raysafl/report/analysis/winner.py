@@ -33,7 +33,7 @@ class Winner:
         candidates: how many runs it was chosen from: those of which all replicates have
             finished with a value.
         ties: the labels of the others that cannot be told apart from it, by run id: the
-            95 % interval of their difference, seed by seed, holds 0.
+            95 % interval of their difference in `metric`, seed by seed, holds 0.
     """
 
     run_id: str
