@@ -139,8 +139,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Say what would be run, in what packs, for how long, and what would be reused; "
-        "start no run and write nothing.",
+        help="Say what would be run, in what packs, for how long, and what would be reused. "
+        "Some rounds are timed for this, with your own classes; nothing is written.",
     ),
 ]
 KeepStates = Annotated[

@@ -46,12 +46,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("fedavgg", ["FedAvg", "FedProx"])
         "did you mean 'FedAvg'? (known: FedAvg, FedProx)"
         >>> nearest("xyz", ["FedAvg", "FedProx"])
-        '(known: FedAvg, FedProx)'
+        'known are FedAvg, FedProx'
     """
     names = sorted(known)
-    close = closest(name, names)
-    hint = f"did you mean '{close}'? " if close else ""
-    return f"{hint}(known: {', '.join(names)})"
+    there = ", ".join(names) or "none"
+    if close := closest(name, names):
+        return f"did you mean '{close}'? (known: {there})"
+    return f"known {'is' if len(names) == 1 else 'are'} {there}"
 
 
 def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
