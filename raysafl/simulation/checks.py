@@ -247,8 +247,8 @@ def checked_state(
         ids: the clients that came, whose vectors are looked at.
 
     Raises:
-        ValueError: it is no `State`, its w_P has another shape than [P], or what is
-            kept are no tensors.
+        ValueError: it is no `State`, its w_P has another shape than [P], what is
+            kept are no tensors, or a client's is no vector [P].
     """
 
     def refuse(what: str) -> NoReturn:
@@ -274,6 +274,11 @@ def checked_state(
     for name, value in named.items():
         if not isinstance(value, Tensor):
             refuse(f"{name} is {in_brief(value)}, but must be a tensor")
+        if name.startswith("clients") and not _has_shape(value, (num_parameters,)):
+            refuse(
+                f"{name} is {in_brief(value)}, but must be a vector of shape "
+                f"[{num_parameters}]; what is smaller can be a row of a tensor in server"
+            )
     return state
 
 

@@ -183,6 +183,16 @@ MISTAKES = {
         "Mine.round",
         "server['c'] is 1.5, but must be a tensor",
     ),
+    "short vectors in the clients' memory": (
+        algorithm(
+            "update = yield Train(state.w_P, ids)",
+            "return replace(state, clients={i: torch.zeros(3) for i in ids})",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "is a Tensor of shape [3], but must be a vector of shape [650]; what is smaller "
+        "can be a row of a tensor in server",
+    ),
     "a policy that returns an array": (
         policy("return np.arange(3)"),
         "participation=Mine()",
