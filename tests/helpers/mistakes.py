@@ -314,6 +314,33 @@ MODEL_MISTAKES = {
         "it returned a Tensor of shape [2, 11]",
     ),
 }
+OTHERS = "whose output for a sample depends on the other samples of its batch"
+# Parts of a model that are wrong, and what is said of them.
+MODEL_PARTS = {
+    "nn.BatchNorm1d(64, track_running_stats=False)": OTHERS,
+    "Mixed()": OTHERS,
+    "Drops()": "computes other outputs each time while it trains",
+}
+MODEL_MISTAKES |= {
+    f"{part} in a model of {precision}": (
+        "class Mixed(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x * x.mean()\n"
+        "class Drops(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return nn.functional.dropout(x, 0.5, self.training)\n"
+        + model(
+            f"parts = nn.Flatten(), {part}, nn.Linear(64, num_classes)",
+            "nn.init.zeros_(parts[2].weight)",
+            "return nn.Sequential(*parts)",
+        ),
+        f"model=Mine(precision='{precision}')",
+        "Mine.build",
+        said,
+    )
+    for part, said in MODEL_PARTS.items()
+    for precision in ("float32", "bfloat16")
+}
 SQUARE = "(outputs - targets).square()"
 OBJECTIVE_MISTAKES = {
     "a loss for the whole batch": (

@@ -84,7 +84,7 @@ ADDS = algorithm(
 )
 REMEMBERS = algorithm(
     "update = yield TrainMean(state.w_P, ids)",
-    "server = {'mask': torch.from_numpy(np.random.rand(3) < 0.5)}",
+    "server = {'mask': torch.from_numpy(np.random.rand(64) < 0.5)}",
     "return State(state.w_P - update.delta_P, server)",
 )
 
