@@ -54,7 +54,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"{hint}(known: {', '.join(names)})"
 
 
-def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
+def closest(name: str, known: Iterable[str], least: float = 0.55) -> str:
     """Return the known name that is most similar or means the same; empty if none is."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:

@@ -95,8 +95,9 @@ class Advice:
 
     probes: list[Probe]
     K: float
-    # The number of clients that came in each simulated round.
+    # The number of clients that came in each simulated round, and its mean.
     cohorts: Sequence[int]
+    m: float
     eta_c: float
     eta_s: float
     # False: it was set by theorem 4's eta_c = 2 eta_s / K.
@@ -115,21 +116,6 @@ class Advice:
     fast_convex: dict[str, Bound] = field(default_factory=dict)
     # Why the run ended early; empty if it did not.
     stopped: str = ""
-
-    @property
-    def m(self) -> float:
-        """The mean number of clients in a round, but at least 1, by which bounds divide."""
-        return mean_cohort(self.cohorts)
-
-    @property
-    def has_server_data(self) -> bool:
-        """Whether the server holds data, without which SAFARI's theorems say nothing."""
-        return any(probe.xi2 is not None for probe in self.probes)
-
-
-def mean_cohort(cohorts: Sequence[int]) -> float:
-    """Return the mean size of cohorts, but at least 1."""
-    return max(1.0, sum(cohorts) / len(cohorts))
 
 
 def over(probes: Sequence[Probe], name: str, how: str = "maxima") -> float:
@@ -283,7 +269,7 @@ def conclude(
     local = server_update(run)
     eta_c = run.local.lr
     eta_s = K * eta_c / 2 if local is None else local.lr
-    m = mean_cohort(cohorts)
+    m = max(1.0, sum(cohorts) / len(cohorts))
     # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)
     mu = run.local.weight_decay
@@ -292,6 +278,7 @@ def conclude(
         probes=probes,
         K=K,
         cohorts=cohorts,
+        m=m,
         eta_c=eta_c,
         eta_s=eta_s,
         eta_s_given=local is not None,

@@ -44,7 +44,7 @@ def advice_table(advice: Advice, title: str = "") -> Group:
         ("FAST 2", advice.convex_rates[-1:], "snapshot_prob >=", advice.fast_convex),
     ]
     for theorem, rates, sign, found in theorems:
-        if theorem.startswith("SAFARI") and not advice.has_server_data:
+        if theorem.startswith("SAFARI") and advice.probes[0].xi2 is None:
             continue
         for c in rates:
             said = "yes" if c.holds else "NO"
@@ -75,7 +75,8 @@ def advice_table(advice: Advice, title: str = "") -> Group:
 def suggestion(advice: Advice) -> list[str]:
     """Say in words what follows from the advice."""
     out = []
-    if not advice.has_server_data:
+    xi2 = [p.xi2 for p in advice.probes if p.xi2 is not None]
+    if not xi2:
         out.append("The server holds no data: theorems 4 and 5 of SAFARI do not apply.")
     elif not all(c.holds for c in advice.safari_rates):
         out.append(
@@ -83,7 +84,6 @@ def suggestion(advice: Advice) -> list[str]:
             "and is a hint at most."
         )
     within = advice.safari["largest allowed, means"]
-    xi2 = [p.xi2 for p in advice.probes if p.xi2 is not None]
     if xi2 and within.value is not None:
         out.append(
             f"At rates it allows, theorem 4 needs client_prob <= {within.value:.3g}: "
