@@ -170,7 +170,7 @@ def _try(run: Run, dataset: Dataset, engine: str) -> None:
             raise ValueError(
                 f"{method_name(run.algorithm, Algorithm, 'round')} returns another State "
                 "when it is called again with the same state, updates and key. Draw from "
-                '`key` alone, as in torch.randn(size, generator=key.torch("noise")), and '
+                '`key` alone, as in torch.randn(size, generator=key.torch("my noise")), and '
                 "remember nothing outside of the State"
             )
 
@@ -187,7 +187,7 @@ def _refuse_other_picks(policy: Participation, run: Run) -> None:
         raise ValueError(
             f"{method_name(policy, Participation, 'pick')} returns another cohort or state "
             "when it is called again with the same state and key, so that algorithms would "
-            'see different cohorts. Draw from `key` alone, as in key("cohort").choice('
+            'see different cohorts. Draw from `key` alone, as in key("who comes").choice('
             "num_clients, 3, replace=False), and remember nothing outside of the state"
         )
 

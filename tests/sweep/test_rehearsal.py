@@ -105,7 +105,7 @@ REMEMBERS = algorithm(
         (
             PICKS,
             "participation=Snapshot(base=Mine(), uniform=Full(), snapshot_prob=1.0)",
-            'Draw from `key` alone, as in key("cohort").choice(',
+            'Draw from `key` alone, as in key("who comes").choice(',
         ),
         (ADDS, "algorithm=Mine()", "Mine.round ({}) returns another State when it is"),
         (ADDS, "algorithm=SAFARI(inner=Mine())", "generator=key.torch("),
@@ -159,6 +159,10 @@ NO_YIELD = algorithm(
     "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
     "yield",
 )
+OF_A_MEAN = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+)
 A_NUMBER = algorithm(
     "update = yield Train(state.w_P, ids)",
     "return replace(state, w_P=state.w_P - update.delta_MP.mean())",
@@ -173,6 +177,11 @@ A_NUMBER = algorithm(
             f"Mine ({place(NO_YIELD, 'return replace')}): AttributeError: a request",
         ),
         (NO_YIELD, "its answer is what `yield` gives, as in update = yield fl.Train("),
+        (
+            OF_A_MEAN,
+            f"Mine ({place(OF_A_MEAN, 'return replace')}): AttributeError: the answer to "
+            "fl.TrainMean has no 'delta_MP': it has the mean, delta_P",
+        ),
         (
             A_NUMBER,
             f"Mine.round ({place(A_NUMBER, 'def round')}) moves each of the 650 ",
