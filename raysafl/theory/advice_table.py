@@ -58,7 +58,8 @@ def advice_table(advice: Advice, title: str = "") -> Group:
     own = (
         "" if advice.client_prob is None else f", client_prob = {advice.client_prob:g}"
     )
-    least, most = min(advice.cohorts), max(advice.cohorts)
+    least = min(advice.cohorts)
+    most = max(advice.cohorts)
     sizes = "" if least == most else f" (the mean of cohorts of {least} to {most})"
     rates_line = (
         f"K = {advice.K:g}, m = {round(advice.m, 2):g}{sizes}, eta_c = {advice.eta_c:g}, "
