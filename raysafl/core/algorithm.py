@@ -457,14 +457,13 @@ class MeanUpdate(NamedTuple):
     accuracy_M: Tensor
     moments_MVP: Tensor = NOTHING_KEPT
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what holds one row for each client, to whoever looks for it here."""
-            raise AttributeError(
-                f"the answer to fl.TrainMean has no '{name}': it has the mean, delta_P; "
-                "yield fl.Train(...) for delta_MP, a row for each client"
-            )
+    @property
+    def delta_MP(self) -> NoReturn:
+        """Say where the rows are, to whoever looks for them here."""
+        raise AttributeError(
+            "the answer to fl.TrainMean has no 'delta_MP': it has the mean, delta_P; yield "
+            "fl.Train(...) for a row for each client"
+        )
 
 
 Round: TypeAlias = Generator[Request | CountSamples, Any, State]

@@ -136,7 +136,7 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         name = {"kind": type(self).__name__}
-        return name | serialize(self) | name
+        return {**name, **serialize(self), **name}
 
     @model_validator(mode="wrap")
     @classmethod

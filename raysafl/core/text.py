@@ -59,7 +59,9 @@ def closest(name: str, known: Iterable[str], least: float = 0.55) -> str:
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=least)
+    given = name.lower()
+    close = [own for own in by_lower_case if sorted(own) == sorted(given)]
+    close += difflib.get_close_matches(given, by_lower_case, n=1, cutoff=least)
     return by_lower_case[close[0]] if close else ""
 
 

@@ -31,4 +31,5 @@ def test_only_a_near_name_is_suggested() -> None:
     known = ["eval_clients", "clients", "half_life"]
     assert closest("halflife", known) == "half_life"
     assert closest("halflife", known[:2]) == ""
+    assert closest("rl", ["lr", "local"]) == "lr"
     assert closest("clients_per_round", known[:2]) == "clients"
