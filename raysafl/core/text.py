@@ -55,12 +55,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known {'is' if len(names) == 1 else 'are'} {there}"
 
 
-def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
+def closest(name: str, known: Iterable[str], least: float = 0.55) -> str:
     """Return the known name that is most similar or means the same; empty if none is."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=least)
+    given = name.lower()
+    close = [own for own in by_lower_case if sorted(own) == sorted(given)]
+    close += difflib.get_close_matches(given, by_lower_case, n=1, cutoff=least)
     return by_lower_case[close[0]] if close else ""
 
 

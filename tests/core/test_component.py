@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    computed_field,
+)
 
 from raysafl import (
     SAFARI,
@@ -106,6 +112,21 @@ def test_json_is_canonical_and_the_digest_is_its_sha256() -> None:
     config = LocalTraining(lr=0.1, batch_size=64, epochs=1)
     assert config.to_json() == text
     assert config.digest() == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_the_class_names_its_json_whatever_else_is_called_kind() -> None:
+    class Slow(Cube):
+        kind: ClassVar[str] = "Cube"
+
+    class Computed(Cube):
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def kind(self) -> str:
+            return "Cube"
+
+    for own in (Slow, Computed):
+        assert json.loads(own(edge=1).to_json())["kind"] == own.__name__
+        assert type(Solid.from_json(own(edge=1).to_json())) is own
 
 
 def test_wrong_json_is_refused_in_the_users_words() -> None:
