@@ -2,7 +2,8 @@
 # This file was linted by tests/house/test_release.py, and no image was built from it.
 #
 #   docker build -t raysafl .
-#   docker run --rm -v "$PWD/results:/sweeps/results" raysafl quickstart
+#   mkdir -p results        # or Docker makes it as root, and nobody else can write into it
+#   docker run --rm --user "$(id -u):$(id -g)" -e HOME=/tmp -v "$PWD/results:/sweeps/results" raysafl quickstart
 #
 # By default pip takes torch's build for CUDA, and `docker run` needs --gpus all. For a machine without
 # a GPU give --build-arg TORCH="...", with the options that pytorch.org names behind `pip install torch`

@@ -140,8 +140,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Say what would be run, in what packs, for how long, and what would be reused; "
-        "start no run and write nothing.",
+        help="Say what would be run, in what packs, for how long, and what would be reused. "
+        "Some rounds are timed for this, with your own classes; nothing is written.",
     ),
 ]
 KeepStates = Annotated[
@@ -725,13 +725,14 @@ def doctor_command(
     root: Annotated[
         str, typer.Option(help="Folder or URI of the results.")
     ] = "results",
+    address: Address = None,
 ) -> None:
     """Say what works on this machine, and how to mend what does not."""
     from raysafl.cli.doctor import examine
 
     location = parse_location(root)
     with working():
-        checks = examine(location)
+        checks = examine(location, address)
     for check in checks:
         mark = "ok  " if check.passed else "FAIL"
         console.print(f"{mark}  {check.name}: {check.message}", soft_wrap=True)

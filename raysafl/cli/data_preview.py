@@ -134,7 +134,14 @@ def _distinct_parts(
     groups: dict[str, list[str]] = {}
     for name, run in runs.items():
         groups.setdefault(key(run), []).append(name)
-    return [(names[0], runs[names[0]], len(names)) for names in groups.values()]
+    return [
+        (
+            own[0] if len(own) == 1 else f"{own[0]}, the first of {len(own)} runs",
+            runs[own[0]],
+            len(own),
+        )
+        for own in groups.values()
+    ]
 
 
 def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCounts:

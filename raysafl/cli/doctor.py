@@ -9,7 +9,9 @@ from functools import partial
 
 from raysafl.cli.device_check import check_gpu
 from raysafl.cluster.gpus import in_words, why_unseen
+from raysafl.cluster.hardware import usable_cores
 from raysafl.core.needs import OPTIONAL, is_installed
+from raysafl.core.text import count
 from raysafl.data import data_root
 from raysafl.storage.paths import Location
 from raysafl.storage.redaction import redacted
@@ -19,6 +21,15 @@ from raysafl.tracking.client import default_uri, ping
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # How long nvidia-smi has to answer; it takes seconds if the driver has to be loaded.
 SMI_SECONDS = 30
+# A file of each dataset that may be there, and what loads it.
+DATASETS = {
+    "MNIST/raw/train-images-idx3-ubyte": "fl.data.Mnist()",
+    "FashionMNIST/raw/train-images-idx3-ubyte": "fl.data.FashionMnist()",
+    "EMNIST/raw/emnist-balanced-train-images-idx3-ubyte": "fl.data.Emnist()",
+    "cifar-10-batches-py/data_batch_1": "fl.data.Cifar10()",
+    "stl10_binary/train_X.bin": "fl.data.Stl10()",
+    "shakespeare/input.txt": "fl.data.Shakespeare()",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,9 @@ def check_devices() -> str:
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(num_gpus())]
-    has = f"{os.cpu_count()} CPU cores, {in_words(len(gpus))} {', '.join(gpus)}".strip()
+    cores = usable_cores()
+    whole = f" of {os.cpu_count()}" if cores != os.cpu_count() else ""
+    has = f"{cores}{whole} CPU cores, {in_words(len(gpus))} {', '.join(gpus)}".strip()
     cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     built = f"torch is built {cuda}"
     drivers, complaint = driver_versions()
@@ -99,11 +112,19 @@ def driver_versions() -> tuple[list[str], str]:
 
 
 def check_data() -> str:
-    """Name the datasets that are found."""
-    mnist = (data_root() / "MNIST" / "raw" / "train-images-idx3-ubyte").is_file()
-    folders = sorted(file.parent.name for file in data_root().glob("*/train.parquet"))
-    found = ["digits (embedded)", *(["mnist"] if mnist else []), *folders]
-    return f"{', '.join(found)}; looked in {data_root()} (RAYSAFL_DATA)"
+    """Name what loads the datasets that are found.
+
+    Raises:
+        ValueError: RAYSAFL_DATA names no folder.
+    """
+    root = data_root()
+    if "RAYSAFL_DATA" in os.environ and not root.is_dir():
+        raise ValueError(f"RAYSAFL_DATA names {root}, which is no folder")
+    found = ["fl.Digits() (embedded)"]
+    found += [load for file, load in DATASETS.items() if (root / file).is_file()]
+    folders = sorted(file.parent.name for file in root.glob("*/train.parquet"))
+    found += [f'fl.from_parquet("{name}")' for name in folders]
+    return f"{', '.join(found)}; looked in {root} (RAYSAFL_DATA)"
 
 
 def check_results(root: Location) -> str:
@@ -124,21 +145,24 @@ def check_mlflow(root: Location) -> str:
     return f"{redacted(uri)} answers, {ping(uri)} experiments"
 
 
-def check_ray() -> str:
-    """Check that Ray starts and stops, if it is installed."""
+def check_ray(address: str | None) -> str:
+    """Check that Ray starts and stops here, if it is installed, or that a cluster answers."""
     if not is_installed("ray"):
         return absence("ray", "sweeps run in this process only (`--executor here`)")
     # Imported here, because Ray may be missing.
     import ray
 
-    from raysafl.cluster.ray_session import ray_session
+    from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 
-    with ray_session(None):
-        has = ray.cluster_resources()
-        cpus = has.get("CPU", 0)
-        gpus = has.get("GPU", 0)
-        where = ray.util.get_node_ip_address()
-        return f"Ray {ray.__version__} starts on {where}: {cpus:g} CPUs, {gpus:g} GPUs"
+    with ray_session(address):
+        nodes = resources_of_nodes()
+        cpus, gpus = (
+            sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")
+        )
+        where = f"starts on {ray.util.get_node_ip_address()}"
+        if address:
+            where = f"answers at '{address}', {count(len(nodes), 'node')}"
+        return f"Ray {ray.__version__} {where}: {cpus:g} CPUs, {gpus:g} GPUs"
 
 
 def absence(package: str, consequence: str) -> str:
@@ -147,8 +171,10 @@ def absence(package: str, consequence: str) -> str:
     return f"not installed: {consequence}. To install it: {command}"
 
 
-def checks(root: Location) -> dict[str, tuple[Callable[[], str], str]]:
-    """Return all checks by name, each with what to do if it fails."""
+def checks(
+    root: Location, address: str | None = None
+) -> dict[str, tuple[Callable[[], str], str]]:
+    """Return all checks by name, each with what to do if it fails; see `examine`."""
     return {
         "torch": (
             check_torch,
@@ -174,23 +200,26 @@ def checks(root: Location) -> dict[str, tuple[Callable[[], str], str]]:
         ),
         "mlflow": (
             lambda: check_mlflow(root),
-            "unset MLFLOW_TRACKING_URI or start that server; results in Parquet need neither",
+            "start the server that MLFLOW_TRACKING_URI names, or unset that and choose a folder "
+            "that can be written with --root; results in Parquet need no MLflow",
         ),
         "ray": (
-            check_ray,
-            "free memory or /dev/shm; see the logs in /tmp/ray/session_latest/logs",
+            partial(check_ray, address),
+            "if no reason is named, free memory or /dev/shm, and see the logs in "
+            "/tmp/ray/session_latest/logs",
         ),
     }
 
 
-def examine(root: Location) -> list[CheckResult]:
+def examine(root: Location, address: str | None = None) -> list[CheckResult]:
     """Run every check, whatever the others give.
 
     Args:
         root: the folder of the results.
+        address: the address of a Ray cluster; None starts a Ray here.
     """
     report = []
-    for name, (check, cure) in checks(root).items():
+    for name, (check, cure) in checks(root, address).items():
         try:
             report.append(CheckResult(name, True, check()))
         except Exception as error:

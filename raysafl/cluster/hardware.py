@@ -1,6 +1,7 @@
 """What a trial runs on; no part of a `Run`, as results do not depend on it."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,16 @@ from raysafl.core.component import Component
 
 # How many trials a cluster that adds nodes is taken to run at the same time.
 AUTOSCALED_TRIALS = 64
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, which may be fewer than the machine has.
+
+    A batch system such as Slurm gives a job some of them.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Hardware(Component):
@@ -116,12 +127,25 @@ class Hardware(Component):
     def memory_of_trial(self, nodes: Sequence[Mapping[str, float]]) -> float:
         """Return the bytes of memory that each trial has if the nodes are full of trials.
 
+        A trial has the share of a node's memory that it takes of the node's cores, or of
+        its GPUs if that is more.
+
         Args:
             nodes: The resources of each node by Ray's names.
         """
+        needs = {name: need * self.actors for name, need in self.bundle().items()}
+        shares = [
+            node.get("memory", 0)
+            * max(need / node[name] for name, need in needs.items())
+            for node in nodes
+            if all(node.get(name) for name in needs)
+        ]
+        if shares:
+            return min(shares)
+        # A cluster may add its nodes with GPUs, or with cores, only when trials ask for them.
         with_cores = [node for node in nodes if node.get("CPU")] or nodes
         of_core = min(node.get("memory", 0) / node.get("CPU", 1) for node in with_cores)
-        return of_core * self.actors * self.cpus
+        return of_core * needs["CPU"]
 
     def _take(self, free: Sequence[dict[str, float]]) -> bool:
         """Take one actor's resources from the first node that has them."""

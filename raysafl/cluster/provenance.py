@@ -1,9 +1,11 @@
 """With which versions, and on which host, a run is made."""
 
+import hashlib
 import importlib.metadata
 import platform
 import subprocess
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from raysafl.version import __version__
@@ -27,6 +29,17 @@ def provenance() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+@lru_cache
+def package_digest() -> str:
+    """Return a SHA-256 of raysafl's version and of its source files, as they are here."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256(__version__.encode())
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder)}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def commit(folder: Path | None = None) -> str:

@@ -15,7 +15,7 @@ import psutil
 import ray
 
 from raysafl.cluster.gpus import check_seen
-from raysafl.cluster.hardware import Hardware
+from raysafl.cluster.hardware import Hardware, usable_cores
 from raysafl.cluster.ray_private import (
     CONNECT_SECONDS,
     environment,
@@ -70,7 +70,13 @@ def ray_session(address: str | None, preload: str = "") -> Iterator[None]:
 
 
 def _start(address: str | None, preload: str) -> None:
-    """Join the cluster at the address, or start a Ray here if there is none."""
+    """Join the cluster at the address, or start a Ray here if there is none.
+
+    Ray counts the cores of the machine or the container, so it is told where this process
+    may use fewer.
+    """
+    cores = usable_cores()
+    is_told = address is None and cores < (os.cpu_count() or 1)
     try:
         with (
             kept_sigterm(),
@@ -78,13 +84,18 @@ def _start(address: str | None, preload: str) -> None:
         ):
             ray.init(
                 address=address or "local",
+                num_cpus=cores if is_told else None,
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
     except OSError as error:
         if not address:
-            raise
+            raise ValueError(
+                f"Ray cannot start here: {error}. It keeps a token in ~/.ray and its other "
+                "files in /tmp/ray. Where these cannot be written, set RAY_AUTH_TOKEN_PATH "
+                "and RAY_TMPDIR to places that can, or give --executor here"
+            ) from error
         raise ValueError(
             f"cannot connect to a Ray cluster at '{address}' ({error}). Is it up "
             "(`ray status`)? If ~/.ray/auth_token exists where it was started, it "

@@ -292,26 +292,8 @@ class State:
 class Request:
     """What an algorithm asks for: local training of some clients from given parameters.
 
-    Each client i starts from w_P and follows g + offset_i + prox * (w - w_start), see
-    `LocalTraining`. Algorithms yield one of the two kinds, `Train` or `TrainMean`.
-
-    Args:
-        w_P: The parameters [P] that all of the clients start from.
-        ids: The clients to train: ids of the cohort, SERVER (the server's data D0) or
-            EVERYONE (the union of all clients' data).
-        offset_MP: A vector [P] for each client, added to its gradients. It counts as
-            the client's own memory: no traffic is recorded for it unless it is declared
-            below.
-        prox: Weight of the pull towards the start (mu in FedProx).
-        local: The local training; None means the run's own.
-        extra_up: Number of vectors [P] that each client sends besides its update.
-        extra_down: Number of vectors [P] that each client is sent besides its start.
-        w_MP: A start for each client, used in place of w_P.
-        up_bytes: The bytes of one client's update as it is sent, for updates that are
-            compressed or sparse; None means 4 for each of the P parameters. It is used
-            for the count of traffic alone.
-        max_norm: The largest L2 norm of an update: each client scales a longer one down
-            to it before it is sent. None means no limit.
+    Algorithms yield one of the two kinds, `Train`, where the arguments are described, or
+    `TrainMean`.
 
     Raises:
         ValueError: `up_bytes` is no whole number, or is negative; or `max_norm` is not
@@ -357,7 +339,29 @@ class Request:
 
 @dataclass(frozen=True)
 class Train(Request):
-    """A request that is answered by an `Update`: one row for each client."""
+    """A request that is answered by an `Update`: one row for each client.
+
+    Each client i starts from w_P and follows g + offset_i + prox * (w - w_start), see
+    `LocalTraining`.
+
+    Args:
+        w_P: The parameters [P] that all of the clients start from.
+        ids: The M clients to train: ids of the cohort, SERVER (the server's data D0) or
+            EVERYONE (the union of all clients' data).
+        offset_MP: A vector for each client, [M, P], added to its gradients: a step goes
+            against it. It counts as the client's own memory: no traffic is recorded for
+            it unless it is declared below.
+        prox: Weight of the pull towards the start (mu in FedProx), at least 0.
+        local: The local training; None means the run's own.
+        extra_up: Number of vectors [P] that each client sends besides its update.
+        extra_down: Number of vectors [P] that each client is sent besides its start.
+        w_MP: A start for each client, [M, P], used in place of w_P.
+        up_bytes: The bytes of one client's update as it is sent, for updates that are
+            compressed or sparse; None means 4 for each of the P parameters. It is used
+            for the count of traffic alone.
+        max_norm: The largest L2 norm of an update: each client scales a longer one down
+            to it before it is sent. None means no limit.
+    """
 
     @classmethod
     def server(cls, w_P: Tensor, local: LocalTraining) -> "Train":
@@ -375,7 +379,8 @@ class TrainMean(Request):
 
     Args:
         weight_M: A weight for each client, at least 0 and not all 0. The mean is then
-            sum_i(weight_i Delta_i) / sum_i(weight_i); None weighs all clients alike.
+            sum_i(weight_i Delta_i) / sum_i(weight_i); None weighs all clients alike. All
+            other arguments are those of `Train`.
     """
 
     weight_M: Tensor | None = None
@@ -451,6 +456,14 @@ class MeanUpdate(NamedTuple):
     loss_M: Tensor
     accuracy_M: Tensor
     moments_MVP: Tensor = NOTHING_KEPT
+
+    @property
+    def delta_MP(self) -> NoReturn:
+        """Say where the rows are, to whoever looks for them here."""
+        raise AttributeError(
+            "the answer to fl.TrainMean has no 'delta_MP': it has the mean, delta_P; yield "
+            "fl.Train(...) for a row for each client"
+        )
 
 
 Round: TypeAlias = Generator[Request | CountSamples, Any, State]

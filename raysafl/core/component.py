@@ -81,6 +81,14 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
                     f"{value!r}` for a constant"
                 )
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        if "kind" in cls.model_fields:
+            raise ValueError(
+                f"{class_name(cls)}: no field can be called `kind`, by which JSON and "
+                "tables name the class; call the field otherwise"
+            )
+
     def __new__(cls, /, *values: Any, **fields: Any) -> Self:
         """Refuse to make one of a class that lacks a method."""
         for method in sorted(cls.__abstractmethods__):
@@ -127,7 +135,8 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
 
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"kind": type(self).__name__, **serialize(self)}
+        name = {"kind": type(self).__name__}
+        return {**name, **serialize(self), **name}
 
     @model_validator(mode="wrap")
     @classmethod

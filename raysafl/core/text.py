@@ -46,20 +46,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("fedavgg", ["FedAvg", "FedProx"])
         "did you mean 'FedAvg'? (known: FedAvg, FedProx)"
         >>> nearest("xyz", ["FedAvg", "FedProx"])
-        '(known: FedAvg, FedProx)'
+        'known are FedAvg, FedProx'
     """
     names = sorted(known)
-    close = closest(name, names)
-    hint = f"did you mean '{close}'? " if close else ""
-    return f"{hint}(known: {', '.join(names)})"
+    there = ", ".join(names) or "none"
+    if close := closest(name, names):
+        return f"did you mean '{close}'? (known: {there})"
+    return f"known {'is' if len(names) == 1 else 'are'} {there}"
 
 
-def closest(name: str, known: Iterable[str], least: float = 0.5) -> str:
+def closest(name: str, known: Iterable[str], least: float = 0.55) -> str:
     """Return the known name that is most similar or means the same; empty if none is."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=least)
+    given = name.lower()
+    close = [own for own in by_lower_case if sorted(own) == sorted(given)]
+    close += difflib.get_close_matches(given, by_lower_case, n=1, cutoff=least)
     return by_lower_case[close[0]] if close else ""
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from raysafl.core.problem import Dataset, Samples
-from raysafl.core.text import nearest
+from raysafl.core.text import closest
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import (
     WHICH_TEST,
@@ -555,10 +555,9 @@ def _check_kinds(file: str, image: str, label: str, client: Sequence[str]) -> No
     for name in (image, label, *client):
         if name not in schema.names:
             there = ", ".join(schema.names)
-            hint = nearest(name, schema.names).partition("(known")[0]
-            raise ValueError(
-                f"{file} has no column '{name}' (it has: {there}): {hint}".rstrip(": ")
-            )
+            close = closest(name, schema.names)
+            hint = f": did you mean '{close}'?" if close else ""
+            raise ValueError(f"{file} has no column '{name}' (it has: {there}){hint}")
     kind = schema.field(image).type
     if not is_binary(kind) and not is_large_binary(kind) and not _is_image_struct(kind):
         raise ValueError(

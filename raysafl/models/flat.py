@@ -199,11 +199,14 @@ class FlatModel:
         """Return the outputs as float32 if they have the shape [B, *output_shape]."""
         shape = (batch, *self.output_shape)
         if not isinstance(out, Tensor) or out.shape != shape:
-            axes = ["B", *map(str, self.output_shape[:-1]), "num_classes"]
+            *several, width = self.output_shape
+            axes = ["B", *map(str, several), "num_classes"]
+            is_one = several and getattr(out, "shape", None) == (batch, width)
+            hint = f", for which targets are [n], not [n, {', '.join(axes[1:-1])}]"
             raise ValueError(
                 f"{self._build_name} must make a module that returns outputs "
                 f"[{', '.join(axes)}], for this batch {list(shape)}; it returned "
-                f"{in_brief(out)}"
+                f"{in_brief(out)}{hint if is_one else ''}"
             )
         return out.float()
 
@@ -225,10 +228,14 @@ class FlatModel:
         try:
             out = self._output(parameters, x_B, seed=None, stacked=False)
         except Exception as error:
+            is_token = "indices" in str(error) and x_B.is_floating_point()
+            hint = (
+                "; tokens must be int64 in fl.data.Samples (fl.from_arrays has numbers)"
+            )
             raise ValueError(
                 f"{self._build_name} makes a module that does not accept a batch of "
                 f"inputs of shape {list(x_B.shape)} ({x_B.dtype}): "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}{hint if is_token else ''}"
             ) from error
         return self._checked(out, len(x_B))
 

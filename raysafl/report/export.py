@@ -34,7 +34,7 @@ TEXTS = ("tex", "md", "csv")
 CAPTIONS = "captions.md"
 BOLD = (
     "Bold are the best of each setting, chosen by {}, and all that cannot be told apart from it: "
-    "the 95 % interval of their difference, seed by seed, holds 0."
+    "the 95 % interval of their difference in {}, seed by seed, holds 0."
 )
 
 
@@ -182,7 +182,8 @@ class Figures:
         """Say what the numbers of the table are."""
         numbers = self.study.numbers
         by = numbers.chooser.manifest.table.statistic
-        bold = BOLD.format(by) if standing_out(numbers) else ""
+        shown = numbers.shown.table.statistic
+        bold = BOLD.format(by, shown) if standing_out(numbers) else ""
         texts = [entries_text(numbers), numbers.part.note, bold]
         texts.append(legend(numbers.part.entries))
         texts.append(spread_note(numbers.entries, numbers.shown.table))

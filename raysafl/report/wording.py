@@ -152,7 +152,8 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         return text
     ties = f"{len(winner.ties)} of {count(winner.candidates - 1, 'other')}"
     why = ", as one seed tells nothing" if winner.seeds == 1 else ""
-    return f"{text} {ties} cannot be told apart from it, seed by seed{why}."
+    by = f"in `{winner.metric}`, seed by seed"
+    return f"{text} {ties} cannot be told apart from it {by}{why}."
 
 
 def printed_text(printed: Printed, unit: str) -> str:

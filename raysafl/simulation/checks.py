@@ -142,6 +142,7 @@ def checked_request(
     num_parameters: int,
     num_clients: int,
     round: int,
+    cohort: Sequence[int],
 ) -> Request:
     """Return what an algorithm's round yielded, if it is a request that can be met.
 
@@ -153,10 +154,11 @@ def checked_request(
         num_parameters: the number P of the model's parameters.
         num_clients: the number of all clients.
         round: the number of the round.
+        cohort: the clients that have come in this round.
 
     Raises:
-        ValueError: it is no request, names no client or one that does not exist, holds
-            a tensor of a wrong shape, or asks for training that goes on.
+        ValueError: it is no request, names no client, or one that does not exist or has
+            not come, holds a tensor of a wrong shape, or asks for training that goes on.
     """
 
     def refuse(what: str) -> NoReturn:
@@ -170,6 +172,14 @@ def checked_request(
     if not len(request.ids):
         refuse(f"it yielded {type(request).__name__} with no ids")
     checked_ids(algorithm, request.ids, num_clients, round)
+    ids = [int(i) for i in request.ids]
+    # SERVER and EVERYONE, which are below 0, can always be asked.
+    if absent := sorted({i for i in ids if i >= 0}.difference(cohort)):
+        raise ValueError(
+            f"{_round_of(algorithm)} must train clients that have come, its `ids`; in "
+            f"round {round} it asked for {in_brief(absent)}, who have not. The run's "
+            "participation decides who comes: give it a policy that lets them come"
+        )
     if isinstance(request.local, ContinuedTraining):
         refuse(
             "local is ContinuedTraining, with which only the run's own clients go on; leave "
@@ -196,7 +206,7 @@ def checked_request(
                 f"{name} is {in_brief(tensor)}, but must be a tensor of shape "
                 f"{list(shape)}{'' if name == 'w_P' else ', with one row per id'}"
             )
-    checked: Request = replace(request, ids=[int(i) for i in request.ids])
+    checked: Request = replace(request, ids=ids)
     return checked
 
 
@@ -237,8 +247,8 @@ def checked_state(
         ids: the clients that came, whose vectors are looked at.
 
     Raises:
-        ValueError: it is no `State`, its w_P has another shape than [P], or what is
-            kept are no tensors.
+        ValueError: it is no `State`, its w_P has another shape than [P], what is
+            kept are no tensors, or a client's is no vector [P].
     """
 
     def refuse(what: str) -> NoReturn:
@@ -264,6 +274,11 @@ def checked_state(
     for name, value in named.items():
         if not isinstance(value, Tensor):
             refuse(f"{name} is {in_brief(value)}, but must be a tensor")
+        if name.startswith("clients") and not _has_shape(value, (num_parameters,)):
+            refuse(
+                f"{name} is {in_brief(value)}, but must be a vector of shape "
+                f"[{num_parameters}]; what is smaller can be a row of a tensor in server"
+            )
     return state
 
 

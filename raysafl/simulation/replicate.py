@@ -385,7 +385,12 @@ class Replicate:
         """Have a request to train carried out, and count what it has cost."""
         clients = self.run.data.clients
         request = checked_request(
-            self.algorithm, request, self.num_parameters, clients, self.round
+            self.algorithm,
+            request,
+            self.num_parameters,
+            clients,
+            self.round,
+            current.cohort.ids,
         )
         trained = (yield self._training(request, current))[self.cell]
         answer = trained.update

@@ -230,8 +230,9 @@ class Store(Journal):
             if "partition_seed" in frame:
                 # Large seeds are no floats, which a missing one would make of them.
                 seeds = table["partition_seed"]
-                frame["partition_seed"] = seeds.to_pandas(integer_object_nulls=True)
-                frame = frame.astype({"partition_seed": "Int64"})
+                typed = seeds.to_pandas(integer_object_nulls=True).astype("Int64")
+                # `astype` of the frame would leave each column in a block of its own.
+                frame["partition_seed"] = typed
         except (FileNotFoundError, ValueError, pa.ArrowException) as error:
             raise ValueError(
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"

@@ -76,12 +76,11 @@ def choose(options: Options, seconds: Callable[[], float]) -> tuple[ExecutorName
         return ExecutorName.HERE, "Ray is not installed"
     if why := _only_ray(options) or _better_on_ray(options):
         return ExecutorName.RAY, why
-    needed = seconds()
-    if needed < STARTING_RAY_SECONDS:
-        about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
-        return ExecutorName.HERE, f"{about} of work, and Ray takes longer to start"
     # No number: it is estimated without any measurement, and grows more wrong with the work.
-    return ExecutorName.RAY, "the work takes longer than Ray takes to start"
+    than = "than Ray takes to start, by a rough estimate"
+    if seconds() < STARTING_RAY_SECONDS:
+        return ExecutorName.HERE, f"the work takes less time {than}"
+    return ExecutorName.RAY, f"the work takes longer {than}"
 
 
 def _only_ray(options: Options) -> str:

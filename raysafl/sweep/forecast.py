@@ -4,7 +4,6 @@ The time is measured: of each group of runs that may share a pack, some rounds o
 with the median work are run, and the others are taken to need as long for as much work.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence, Set
@@ -12,10 +11,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import psutil
+import torch
 
+from raysafl.cluster.hardware import Hardware, usable_cores
 from raysafl.core.problem import Dataset
 from raysafl.core.text import count, duration, format_bytes
 from raysafl.simulation.run import Run
+from raysafl.sweep.execution import Room
 from raysafl.sweep.executor_choice import choose
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.growth import Growth
@@ -101,7 +103,7 @@ def foretell(
         lines += [
             f"Runs {executor}",
             f"{count(len(packs), 'pack')} of {several}, {side_by_side} at a time",
-            f"about {duration(seconds)} on CPUs",
+            f"about {duration(seconds)} on CPUs{_on_gpus(options)}",
             f"about {format_bytes(most)} for the largest pack",
             f"about {format_bytes(disk)} of results",
         ]
@@ -118,24 +120,52 @@ def _packs(
     """Return who would carry out the runs, and why; their packs; and how many at a time."""
     name, why = choose(options, lambda: seconds_of(runs.values(), datasets))
     hardware = options.hardware
-    at_once = 1
-    memory = float(psutil.virtual_memory().available)
     where = "in this process"
+    room = Room(1, psutil.virtual_memory().available * MEMORY_OF_PACK)
     if name is ExecutorName.RAY:
         where = "on Ray"
-        node = {"CPU": float(os.cpu_count() or 1), "memory": memory}
-        node["GPU"] = hardware.gpus * hardware.actors
-        at_once = hardware.trials_at_once([node])
-        memory = hardware.memory_of_trial([node])
+        room = _room_of_cluster(options) if options.address else _room_here(hardware)
     packs = form_packs(
         runs.values(),
         datasets,
         hardware.replace(pack=1) if options.is_one_by_one else hardware,
-        at_once,
-        memory * MEMORY_OF_PACK,
+        room.packs,
+        room.memory,
         options.engine,
     )
-    return f"{where}: {why}", packs, at_once
+    return f"{where}: {why}", packs, room.packs
+
+
+def _room_of_cluster(options: Options) -> Room:
+    """Ask a running cluster what it has room for.
+
+    Raises:
+        ValueError: no cluster answers, or a trial does not fit it.
+    """
+    # Imported here, because Ray may not be installed, and takes a second to import.
+    from raysafl.sweep.on_ray.tuning import OnRay
+
+    executor = OnRay(options.hardware, options.address, options.note)
+    with executor.started():
+        return executor.room()
+
+
+def _room_here(hardware: Hardware) -> Room:
+    """Return what a Ray that is started on this machine has room for.
+
+    A trial may be meant for another machine's GPUs: then it is as if one trial fitted.
+    """
+    gpus = max(torch.cuda.device_count(), hardware.gpus * hardware.actors)
+    memory = float(psutil.virtual_memory().available)
+    node = {"CPU": float(usable_cores()), "memory": memory, "GPU": float(gpus)}
+    memory_of_pack = hardware.memory_of_trial([node]) * MEMORY_OF_PACK
+    return Room(hardware.trials_at_once([node]), memory_of_pack)
+
+
+def _on_gpus(options: Options) -> str:
+    """Say that no time is measured on GPUs, if some are asked for."""
+    is_asked = options.hardware.gpus > 0
+    return "; the time on GPUs is not measured" if is_asked else ""
 
 
 def _measured_seconds(

@@ -1,6 +1,7 @@
-"""A trial of an objective of the user's own on a few samples, before anything runs."""
+"""Trials of the user's own objectives and models on a few samples, before anything runs."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -8,22 +9,26 @@ import torch
 from torch import Tensor
 
 from raysafl.core.objective import Metric, Objective, measures_of
-from raysafl.core.problem import Dataset
+from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name
+from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
 from raysafl.training.evaluation import metric_sums
 from raysafl.training.inputs import Inputs
 
-# The objective is tried on so many samples, which are cut into two halves.
+# They are tried on so many samples, which are cut into two halves.
 SAMPLES = 8
 # How far the sums over a batch may be from those over its halves together, as a
 # fraction: more than float32's rounding is no rounding.
 TOLERANCE = 1e-4
+# The same for the outputs of a model, which may be deep, as a fraction of the largest.
+OF_OUTPUTS = 1e-3
 # Parameters are moved by so much (standard deviation), as a model that starts at zero
 # has equal outputs for all samples, which would hide what does not add up.
 MOVED = 0.1
+# The same for models alone: large layers far from where they start enlarge rounding.
+NUDGED = 0.01
 
 
 def try_objective(objective: Objective, model: FlatModel, dataset: Dataset) -> None:
@@ -40,21 +45,73 @@ def try_objective(objective: Objective, model: FlatModel, dataset: Dataset) -> N
             batch are not the sum of those over its two halves, or its value is no
             number. The message names the method, its file and its line.
     """
-    inputs = Inputs(dataset.train, torch.device("cpu"))
-    # The first samples may all be of one class.
-    picked = np.linspace(0, len(dataset.train) - 1, SAMPLES).astype(np.int64)
-    x_B, y_B = inputs.at(torch.from_numpy(np.unique(picked)))
-    w_P = model.init(Key(0))
-    _try_gradient(objective, model, w_P, x_B, y_B)
+    x_B, y_B = _some_samples(dataset)
+    _try_gradient(objective, model, model.init(Key(0)), x_B, y_B)
 
-    generator = torch.Generator().manual_seed(0)
-    w_P = w_P + MOVED * torch.randn(w_P.shape, generator=generator)
+    w_P = _moved(model, MOVED)
     with torch.no_grad():
         out_B = model.logits(w_P, x_B)
         _try_losses(objective, out_B, y_B)
         for name, metric in measures_of(objective, model.num_outputs).items():
             if name != "loss":
                 _try_metric(objective, name, metric, out_B, y_B)
+
+
+@torch.no_grad()
+def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
+    """Compute outputs of a user's own model for a few samples, together and in halves.
+
+    Args:
+        recipe: the model.
+        model: what was made of it, on the CPU.
+        dataset: the training and test samples.
+
+    Raises:
+        ValueError: an output depends on the other samples, or on random numbers that are
+            no dropout. The message names the method, its file and its line.
+    """
+    if not users_parts(recipe, Model):
+        return
+    name = method_name(recipe, Model, "build")
+    x_B, y_B = _some_samples(dataset)
+    w_P = _moved(model, NUDGED)
+    # In bfloat16, rounding would hide what depends little on other samples.
+    model = copy(model)
+    model.is_bfloat16 = False
+    one_B, other_B = (model.logits(w_P, x_B, torch.tensor(0)) for _ in range(2))
+    if _differ(one_B, other_B):
+        raise ValueError(
+            f"{name} makes a module that computes other outputs each time while it trains, "
+            "so that runs could not be repeated; let it draw by nn.Dropout layers alone, "
+            "which raysafl seeds"
+        )
+    whole_B = model.logits(w_P, x_B)
+    halves_B = torch.cat(_on_halves(lambda x, _: model.logits(w_P, x), x_B, y_B))
+    if _differ(whole_B, halves_B):
+        raise ValueError(
+            f"{name} makes a module whose output for a sample depends on the other samples "
+            "of its batch, so that its accuracy would depend on how samples are batched: "
+            "BatchNorm with statistics of the batch, a mean over the batch? Normalise "
+            "within a sample, as GroupNorm and LayerNorm do"
+        )
+
+
+def _differ(one_B: Tensor, other_B: Tensor) -> bool:
+    return bool((one_B - other_B).abs().max() > OF_OUTPUTS * one_B.abs().max())
+
+
+def _some_samples(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Return a few training samples. The first ones may all be of one class."""
+    picked = np.linspace(0, len(dataset.train) - 1, SAMPLES).astype(np.int64)
+    inputs = Inputs(dataset.train, torch.device("cpu"))
+    return inputs.at(torch.from_numpy(np.unique(picked)))
+
+
+def _moved(model: FlatModel, std: float) -> Tensor:
+    """Return initial parameters [P] that were moved at random."""
+    w_P = model.init(Key(0))
+    generator = torch.Generator().manual_seed(0)
+    return w_P + std * torch.randn(w_P.shape, generator=generator)
 
 
 def _try_gradient(

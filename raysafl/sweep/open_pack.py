@@ -22,6 +22,7 @@ from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
+from raysafl.sweep.driver import Driver
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import FLUSH_SECONDS, End, Session, failure, judged_by
 
@@ -92,6 +93,7 @@ class Terms:
         engine: the engine that computes gradients.
         metric: what the scheduler and the search algorithm go by.
         keep_states: whether the states are kept in which runs end.
+        driver: who started the sweep, if machines of a cluster carry it out.
     """
 
     store: Location
@@ -101,6 +103,7 @@ class Terms:
     engine: str = "auto"
     metric: str = ACCURACY
     keep_states: bool = False
+    driver: Driver | None = None
 
     @property
     def no_metrics(self) -> dict[str, Any]:
@@ -197,6 +200,8 @@ class OpenPack:
         may ask for the same run twice.
         """
         self._begun = True
+        if self.terms.driver is not None:
+            self.terms.driver.check()
         self._lock = self.store.run_lock(self.pack.id)
         self._lock.acquire()
         self._ended = self._ended_before()

@@ -19,6 +19,7 @@ from raysafl.core.component import Component
 from raysafl.core.objective import Measures, Metric, measures_of
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
+from raysafl.core.randomness import Key
 from raysafl.core.users_parts import is_users_class, method_name, users_parts
 from raysafl.core.work import (
     Floats,
@@ -33,6 +34,7 @@ from raysafl.core.work import (
 )
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.checks import checked_pick
 from raysafl.simulation.replicate import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
@@ -45,6 +47,8 @@ SECONDS = 5.0
 CLIENTS = 4
 STEPS = 2
 BATCH_SIZE = 8
+# So often the clients of round 0 are picked, which must be the same ones each time.
+PICKS = 4
 # So few parameters may move alike by chance.
 FEW_PARAMETERS = 10
 
@@ -156,7 +160,36 @@ def _try(run: Run, dataset: Dataset, engine: str) -> None:
     if own.diverged and not own.diverged.endswith(LOWER_RATES):
         raise ValueError(own.diverged)
     _refuse_a_number(run.algorithm, own.w_P - before_P)
-    dump(simulation)
+    saved = dump(simulation)
+    if is_users_class(type(run.participation)):
+        _refuse_other_picks(own.participation, run)
+    if is_users_class(type(run.algorithm)):
+        again = Simulation(run, work)
+        again.step()
+        if dump(again) != saved:
+            raise ValueError(
+                f"{method_name(run.algorithm, Algorithm, 'round')} returns another State "
+                "when it is called again with the same state, updates and key. Draw from "
+                '`key` alone, as in torch.randn(size, generator=key.torch("my noise")), and '
+                "remember nothing outside of the State"
+            )
+
+
+def _refuse_other_picks(policy: Participation, run: Run) -> None:
+    """Refuse a policy that goes by more than its state and the key."""
+
+    def picked() -> str:
+        clients = run.data.clients
+        first = policy.pick(policy.init(), clients, Key(run.seed), None)
+        return repr(checked_pick(policy, first, clients, 0))
+
+    if len({picked() for _ in range(PICKS)}) > 1:
+        raise ValueError(
+            f"{method_name(policy, Participation, 'pick')} returns another cohort or state "
+            "when it is called again with the same state and key, so that algorithms would "
+            'see different cohorts. Draw from `key` alone, as in key("who comes").choice('
+            "num_clients, 3, replace=False), and remember nothing outside of the state"
+        )
 
 
 def _refuse_a_number(algorithm: Algorithm, moved_P: Tensor) -> None:

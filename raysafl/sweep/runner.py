@@ -84,8 +84,8 @@ class Runner(Options):
     def forecast(self) -> Forecast:
         """Say what `run` would do: runs, packs, executor, time, memory, disk. Write nothing.
 
-        The data are loaded, and some rounds are timed. Of a cluster nothing is known before Ray
-        has started: this machine stands for it.
+        The data are loaded, and some rounds are timed, with classes of your own. A cluster whose
+        address is given is asked what it has room for.
 
         Raises:
             ValueError: something is wrong with the sweep, its data or what is asked for;

@@ -51,13 +51,14 @@ def simulate(
 
     Returns:
         A row for each replicate and evaluated round, sorted by both, with the columns
-        of `rounds/` but for `run_id`.
+        of `rounds/` but for `run_id`. A replicate that diverges has none from that round
+        on: no row at all, if it is round 0.
 
     Raises:
         ValueError: a file is missing, or a part of the run does not fit the data.
 
     Warns:
-        UserWarning: a replicate diverged; its rows end before that.
+        UserWarning: a replicate diverged.
     """
     check_run(run, "the first argument of simulate")
     (dataset,) = prepare([run], engine).values()

@@ -59,6 +59,8 @@ CAVEATS = (
     "The theorems assume plain averaging (global rate 1), equal K, one SGD step per server round.",
     "Theorem 4 assumes the server's gradient unbiased for F (xi = 0); xi^2 tells how far it is.",
     "The proofs need means over rounds for G_1, G_2 where they put maxima: both are shown.",
+    "m is the mean cohort of the simulated rounds, empty ones too, but at least 1, in snapshots "
+    "and in other rounds alike (FAST's n).",
     "mu is the clients' weight decay: for a convex loss only, such as that of logistic regression.",
     "SAFARI 5 is for the least gradient; its G_4 is bounded from below, which needs no x_*.",
 )
@@ -93,7 +95,9 @@ class Advice:
 
     probes: list[Probe]
     K: float
-    m: int
+    # The number of clients that came in each simulated round, and its mean.
+    cohorts: Sequence[int]
+    m: float
     eta_c: float
     eta_s: float
     # False: it was set by theorem 4's eta_c = 2 eta_s / K.
@@ -147,13 +151,17 @@ def advise(run: Run, rounds: int = 20) -> Advice:
     # The rounds in which estimates are made lie evenly between the first and the last.
     due = {round(i * last / (PROBES - 1)) for i in range(PROBES)}
     probes = []
+    cohorts = list[list[int]]()
     while True:
         if sim.round in due and not sim.replicates[0].diverged:
             probes.append(probe_at(run, work, sim))
         if sim.done or sim.round >= last:
             first = sim.replicates[0]
-            return conclude(run, work, probes, first.diverged or first.stopped)
-        sim.step()
+            sizes = [len(ids) for ids in cohorts + first.counts.cohorts]
+            return conclude(run, work, probes, sizes, first.diverged or first.stopped)
+        # A round that is evaluated ends what the replicate counts.
+        for record in sim.step():
+            cohorts += record.cohorts
 
 
 def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
@@ -248,16 +256,20 @@ def server_update(run: Run) -> LocalTraining | None:
     return next((local for local in found if isinstance(local, LocalTraining)), None)
 
 
-def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> Advice:
+def conclude(
+    run: Run,
+    work: Worker,
+    probes: list[Probe],
+    cohorts: Sequence[int],
+    stopped: str = "",
+) -> Advice:
     """Derive premises and bounds, at the run's learning rates and at the largest allowed."""
     sizes = work.sizes(0)[0]
     K = sum(run.local.num_steps(n) for n in sizes) / len(sizes)
     local = server_update(run)
     eta_c = run.local.lr
     eta_s = K * eta_c / 2 if local is None else local.lr
-    policy = run.participation.for_clients(lambda: work.client_names(0))
-    _, cohort = policy.pick(policy.init(), run.data.clients, Key(run.seed), None)
-    m = max(1, len(cohort.ids))
+    m = max(1.0, sum(cohorts) / len(cohorts))
     # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)
     mu = run.local.weight_decay
@@ -265,6 +277,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     advice = Advice(
         probes=probes,
         K=K,
+        cohorts=cohorts,
         m=m,
         eta_c=eta_c,
         eta_s=eta_s,
@@ -272,7 +285,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
         client_prob=prob if isinstance(prob, float) else None,
         safari_rates=safari_rates(L, eta_c, eta_s, K),
         safari={},
-        fast_rates=fast_rates(L, eta_c, K, m, m, 0.0),
+        fast_rates=fast_rates(L, eta_c, K, m),
         fast={},
         stopped=stopped,
         mu=mu,

@@ -36,24 +36,21 @@ def advice_table(advice: Advice, title: str = "") -> Group:
             label, *(_three_digits(getattr(p, name)) for p in advice.probes)
         )
     premises = Table("theorem", "premise on the rates", "given", "limit", "holds")
-    for theorem, rates in (
-        ("SAFARI 4", advice.safari_rates),
-        ("FAST 1", advice.fast_rates),
-        ("SAFARI 5", advice.convex_rates[:-1]),
-        ("FAST 2", advice.convex_rates[-1:]),
-    ):
+    bounds = Table("theorem", "rates, G over the points", "bound", "meaning")
+    theorems = [
+        ("SAFARI 4", advice.safari_rates, "client_prob <=", advice.safari),
+        ("FAST 1", advice.fast_rates, "snapshot_prob >=", advice.fast),
+        ("SAFARI 5", advice.convex_rates[:-1], "client_prob <=", advice.safari_convex),
+        ("FAST 2", advice.convex_rates[-1:], "snapshot_prob >=", advice.fast_convex),
+    ]
+    for theorem, rates, sign, found in theorems:
+        if theorem.startswith("SAFARI") and advice.probes[0].xi2 is None:
+            continue
         for c in rates:
             said = "yes" if c.holds else "NO"
             premises.add_row(
                 theorem, c.name, _three_digits(c.given), _three_digits(c.limit), said
             )
-    bounds = Table("theorem", "rates, G over the points", "bound", "meaning")
-    for theorem, sign, found in (
-        ("SAFARI 4", "client_prob <=", advice.safari),
-        ("FAST 1", "snapshot_prob >=", advice.fast),
-        ("SAFARI 5", "client_prob <=", advice.safari_convex),
-        ("FAST 2", "snapshot_prob >=", advice.fast_convex),
-    ):
         for how, b in found.items():
             value = "-" if b.value is None else f"{sign} {b.value:.4g}"
             bounds.add_row(theorem, how, value, b.meaning)
@@ -61,8 +58,11 @@ def advice_table(advice: Advice, title: str = "") -> Group:
     own = (
         "" if advice.client_prob is None else f", client_prob = {advice.client_prob:g}"
     )
+    least = min(advice.cohorts)
+    most = max(advice.cohorts)
+    sizes = "" if least == most else f" (the mean of cohorts of {least} to {most})"
     rates_line = (
-        f"K = {advice.K:g}, m = {advice.m}, eta_c = {advice.eta_c:g}, "
+        f"K = {advice.K:g}, m = {round(advice.m, 2):g}{sizes}, eta_c = {advice.eta_c:g}, "
         f"eta_s = {advice.eta_s:g}{given}{own}"
     )
     lines = [
@@ -76,13 +76,15 @@ def advice_table(advice: Advice, title: str = "") -> Group:
 def suggestion(advice: Advice) -> list[str]:
     """Say in words what follows from the advice."""
     out = []
-    if not all(c.holds for c in advice.safari_rates):
+    xi2 = [p.xi2 for p in advice.probes if p.xi2 is not None]
+    if not xi2:
+        out.append("The server holds no data: theorems 4 and 5 of SAFARI do not apply.")
+    elif not all(c.holds for c in advice.safari_rates):
         out.append(
             "Theorem 4's premises do not hold at these rates: its bound guarantees nothing here "
             "and is a hint at most."
         )
     within = advice.safari["largest allowed, means"]
-    xi2 = [p.xi2 for p in advice.probes if p.xi2 is not None]
     if xi2 and within.value is not None:
         out.append(
             f"At rates it allows, theorem 4 needs client_prob <= {within.value:.3g}: "
@@ -92,14 +94,12 @@ def suggestion(advice: Advice) -> list[str]:
         out.append(
             "xi^2 exceeds sigma_G^2: the server's data is no better than one client's."
         )
-    if not xi2:
-        out.append("The server holds no data: theorem 4 does not apply.")
     if not advice.mu:
         out.append(
             "Without weight decay, SAFARI's theorem 5 and FAST's 2 do not apply."
         )
     if not all(c.holds for c in advice.fast_rates):
-        out.append("FAST's theorem 1 does not hold at this rate either.")
+        out.append("The premises of FAST's theorem 1 do not hold at this rate.")
     return out
 
 

@@ -91,25 +91,19 @@ def most_client_prob(
     return Bound(gain / (gain + need), "client rounds with at most this probability")
 
 
-def fast_rates(
-    L: float, eta_c: float, K: float, m: int, n: int, q: float
-) -> list[Premise]:
+def fast_rates(L: float, eta_c: float, K: float, m: float) -> list[Premise]:
     """Return the premises of FAST's theorem 1 on the clients' learning rate.
 
-    m clients come in a snapshot, and n in other rounds.
-
-    eta_c <= min(1/(8 L K), (n q + m (1 - q)) / (5 m n L K)). The proof needs
+    eta_c <= min(1/(8 L K), 1/(5 m L K)), where m clients come in each round. In print, the
+    second term is (n q + m (1 - q)) / (5 m n L K), for m clients in a snapshot and n in
+    other rounds, which is the same for n = m. The proof needs
     eta_c <= 1/(2 sqrt(30) L K) too: before eq. 22, where K L stands under the root.
     (Before eq. 11 it needs 1/(2 sqrt(15) L K), which is more.) This is stricter than
     the first term, and not in the theorem's statement.
     """
     return [
         Premise("eta_c <= 1/(8 L K)", eta_c, 1 / (8 * L * K)),
-        Premise(
-            "eta_c <= (n q + m (1 - q)) / (5 m n L K)",
-            eta_c,
-            (n * q + m * (1 - q)) / (5 * m * n * L * K),
-        ),
+        Premise("eta_c <= 1/(5 m L K)", eta_c, 1 / (5 * m * L * K)),
         Premise(
             "eta_c <= 1/(2 sqrt(30) L K) (proof)",
             eta_c,
@@ -149,7 +143,7 @@ def least_snapshot_prob(
 
 
 def convex_rates(
-    L: float, mu: float, eta_c: float, eta_s: float, K: float, m: int
+    L: float, mu: float, eta_c: float, eta_s: float, K: float, m: float
 ) -> list[Premise]:
     """Return the premises on the rates of SAFARI's theorem 5 (three) and FAST's 2 (the last).
 

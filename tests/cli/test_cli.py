@@ -18,18 +18,19 @@ from raysafl.cli import app as cli
 
 
 @pytest.mark.acceptance
-def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["quickstart", "run mine.py --dry-run"])
+def test_an_address_where_nothing_answers_is_an_error_at_once(
+    tmp_path: Path, command: str
+) -> None:
     """Ray alone tries for 14 minutes. Not in this process: a Ray that it has would be taken."""
+    file = tmp_path / "mine.py"
+    file.write_text(EXPERIMENT)
     with socket.socket() as mute:
         mute.bind(("", 0))  # it does not listen
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        command = [
-            str(Path(sys.executable).with_name("raysafl")),
-            "quickstart",
-            "--address",
-        ]
+        program = str(Path(sys.executable).with_name("raysafl"))
         done = subprocess.run(
-            [*command, address],
+            [program, *command.split(), "--address", address],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -38,10 +39,9 @@ def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) ->
     assert done.returncode == 2, done.stderr
     assert "nothing accepts connections" in " ".join(done.stderr.split())
     # Nothing is said but where the sweep was to run and what is done, and nothing is written.
-    first, *phases = done.stdout.splitlines()
-    assert first == f"Runs on Ray: the address '{address}' of a cluster is given"
-    assert set(phases) <= {"loading data", "starting Ray"}
-    assert not list(tmp_path.iterdir())
+    told = {f"Runs on Ray: the address '{address}' of a cluster is given"}
+    assert set(done.stdout.splitlines()) <= told | {"loading data", "starting Ray"}
+    assert [path for path in tmp_path.iterdir() if path.name != "__pycache__"] == [file]
 
 
 def test_run_report_sync_and_run_again(
@@ -181,7 +181,7 @@ def test_doctor_says_what_works(
 ) -> None:
     code, said = call(monkeypatch, "doctor", "--root", str(tmp_path / "results"))
     assert code == 0 and "FAIL" not in said
-    for part in ("torch ", "CPU cores", "digits (embedded)", "can be written", "Ray "):
+    for part in ("torch ", "CPU cores", "(embedded)", "can be written", "Ray "):
         assert part in said
 
 
@@ -195,7 +195,9 @@ def test_doctor_says_how_to_mend_what_does_not_work(
     code, said = call(monkeypatch, "doctor", "--root", str(tmp_path / "file"))
     assert code == 1
     assert "FAIL  results:" in said and "choose a folder" in said
-    assert "FAIL  mlflow:" in said and "unset MLFLOW_TRACKING_URI" in said
+    assert (
+        "FAIL  mlflow:" in said and "MLFLOW_TRACKING_URI names, or unset that" in said
+    )
 
 
 def test_the_installed_command_starts_and_answers(tmp_path: Path) -> None:

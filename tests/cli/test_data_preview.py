@@ -70,10 +70,13 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
         line for line in console.export_text().splitlines() if "absent" in line
     ]
     cells = [cell.strip() for cell in first.split("│")[1:-1]]
-    assert cells[:3] == ["data one class, who absent", "2", "10"]
+    assert cells[:3] == ["data one class, who absent, the first of 2 runs", "2", "10"]
     assert cells[4:7] == ["1", "0.00 (3.32)", "50"]
     cells = [cell.strip() for cell in second.split("│")[1:-1]]
-    assert cells[1:4] == ["1", "10", "143"] and cells[6:] == ["0", "0"]
+    assert cells[:4] == ["data skewed, who absent", "1", "10", "143"] and cells[6:] == [
+        "0",
+        "0",
+    ]
 
 
 def test_partitions_that_differ_by_the_seed_are_shown_apart(tmp_path: Path) -> None:

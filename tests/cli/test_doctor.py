@@ -1,14 +1,18 @@
 """What `raysafl doctor` says of a machine's devices."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from helpers.emulated_cuda import emulated_cuda
 
+import raysafl as fl
 from raysafl.cli.device_check import TOLERANCE, check_gpu, check_training
-from raysafl.cli.doctor import check_devices, checks, examine
+from raysafl.cli.doctor import DATASETS, check_data, check_devices, checks, examine
+from raysafl.data import image_sets
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
 
@@ -55,11 +59,51 @@ def test_every_check_runs_whatever_the_others_give(
 
     all_checks = {"one": (fails, "start it"), "two": (lambda: "fine", "do nothing")}
     all_checks["three"] = all_checks["one"]
-    monkeypatch.setattr("raysafl.cli.doctor.checks", lambda root: all_checks)
+    monkeypatch.setattr("raysafl.cli.doctor.checks", lambda root, address: all_checks)
     said = "RuntimeError: no answer from http://host/x. To mend it: start it"
     assert [(c.name, c.passed, c.message) for c in examine(tmp_path)] == [
         *(("one", False, said), ("two", True, "fine"), ("three", False, said))
     ]
+
+
+def test_the_data_that_are_found_are_named_by_what_loads_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("FashionMNIST/raw/train-images-idx3-ubyte", "wards/train.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
+    found, where = check_data().split("; ")
+    assert found.split(", ") == [
+        *("fl.Digits() (embedded)", "fl.data.FashionMnist()"),
+        'fl.from_parquet("wards")',
+    ]
+    assert where == f"looked in {tmp_path} (RAYSAFL_DATA)"
+
+
+@pytest.mark.parametrize(("file", "load"), DATASETS.items())
+def test_what_a_dataset_is_found_by_is_a_file_that_it_looks_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, load: str
+) -> None:
+    looked_for = list[str]()
+
+    def look(name: str, layout: str, files: Sequence[str], read: object) -> NoReturn:
+        looked_for.extend(f"{layout}/{file}" for file in files)
+        raise LookupError
+
+    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
+    monkeypatch.setattr(image_sets, "read_or_download", look)
+    with pytest.raises((LookupError, ValueError)) as error:
+        eval(load, {"fl": fl}).load()
+    assert file in looked_for or str(tmp_path / file) in str(error.value)
+
+
+def test_a_folder_of_data_that_is_not_there_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"RAYSAFL_DATA names .*none, which is no"):
+        check_data()
 
 
 @no_gpu

@@ -1,5 +1,6 @@
 """What is said of the software that makes a run."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,6 +25,19 @@ def test_a_commit_has_twelve_digits_and_says_if_files_were_changed(
     assert provenance.commit(tmp_path) == head
     (tmp_path / "file").write_text("two")
     assert provenance.commit(tmp_path) == f"{head}-dirty"
+
+
+def test_the_digest_of_the_package_changes_with_any_of_its_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = tmp_path / "raysafl"
+    shutil.copytree(Path(provenance.__file__).parents[1], copy)
+    monkeypatch.setattr(provenance, "__file__", str(copy / "cluster" / "provenance.py"))
+    digest = provenance.package_digest.__wrapped__
+    assert digest() == provenance.package_digest()
+    with (copy / "algorithms" / "safari.py").open("a") as source:
+        source.write("# more\n")
+    assert digest() != provenance.package_digest()
 
 
 def test_a_git_that_takes_too_long_names_no_commit(

@@ -1,5 +1,7 @@
 """Random streams, and the small vocabulary beside them."""
 
+import dataclasses
+import inspect
 import re
 import zlib
 from collections.abc import Sequence
@@ -14,8 +16,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import raysafl
-from raysafl import Algorithm, LocalTraining, Train
-from raysafl.algorithms import EVERYONE, SERVER, Key, Round, State
+from raysafl import Algorithm, LocalTraining, Train, TrainMean
+from raysafl.algorithms import (
+    EVERYONE,
+    SERVER,
+    Key,
+    MeanUpdate,
+    Round,
+    State,
+    Update,
+)
 
 PURPOSES = ["cohort", "init", "batch", "", "a longer purpose"]
 WHERE = st.tuples(
@@ -173,6 +183,18 @@ def test_the_server_trains_under_its_own_id() -> None:
     w_P = torch.zeros(2)
     request = Train.server(w_P, local)
     assert request.ids == [SERVER] and request.local is local and request.w_P is w_P
+
+
+def test_help_describes_each_argument_of_what_an_algorithm_yields_and_is_sent() -> None:
+    def described(kind: type) -> set[str]:
+        return set(re.findall(r"^    (\w+): ", inspect.getdoc(kind) or "", re.M))
+
+    fields = {field.name for field in dataclasses.fields(Train)}
+    assert described(Train) == fields >= {"offset_MP", "prox"}
+    mean = {field.name for field in dataclasses.fields(TrainMean)} - fields
+    assert described(TrainMean) == mean == {"weight_M"}
+    for answer in (Update, MeanUpdate):
+        assert described(answer) == {*answer._fields}
 
 
 def test_an_algorithm_needs_nothing_but_its_round() -> None:

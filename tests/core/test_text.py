@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from raysafl.core.text import duration, format_bytes
+from raysafl.core.text import closest, duration, format_bytes
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,11 @@ def test_numbers_read_well(
     write: Callable[[float], str], number: float, words: str
 ) -> None:
     assert write(number) == words
+
+
+def test_only_a_near_name_is_suggested() -> None:
+    known = ["eval_clients", "clients", "half_life"]
+    assert closest("halflife", known) == "half_life"
+    assert closest("halflife", known[:2]) == ""
+    assert closest("rl", ["lr", "local"]) == "lr"
+    assert closest("clients_per_round", known[:2]) == "clients"

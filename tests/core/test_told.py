@@ -260,6 +260,18 @@ def test_an_attribute_without_a_type_is_told_how_it_would_have_one() -> None:
     )
 
 
+def test_a_field_called_kind_is_refused_where_the_class_is_defined() -> None:
+    def define() -> None:
+        class Slow(fl.FedAvg):
+            kind: str = "FedAvg"
+
+    line = inspect.getsourcelines(define)[1] + 1
+    assert told(define) == (
+        f"Slow (test_told.py:{line}): no field can be called `kind`, by which JSON and "
+        "tables name the class; call the field otherwise"
+    )
+
+
 def test_a_class_without_its_method_is_told_which_to_rename() -> None:
     class Mine(fl.Algorithm):
         def rounds(self, state: Any, ids: Any, key: Any) -> Any:

@@ -121,6 +121,13 @@ MISTAKES = {
         "Mine.round",
         "it asked for client 10, but ids go from 0 to 9",
     ),
+    "trains clients that have not come": (
+        algorithm("yield Train(state.w_P, [9 - i for i in ids])", "return state"),
+        "algorithm=Mine(), participation=Absent(s=8, m=2)",
+        "Mine.round",
+        "must train clients that have come, its `ids`; in round 0 it asked for [8, 9], who "
+        "have not. The run's participation decides who comes",
+    ),
     "an offset of the wrong shape": (
         algorithm(
             "yield Train(state.w_P, ids, offset_MP=torch.zeros_like(state.w_P))",
@@ -175,6 +182,16 @@ MISTAKES = {
         "algorithm=Mine()",
         "Mine.round",
         "server['c'] is 1.5, but must be a tensor",
+    ),
+    "short vectors in the clients' memory": (
+        algorithm(
+            "update = yield Train(state.w_P, ids)",
+            "return replace(state, clients={i: torch.zeros(3) for i in ids})",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "is a Tensor of shape [3], but must be a vector of shape [650]; what is smaller "
+        "can be a row of a tensor in server",
     ),
     "a policy that returns an array": (
         policy("return np.arange(3)"),
@@ -296,6 +313,33 @@ MODEL_MISTAKES = {
         "Mine.build",
         "it returned a Tensor of shape [2, 11]",
     ),
+}
+OTHERS = "whose output for a sample depends on the other samples of its batch"
+# Parts of a model that are wrong, and what is said of them.
+MODEL_PARTS = {
+    "nn.BatchNorm1d(64, track_running_stats=False)": OTHERS,
+    "Mixed()": OTHERS,
+    "Drops()": "computes other outputs each time while it trains",
+}
+MODEL_MISTAKES |= {
+    f"{part} in a model of {precision}": (
+        "class Mixed(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x * x.mean()\n"
+        "class Drops(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return nn.functional.dropout(x, 0.5, self.training)\n"
+        + model(
+            f"parts = nn.Flatten(), {part}, nn.Linear(64, num_classes)",
+            "nn.init.zeros_(parts[2].weight)",
+            "return nn.Sequential(*parts)",
+        ),
+        f"model=Mine(precision='{precision}')",
+        "Mine.build",
+        said,
+    )
+    for part, said in MODEL_PARTS.items()
+    for precision in ("float32", "bfloat16")
 }
 SQUARE = "(outputs - targets).square()"
 OBJECTIVE_MISTAKES = {

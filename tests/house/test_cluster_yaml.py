@@ -87,6 +87,16 @@ def test_every_ray_version_is_the_installed_and_pinned_one(
     assert (int(image[2]), int(image[3])) >= (3, 11)  # requires-python
 
 
+def test_the_head_on_aws_gets_a_boto3_that_fits_the_other_packages(
+    config: dict[str, Any],
+) -> None:
+    """The image's own cannot be imported beside them, and Ray would start no worker."""
+    (install,) = config["setup_commands"]
+    assert " boto3 " in install and "-c constraints.txt" in install
+    pins = (ROOT / "constraints.txt").read_text()
+    assert re.search(rf"^boto3=={re.escape(version('boto3'))}$", pins, re.MULTILINE)
+
+
 def test_file_mounts_exist_and_are_what_is_installed(
     any_config: dict[str, Any],
 ) -> None:
@@ -210,6 +220,7 @@ def test_rays_launcher_starts_every_node_type_on_a_model_of_aws_with_ssh_alone_o
         for name, node in made.items()
     } == {
         "head": ("m5.2xlarge", None),
+        "cpu_spot": ("c5.4xlarge", "spot"),
         "gpu_spot": ("g4dn.12xlarge", "spot"),
         "gpu_on_demand": ("g4dn.12xlarge", None),
     }

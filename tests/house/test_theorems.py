@@ -29,8 +29,9 @@ def test_each_script_prints_its_tables_and_draws(
 ) -> None:
     script = importlib.import_module(f"experiments.theorems.{name}")
     script.main(["--quick", "--out", str(tmp_path)])
-    said = capsys.readouterr().out
-    assert SCRIPTS[name] in said and said == (tmp_path / "table.md").read_text()
+    tables, last = capsys.readouterr().out.split("\nWritten: ")
+    assert SCRIPTS[name] in tables and tables == (tmp_path / "table.md").read_text()
+    assert last == f"{tmp_path / name}.png and table.md\n"
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 

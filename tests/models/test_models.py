@@ -1,7 +1,9 @@
 """Models as flat vectors: sizes by hand, and the module's own forward pass."""
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 
 from raysafl import CNN, MLP, Logistic, Model
 from raysafl.algorithms import Key
-from raysafl.models import FlatModel
+from raysafl.data import Samples
+from raysafl.models import CharLSTM, FlatModel
+from raysafl.sweep.prepare import first_inputs
 
 
 class Doubled(nn.Sequential):
@@ -175,6 +179,48 @@ def test_gradients_flow_through_the_flat_vector() -> None:
     flat.logits(w_P, x_B).sum().backward()
     expected = torch.cat([x_B.flatten(1).sum(0).repeat(3), torch.full((3,), 2.0)])
     assert w_P.grad is not None and torch.equal(w_P.grad, expected)
+
+
+class Embeds(Model):
+    """One token, or one after each of the tokens, is predicted."""
+
+    last: bool = True
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        table = nn.Embedding(num_classes, num_classes)
+        return nn.Sequential(table, *[Last()] * self.last)
+
+
+class Last(nn.Module):
+    def forward(self, x_BLV: Tensor) -> Tensor:
+        return x_BLV[:, -1]
+
+
+def test_tokens_of_another_type_are_told_which_it_must_be() -> None:
+    for type_ in (np.int32, np.float32):
+        few = Samples(np.ones((4, 12), type_), np.zeros(4, np.int64))
+        with pytest.raises(ValueError, match="tokens must be int64 in fl"):
+            FlatModel(Embeds(), (12,), 80).try_on(first_inputs(few, 2))
+    tokens = Samples(np.ones((4, 12), np.int64), few.y)
+    assert FlatModel(Embeds(), (12,), 80).try_on(first_inputs(tokens, 2)).shape == (
+        2,
+        80,
+    )
+
+
+def test_a_model_of_one_output_a_sample_is_told_which_targets_that_needs() -> None:
+    x = torch.zeros(2, 12, dtype=torch.int64)
+    for model in (Embeds(), CharLSTM()):
+        with pytest.raises(
+            ValueError,
+            match=re.escape(
+                "[B, 12, num_classes], for this batch [2, 12, 80]; it returned a Tensor of "
+                "shape [2, 80], for which targets are [n], not [n, 12]"
+            ),
+        ):
+            FlatModel(model, (12,), 80, (12, 80)).try_on(x)
+    each = FlatModel(Embeds(last=False), (12,), 80, (12, 80))
+    assert each.try_on(x).shape == (2, 12, 80)
 
 
 def test_batch_norm_is_refused_with_the_way_out() -> None:

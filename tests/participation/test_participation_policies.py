@@ -413,7 +413,7 @@ def test_a_policy_that_cannot_serve_the_clients_says_why(
         ),
         (
             lambda: ScipyDistribution("gamma", k=10),
-            "gamma has no 'k': (known: a, loc, scale)",
+            "gamma has no 'k': known are a, loc, scale",
         ),
         (
             lambda: ScipyDistribution("norm", scal=2),

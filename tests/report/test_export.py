@@ -237,6 +237,19 @@ def test_names_and_numbers_in_pareto_plots_cover_no_others(measured: Figures) ->
     assert total > 3
 
 
+def test_no_name_of_a_cost_is_cut_at_the_edge_of_a_narrow_figure(
+    measured: Figures,
+) -> None:
+    chosen = measured.choose("3.25")
+    with chosen.style.used():
+        pages = chosen.draw("pareto")
+        labels = [axes.xaxis.label for page in pages for axes in page.axes]
+        boxes = [label.get_window_extent() for label in labels]
+    assert any("(MB)" in label.get_text() for label in labels)
+    widest = 3.25 * pages[0].dpi
+    assert all(0 <= box.x0 and box.x1 <= widest for box in boxes)
+
+
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
 def test_a_figure_is_the_same_file_each_time(measured: Figures, kind: str) -> None:
     chosen = measured.choose("3.25", methods=["FedAvg"], panels=["partition"])
@@ -454,6 +467,9 @@ def test_captions_are_whole_sentences_and_say_how_many_seeds() -> None:
         assert ".." not in text and ". ." not in text
     assert any("ranks: " in line for line in lines)
     assert "mean ± standard deviation over 2 seeds of final" in texts[0] == texts[-1]
+    assert (
+        "chosen by final, and" in texts[0] and "difference in final, seed" in texts[0]
+    )
     assert "with 2 seeds each" in texts[1]
     assert not re.search("[`*]", " ".join(texts))
 
@@ -472,6 +488,19 @@ def test_numbers_are_labels_in_a_choice_as_in_tables() -> None:
     by_text = figures.choose(only={"p": ["10", "1"]}).manifest
     assert figures.choose(only={"p": [10, 1.0]}).manifest == by_text
     assert len(by_text.entries) == 4
+
+
+def test_names_of_what_is_not_shown_change_nothing() -> None:
+    own = {"FedAvg": "x", "algorithm": "method", "SAFARI": "ours", "b": "hard"}
+    # Of `setting` one label is left, so neither the axis nor its labels are shown.
+    only = {"only": {"setting": ["a"]}, "methods": ["FedAvg", "SAFARI"]}
+    named = planted().choose(names=own | {"a": "easy", "setting": "place"}, **only)
+    labels = [entry.labels for entry in named.manifest.entries]
+    assert labels == [{"method": "x"}, {"method": "ours"}]
+    with pytest.raises(
+        ValueError, match="name 'zzz': known are FedAvg, SAFARI, a, alg"
+    ):
+        planted().choose(names={"zzz": "easy"}, **only)
 
 
 def test_differences_name_their_baseline_and_need_it() -> None:

@@ -71,8 +71,48 @@ def test_the_section_has_the_numbers_of_the_frames() -> None:
             pair = better[(better["method"] == row[0]) & (better["over"] == other)]
             share = f"{100 * pair['probability'].item():.1f}" if len(pair) else "–"  # noqa: RUF001
             assert str(cell).split(" ")[0] == share
-    told = (numbers.methods.pairs["holm"] < 0.05).sum()
-    assert f"tells {told} of 6 pairs" in tests
+    told = numbers.methods.pairs.query("holm < 0.05")
+    names = told["method"] + " from " + told["other"]
+    assert 0 < len(told) < 6
+    assert (
+        f"tells {len(told)} of 6 pairs of methods apart: {', '.join(names)}." in tests
+    )
+    assert "each. A setting is a choice of setting. The score" in str(text)
+
+
+def test_of_very_many_pairs_that_are_told_apart_the_first_are_named() -> None:
+    values = {
+        (str(s), f"m{m}"): np.array([0.1 * m + 0.001 * s])
+        for s in range(10)
+        for m in range(6)
+    }
+    numbers = Numbers.of(*made(values))
+    tests = over_settings(numbers)[2]
+    assert isinstance(tests, str) and tests.endswith(" and 3 more.")
+    assert (
+        tests.count(" from ") == 12
+        and "15 of 15 pairs of methods apart: m5 from" in tests
+    )
+
+
+def test_the_answer_says_that_rates_are_settings_where_they_are() -> None:
+    rates = {
+        (policy, rate, m): np.array([0.5 + rate, 0.51 + rate])
+        for policy in ("uniform", "daylight")
+        for rate in (0.1, 0.3)
+        for m in ("FedAvg", "SAFARI")
+    }
+    runs, manifest = made(rates, ("participation", "local.lr", "algorithm"))
+    said = markdown(results_document(Numbers.of(runs, manifest)))
+    assert (
+        said.count(
+            "A setting is a choice of participation and local.lr, and each value "
+        )
+        == 2
+    )
+    assert "value of local.lr counts like any other" in said
+    one = manifest.replace(entries=manifest.entries[:2])
+    assert "A setting is" not in markdown(results_document(Numbers.of(runs, one)))
 
 
 @pytest.mark.parametrize(("methods", "settings"), [(1, 8), (4, 1), (49, 2)])
@@ -153,7 +193,7 @@ def test_a_line_of_the_profiles_is_that_of_its_method() -> None:
         own = own.sort_values("tau")
         np.testing.assert_allclose(np.asarray(line.get_xdata()), own["tau"])
         np.testing.assert_allclose(np.asarray(line.get_ydata()), own["fraction"])
-    assert len(axes.lines) == 3
+    assert len(axes.lines) == 3 and axes.get_xlabel() == "final (%)"
 
 
 def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:

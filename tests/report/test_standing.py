@@ -88,6 +88,28 @@ def test_the_answer_goes_by_validation_samples_as_best_does_and_shows_the_test_s
     assert "the means and the table show `final`, on the test set" in str(said)
 
 
+def test_validation_samples_choose_the_best_and_what_is_shown_tells_others_apart() -> (
+    None
+):
+    gaps = {"near": np.array([0.02, -0.01, 0.03, -0.02, 0.01]), "far": np.full(5, 0.1)}
+    gaps["far"] += gaps["near"] / 10
+    assert stats.ttest_1samp(gaps["near"], 0).pvalue > 0.05
+    assert stats.ttest_1samp(gaps["far"], 0).pvalue < 0.05
+    test = {"best": np.linspace(0.7, 0.8, SEEDS)}
+    test |= {method: test["best"] - gap for method, gap in gaps.items()}
+    # The other way round, the validation samples tell "near" from the best, and not "far".
+    on_val = {"best": test["best"] + 0.01, "near": test["best"] - gaps["far"]}
+    on_val["far"] = test["best"] - gaps["near"]
+    runs, manifest = made({("a", method): own for method, own in test.items()})
+    runs["final_val_accuracy"] = np.concatenate(list(on_val.values()))
+    columns = {"val_accuracy": further_column("accuracy", is_fraction=True)}
+    numbers = Numbers.of(runs.assign(config=""), manifest.replace(columns=columns))
+    ids = dict(zip(test, (e.run_id for e in manifest.entries), strict=True))
+    assert numbers.chooser.manifest.table.statistic == "final_val_accuracy"
+    assert numbers.close == {ids["best"], ids["near"]}
+    assert "interval of the difference in `final`, seed" in str(standings(numbers)[0])
+
+
 def test_where_lower_is_better_the_lowest_is_best(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:

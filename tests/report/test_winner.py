@@ -104,6 +104,24 @@ def test_the_best_has_the_interval_of_scipy_and_names_what_is_not_told_apart_fro
     assert best.ties == alike and len(alike) == 1
 
 
+def test_an_interval_of_accuracies_ends_at_100_per_cent_and_one_of_errors_has_no_end() -> (
+    None
+):
+    runs, manifest = searched(("test_accuracy", "max"))
+    runs["final"] += 0.05 * (2 * runs["replicate"] - 1) + 0.04
+    values = runs.loc[runs["run_id"] == manifest.entries[0].run_id, "final"]
+    t = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert 0 < t.low and t.high > 1
+    best = winner_of(runs, manifest)
+    assert best is not None and best.interval == pytest.approx((t.low, 1.0))
+    assert "100.00]" in winner_text(best, manifest)
+    errors = manifest.replace(goal=("test_mae", "max"), quality="test_mae")
+    mae = further_column("MAE", higher_is_better=False)
+    errors = errors.replace(columns={"test_mae": mae})
+    best = winner_of(runs.rename(columns={"final": "final_mae"}), errors)
+    assert best is not None and best.interval == pytest.approx(tuple(t))
+
+
 def test_a_choice_by_the_test_set_is_said_to_be_one() -> None:
     best = outcome(*searched(("test_accuracy", "max"))).best
     assert best.labels == {"lr": 0.1} and not best.is_held_out
@@ -157,8 +175,8 @@ def test_the_report_of_a_search_begins_with_its_winner_in_bold() -> None:
         "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % [80.00, 80.00] in the "
         "last round, of 3 finished; on the test set, which had no part in the choice: "
         "`test_accuracy` 75.00 % [68.65, 81.35]. Brackets hold 95 % intervals of the means over "
-        "2 seeds. 0 of 2 others cannot be told apart from it, seed by seed. It is bold in the "
-        "table."
+        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`, seed by seed. It "
+        "is bold in the table."
     )
     table = text.partition("## Table")[2].partition("## ")[0]
     assert table.count("**75.00 ±") == 1 and table.count("**") == 2

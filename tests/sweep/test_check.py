@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
     # printed numbers
     "paper": (
         {"paper": {("FedAvg", 4): (90.0, None)}},
-        r"paper: no run has s=4: \(known: 0, 2\)",
+        r"paper: no run has s=4: known are 0, 2",
     ),
     "paper, no entry": (
         {"paper": {("lazy", 2): (90.0, None)}},

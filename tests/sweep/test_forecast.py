@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import ray
 from helpers.commands import call_here
 from helpers.sweeps_here import go
 from ray import tune
@@ -178,3 +179,33 @@ def test_runs_that_are_drawn_are_known_before_and_those_of_a_search_are_not(
     search = replace(drawn, search_alg=Searcher())
     with pytest.raises(ValueError, match="one by one, so nothing can be said of them"):
         Runner(search, tmp_path / "s", track="none").forecast()
+
+
+@pytest.mark.acceptance
+@pytest.mark.usefixtures("ray_local")
+def test_a_forecast_for_a_cluster_goes_by_what_the_cluster_has(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = [tiny.replace(seed=seed) for seed in range(40)]
+    cpus = int(ray.cluster_resources()["CPU"])
+    found = forecast(
+        tmp_path / "s",
+        *runs,
+        executor="ray",
+        address="auto",
+        hardware=Hardware(cpus=0.25, pack=1),
+    )
+    assert f"40 packs of 1 run, {4 * cpus} at a time" in str(found)
+    with pytest.raises(ValueError, match=r"a trial needs .* but this machine offer"):
+        forecast(
+            tmp_path / "s",
+            tiny,
+            executor="ray",
+            address="auto",
+            hardware=Hardware(cpus=1000),
+        )
+
+
+def test_no_time_is_promised_on_gpus(tiny: Run, tmp_path: Path) -> None:
+    found = forecast(tmp_path / "s", tiny, executor="ray", hardware=Hardware(gpus=0.5))
+    assert " on CPUs; the time on GPUs is not measured\n" in str(found)

@@ -1,5 +1,6 @@
 """Forming packs: which runs a trial carries out together, by work, memory and kind."""
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from raysafl import CNN, Hardware, LocalTraining, Logistic, Run, Uniform
 from raysafl.algorithms import SCAFFOLD, Key
+from raysafl.cluster.hardware import usable_cores
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import Dataset, Model
 from raysafl.models import FlatModel
@@ -234,6 +236,27 @@ def test_a_trial_has_the_memory_of_its_cores_on_the_node_with_the_least() -> Non
     assert hardware.memory_of_trial(NODES) == pytest.approx(3e9)
     assert hardware.memory_of_trial([*NODES, head_without_cores]) == pytest.approx(3e9)
     assert hardware.memory_of_trial([head_without_cores]) == pytest.approx(1e9)
+
+
+def test_a_trial_with_gpus_has_their_share_of_the_memory_if_that_is_more() -> None:
+    node = {"CPU": 96.0, "GPU": 8.0, "memory": 96e9}
+    assert Hardware(gpus=1).memory_of_trial([node]) == pytest.approx(12e9)
+    assert Hardware(gpus=0.5).memory_of_trial([node]) == pytest.approx(6e9)
+    assert Hardware(gpus=1, cpus=24).memory_of_trial([node]) == pytest.approx(24e9)
+    head = {"CPU": 8.0, "memory": 4e9}
+    assert Hardware(gpus=1).memory_of_trial([head, node]) == pytest.approx(12e9)
+    # Nodes with GPUs will be added.
+    assert Hardware(gpus=1).memory_of_trial([head]) == pytest.approx(0.5e9)
+
+
+def test_only_cores_that_this_process_may_use_are_counted() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert usable_cores() == len(allowed)
 
 
 @pytest.mark.parametrize("pack", [0, -3, "some"])

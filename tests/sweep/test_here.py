@@ -465,7 +465,7 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert choose(asked(tiny), lambda: 0.3) == (
         ExecutorName.HERE,
-        "less than 1 s of work, and Ray takes longer to start",
+        "the work takes less time than Ray takes to start, by a rough estimate",
     )
     assert choose(asked(tiny), lambda: 60.0)[0] is ExecutorName.RAY
     for hardware in (Hardware(gpus=1), Hardware(actors=2), Hardware(trials=2)):
@@ -494,7 +494,9 @@ def test_the_work_of_a_search_is_that_of_one_run_times_their_number(
     assert attempt.seconds({}) == 15.0
     choose_executor(runner, lambda: attempt.seconds({}))
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert said == "Runs on Ray: the work takes longer than Ray takes to start\n"
+    assert said == (
+        "Runs on Ray: the work takes longer than Ray takes to start, by a rough estimate\n"
+    )
 
 
 def test_a_sweep_says_in_one_line_who_carries_it_out(
@@ -502,6 +504,8 @@ def test_a_sweep_says_in_one_line_who_carries_it_out(
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     _, said = go(Sweep("s", [tiny]), tmp_path / "s", executor="auto")
-    assert said.startswith("Runs in this process: less than 1 s of work, and Ray takes")
+    assert said.startswith(
+        "Runs in this process: the work takes less time than Ray takes"
+    )
     _, quiet = go(Sweep("s", [tiny]), tmp_path / "q", executor="auto", quiet=True)
     assert quiet == ""

@@ -72,6 +72,63 @@ RAISES = algorithm(
 )
 
 
+PICKS = policy("return state, Cohort(np.random.permutation(num_clients)[:4])")
+PICKS_IN_INIT = (
+    policy("return state, Cohort(state[:3])")
+    + "    def init(self):\n        return torch.randperm(10).tolist()\n"
+)
+ADDS = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "noise_P = torch.randn(len(state.w_P))",
+    "return replace(state, w_P=state.w_P - update.delta_P + 0.01 * noise_P)",
+)
+REMEMBERS = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "server = {'mask': torch.from_numpy(np.random.rand(64) < 0.5)}",
+    "return State(state.w_P - update.delta_P, server)",
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "said"),
+    [
+        (
+            PICKS,
+            "participation=Mine()",
+            "Mine.pick ({}) returns another cohort or state",
+        ),
+        (
+            PICKS_IN_INIT,
+            "participation=Mine()",
+            "Mine.pick ({}) returns another cohort",
+        ),
+        (
+            PICKS,
+            "participation=Snapshot(base=Mine(), uniform=Full(), snapshot_prob=1.0)",
+            'Draw from `key` alone, as in key("who comes").choice(',
+        ),
+        (ADDS, "algorithm=Mine()", "Mine.round ({}) returns another State when it is"),
+        (ADDS, "algorithm=SAFARI(inner=Mine())", "generator=key.torch("),
+        (REMEMBERS, "algorithm=Mine()", "Mine.round ({}) returns another State"),
+    ],
+)
+def test_what_is_drawn_elsewhere_than_from_the_key_is_refused(
+    code: str, changes: str, said: str, tmp_path: Path
+) -> None:
+    line = place(code, "def pick" if "def pick" in code else "def round")
+    with pytest.raises(ValueError, match=re.escape(said.format(line))):
+        go(load(tmp_path, code, changes), tmp_path / "s")
+
+
+def test_what_is_drawn_from_the_key_passes(tmp_path: Path) -> None:
+    picks = PICKS.replace("np.random.", "key('cohort').")
+    adds = ADDS.replace("P))", "P), generator=key.torch('noise'))")
+    code = picks.replace("Mine", "Picks") + adds
+    with pytest.raises(NoRay):
+        changes = "algorithm=Mine(), participation=Picks()"
+        go(load(tmp_path, code, changes), tmp_path / "s")
+
+
 def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ZeroDivisionError") as error:
         go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s")
@@ -102,6 +159,10 @@ NO_YIELD = algorithm(
     "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
     "yield",
 )
+OF_A_MEAN = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+)
 A_NUMBER = algorithm(
     "update = yield Train(state.w_P, ids)",
     "return replace(state, w_P=state.w_P - update.delta_MP.mean())",
@@ -116,6 +177,11 @@ A_NUMBER = algorithm(
             f"Mine ({place(NO_YIELD, 'return replace')}): AttributeError: a request",
         ),
         (NO_YIELD, "its answer is what `yield` gives, as in update = yield fl.Train("),
+        (
+            OF_A_MEAN,
+            f"Mine ({place(OF_A_MEAN, 'return replace')}): AttributeError: the answer to "
+            "fl.TrainMean has no 'delta_MP': it has the mean, delta_P",
+        ),
         (
             A_NUMBER,
             f"Mine.round ({place(A_NUMBER, 'def round')}) moves each of the 650 ",
@@ -325,7 +391,8 @@ def test_a_try_trains_few_clients_briefly_and_evaluates_nothing(
         algorithm=Mine()
     )
     rehearsal.rehearse({"a": run}, {run.data.source_key: run.data.load()})
-    assert steps == [[rehearsal.STEPS] * rehearsal.CLIENTS]
+    # The second round shows whether it is equal.
+    assert steps == 2 * [[rehearsal.STEPS] * rehearsal.CLIENTS]
 
 
 def test_an_error_in_a_models_forward_names_its_line_too(tmp_path: Path) -> None:

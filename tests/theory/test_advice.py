@@ -1,6 +1,7 @@
 """`raysafl advise`: estimates against their definitions, and what the user is told."""
 
 import io
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,13 @@ from typer.testing import CliRunner
 
 from raysafl import (
     SAFARI,
+    Cohort,
     FedAvg,
     Federation,
     Iid,
     LocalTraining,
     Logistic,
+    Participation,
     Patience,
     Run,
     Uniform,
@@ -158,7 +161,7 @@ def test_maxima_and_means_go_into_the_bounds(tiny: Run) -> None:
     work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     probes = [made_up(grad2=1.0, sigma_g2=2.0), made_up(grad2=3.0, sigma_g2=1.0)]
     run = tiny.replace(local=LocalTraining(lr=0.2, batch_size=32, steps=2))
-    advice = conclude(run, work, probes)
+    advice = conclude(run, work, probes, [3])
     assert advice.K == 2 and advice.eta_s == pytest.approx(0.2)
     for how, g1 in (("maxima", 3.0), ("means", 2.0)):  # eta_s L = 0.2: 8 / (0.8 G_1)
         bound = advice.safari[f"as configured, {how}"].value
@@ -170,7 +173,34 @@ def test_without_server_data_it_says_so(tiny: Run) -> None:
     run = tiny.replace({"data.server": None})
     assert advise(run, 1).probes[0].xi2 is None
     said = text(run)
-    assert "The server holds no data: theorem 4 does not apply." in said
+    assert "The server holds no data: theorems 4 and 5 of SAFARI do not apply." in said
+    decayed = text(run.replace({"local.weight_decay": 0.2}))
+    for shown, left in ((said, ["FAST 1"]), (decayed, ["FAST 1", "FAST 2"])):
+        named = set(re.findall("(?:SAFARI|FAST) [0-9]", shown.partition("Caveats")[0]))
+        assert named == {*left} and "client_prob <=" not in shown
+
+
+class Varying(Participation):
+    """Cohorts of 5, 4, no, 2 and 1 clients."""
+
+    def pick(
+        self, state: Any, num_clients: int, key: Key, accuracy: float | None
+    ) -> tuple[Any, Cohort]:
+        return state, Cohort(list(range([5, 4, 0, 2, 1][key.round % 5])))
+
+
+def test_m_is_the_mean_cohort_of_the_simulated_rounds(tiny: Run) -> None:
+    run = tiny.replace(participation=Varying(), rounds=5, eval_every=2)
+    advice = advise(run.replace({"local.weight_decay": 0.1}))
+    assert advice.m == (5 + 4 + 0 + 2 + 1) / 5
+    L = max(probe.L for probe in advice.probes)
+    for found, divisor in (
+        (advice.fast_rates[1], 5),
+        (advice.convex_rates[-1], 20),
+    ):
+        assert found.limit == pytest.approx(1 / (divisor * 2.4 * L * advice.K))
+    assert "m = 2.4 (the mean of cohorts of 0 to 5)" in text(run, 5)
+    assert advise(run, 2).m == 4.5 and "m = 3, eta_c" in text(tiny)
 
 
 def test_weight_decay_belongs_to_the_objectives_and_brings_the_convex_theorems(

@@ -237,8 +237,8 @@ def test_the_rates_at_their_limits() -> None:
     # what the proof needs
     assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(0.25)
     assert [c.holds for c in safari_rates(L, eta_c, eta_c, K)] == [True, False, True]
-    first, second, proof = fast_rates(L, 0.01, K, m=4, n=2, q=0.5)
+    first, second, proof = fast_rates(L, 0.01, K, m=4)
     assert first.limit == pytest.approx(1 / 80) and first.holds
-    assert second.limit == pytest.approx((1 + 2) / (5 * 8 * 10)) and not second.holds
+    assert second.limit == pytest.approx(1 / (5 * 4 * 10)) and not second.holds
     assert proof.limit < first.limit
     assert not Premise("x", math.nan, 1).holds

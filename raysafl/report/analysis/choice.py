@@ -88,6 +88,9 @@ class Choice:
             e.replace(labels={a: v for a, v in e.labels.items() if a not in gone})
             for e in entries
         ]
+        for name in self.names:
+            # What is not shown has its name all the same.
+            _check(f"name '{name}'", name, _names_in(manifest))
         return self._renamed(chosen.replace(axes=axes, entries=entries, table=table))
 
     def _laid(self, layout: Layout) -> tuple[list[str], list[str]]:
@@ -100,11 +103,9 @@ class Choice:
 
     def _renamed(self, manifest: Manifest) -> Manifest:
         """Give labels and axes their new names."""
-        names = self.names
-        values = {v for entry in manifest.entries for v in entry.labels.values()}
-        known = {*manifest.axes, *map(label_text, values)}
-        for old, new in names.items():
-            _check(f"name '{old}'", old, known)
+        known = _names_in(manifest)
+        names = {old: new for old, new in self.names.items() if old in known}
+        for new in names.values():
             if new in known - {*names} or [*names.values()].count(new) > 1:
                 raise ValueError(f"two things would have the name '{new}'")
 
@@ -126,6 +127,12 @@ class Choice:
         )
         entries = [e.replace(labels=renamed(e.labels)) for e in manifest.entries]
         return manifest.replace(axes=axes(manifest.axes), entries=entries, table=table)
+
+
+def _names_in(manifest: Manifest) -> set[str]:
+    """Return the names of all axes and labels of a sweep."""
+    labels = (v for entry in manifest.entries for v in entry.labels.values())
+    return {*manifest.axes, *map(label_text, labels)}
 
 
 def _check(what: str, name: str, known: Iterable[str]) -> None:

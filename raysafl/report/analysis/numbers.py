@@ -68,7 +68,7 @@ class Numbers:
         if column != shown.quality and is_quality:
             statistic = quality_statistics(column)[0]
             chooser = shown.replace(table=shown.table.replace(statistic=statistic))
-        close = close_to_best(versus, chooser, shown_layout)
+        close = close_to_best(versus, shown, chooser, shown_layout)
         return cls(
             runs,
             manifest,

@@ -12,21 +12,27 @@ from raysafl.storage.manifest import Manifest
 
 
 def close_to_best(
-    runs: pd.DataFrame, manifest: Manifest, layout: Layout
+    runs: pd.DataFrame, manifest: Manifest, chooser: Manifest, layout: Layout
 ) -> frozenset[str]:
     """Return the runs that are the best of their setting, or not told apart from it.
 
-    A setting is a choice of all labels but that of the method, and the best is that by the
-    table's statistic; runs with fewer than two seeds in common are not told apart. Those are
-    left out of which a replicate diverged, or never reached what `rounds_to_50` and so on name.
+    A setting is a choice of all labels but that of the method. Runs with fewer than two seeds
+    in common are not told apart. Those are left out of which a replicate diverged, or never
+    reached what `rounds_to_50` and so on name.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep, whose table's statistic tells runs apart, as it is shown.
+        chooser: the same sweep with the statistic that chooses the best as its table's.
+        layout: the layout of its axes.
     """
-    name = manifest.table.statistic
-    entries = aggregate(runs, manifest)
+    name = chooser.table.statistic
+    entries = aggregate(runs, chooser)
     others = [axis for axis in manifest.axes if axis != layout.method]
     keys = [repr(entry.key(others)) for entry in manifest.entries]
     counts = ["diverged", "without"] if name.startswith("rounds_to_") else ["diverged"]
     lost = entries[counts].any(axis=1)
-    means = manifest.sign * entries[f"mean.{name}"].astype(float)[~lost].dropna()
+    means = chooser.sign * entries[f"mean.{name}"].astype(float)[~lost].dropna()
     best = means.groupby(pd.Series(keys)).transform("idxmax")
     ids = entries["run_id"]
     pairs = list(zip(ids[means.index], ids[best], strict=True))

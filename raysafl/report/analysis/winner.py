@@ -24,7 +24,8 @@ class Winner:
         metric: the column of `rounds/` that it was chosen by.
         mode: whether the `max` or the `min` of it is best.
         value: its value of it.
-        interval: the 95 % interval of that, by Student's t; None with one seed.
+        interval: the 95 % interval of that, by Student's t; None with one seed. That of a
+            fraction ends at 0 and 1.
         quality: the column by which runs are judged on the test set.
         test: its value of that.
         test_interval: the 95 % interval of that.
@@ -32,7 +33,7 @@ class Winner:
         candidates: how many runs it was chosen from: those of which all replicates have
             finished with a value.
         ties: the labels of the others that cannot be told apart from it, by run id: the
-            95 % interval of their difference, seed by seed, holds 0.
+            95 % interval of their difference in `metric`, seed by seed, holds 0.
         equal: those of them that have exactly its value; it is the first of these in
             the sweep.
     """
@@ -104,10 +105,10 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
         metric=metric,
         mode=mode,
         value=float(values[run_id]),
-        interval=_interval_of(own, metric),
+        interval=_interval_of(own, metric, manifest),
         quality=manifest.quality,
         test=float(_in_last_round(own, manifest.quality).mean()),
-        test_interval=_interval_of(own, manifest.quality),
+        test_interval=_interval_of(own, manifest.quality, manifest),
         seeds=len(own),
         candidates=len(values),
         ties=ties,
@@ -133,9 +134,19 @@ def _in_last_round(done: pd.DataFrame, column: str) -> "pd.Series[float]":
     return done.reindex(columns=[name])[name].astype(float)
 
 
-def _interval_of(own: pd.DataFrame, column: str) -> tuple[float, float] | None:
+def _interval_of(
+    own: pd.DataFrame, column: str, manifest: Manifest
+) -> tuple[float, float] | None:
     """Return the interval of the mean last value of a run; None with one seed."""
     found = nested(_in_last_round(own, column), own["run_id"], partitions_of(own))
     half = found["error"] * t_quantile(found["freedom"].to_numpy(float))
-    ends = [(m - h, m + h) for m, h in zip(found["mean"], half, strict=True)]
-    return ends[0] if len(ends) and math.isfinite(ends[0][0]) else None
+    declared = declaration_of(column, manifest.columns)
+    # A mean of few seeds may be so near to 1 that Student's t, which knows no bounds,
+    # gives more.
+    least, most = (0, 1) if declared and declared.is_fraction else (-math.inf, math.inf)
+    ends = [
+        (max(least, m - h), min(most, m + h))
+        for m, h in zip(found["mean"], half, strict=True)
+        if math.isfinite(h)
+    ]
+    return ends[0] if ends else None

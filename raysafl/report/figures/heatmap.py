@@ -17,7 +17,14 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.report.figures.study import Study
-from raysafl.report.figures.style import ON_SCREEN, Style, entitle, literal, wrapped
+from raysafl.report.figures.style import (
+    ON_SCREEN,
+    Style,
+    entitle,
+    label_of_numbers,
+    literal,
+    wrapped,
+)
 from raysafl.report.wording import NOTHING, number, scale_text, versus
 from raysafl.storage.manifest import Manifest, label_text
 
@@ -163,11 +170,10 @@ def _write_texts(
     """Write the title, the names of the axes and the scale of the colours."""
     down, across = axes
     table = manifest.table
-    unit = f" ({table.unit})" if table.unit else ""
     figure.supxlabel(literal(", ".join(across)))
     figure.supylabel(literal(", ".join(down)))
     bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=grid, pad=0.02, aspect=30)
-    bar.set_label(literal(f"{table.statistic}{unit}"))
+    bar.set_label(label_of_numbers(table))
     bar.outline.set_visible(False)
     meaning = manifest.meaning(table.statistic) or table.statistic
     about = f"numbers are means over seeds of the {meaning}{versus(table)}"

@@ -9,6 +9,7 @@ from raysafl.report.figures.style import (
     ON_SCREEN,
     Style,
     entitle,
+    label_of_numbers,
     literal,
     style_axes,
 )
@@ -70,7 +71,7 @@ def performance_profiles(study: Study, style: Style = ON_SCREEN) -> list[Figure]
             line.set(linestyle=look.dash, marker=look.mark, markerfacecolor=look.face)
             line.set_label(literal(name))
             line.set(markevery=(i, 16), markersize=4)
-    axes.set_xlabel(literal(f"{table.statistic} {table.unit}"))
+    axes.set_xlabel(label_of_numbers(table))
     axes.set_ylabel("fraction of scores that are better")
     entitle(figure, "", [], style)
     name_methods(figure, methods.layout, style, is_line=True)

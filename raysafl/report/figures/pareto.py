@@ -20,6 +20,7 @@ from raysafl.report.figures.style import (
     Style,
     entitle,
     fitted_title,
+    label_of_numbers,
     literal,
     style_axes,
 )
@@ -83,12 +84,11 @@ def _draw_cost(
         named.append((axes, _draw_problem(axes, problem, cost, study, style)))
         title = fitted_title(problem.name, figure, wide, style)
         axes.set_title(title, loc="left")
-        axes.set_xlabel(COSTS[cost])
+        axes.set_xlabel(fitted_title(COSTS[cost], figure, wide, style))
     for axes in grid.flat[len(shown) :]:
         axes.set_visible(False)
     table = study.numbers.manifest.table
-    unit = f" ({table.unit})" if table.unit else ""
-    figure.supylabel(literal(f"{table.statistic}{unit}"))
+    figure.supylabel(label_of_numbers(table))
     few = (
         f"shown are {len(shown)} of {len(problems)} problems, where choices differ most"
     )

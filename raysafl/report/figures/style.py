@@ -20,6 +20,7 @@ from matplotlib.mathtext import MathTextParser
 from PIL import Image
 
 from raysafl.report.wording import FORMULA
+from raysafl.storage.manifest import Table
 
 DPI = 150
 # Held as long as matplotlib's settings are other than the default ones.
@@ -164,6 +165,11 @@ def literal(text: str) -> str:
         part if i % 2 and _can_be_drawn(part) else part.replace("$", r"\$")
         for i, part in enumerate(parts)
     )
+
+
+def label_of_numbers(table: Table) -> str:
+    """Name the statistic of a table with its unit, for an axis."""
+    return literal(table.statistic + (f" ({table.unit})" if table.unit else ""))
 
 
 def _can_be_drawn(formula: str) -> bool:

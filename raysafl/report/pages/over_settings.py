@@ -8,10 +8,13 @@ from raysafl.core.text import count
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid, Lines
+from raysafl.report.pages.sections import setting_text
 from raysafl.report.wording import NOTHING, number_or_dash, spread
 
 # The title of the section.
 OVER_SETTINGS = "Methods over all settings"
+# Largest number of pairs of methods that are named.
+PAIRS_NAMED = 12
 
 
 def over_settings(numbers: Numbers) -> list[Block]:
@@ -44,8 +47,8 @@ def over_settings(numbers: Numbers) -> list[Block]:
     each = " or ".join(map(str, sorted(set(seeds))))
     text = (
         f"These numbers are over the {count(blocks, 'setting')} in which all methods have a score, "
-        f"with {each} seed{'' if each == '1' else 's'} each. The score is `{statistic}`{unit_of}. "
-        "*Mean rank* is the mean over settings, of which 1 is the best. "
+        f"with {each} seed{'' if each == '1' else 's'} each. {setting_text(numbers)}The score is "
+        f"`{statistic}`{unit_of}. *Mean rank* is the mean over settings, of which 1 is the best. "
         "*IQM* is the interquartile mean, which is the mean of the middle half of a method's "
         f"scores over settings and seeds. Brackets hold {LEVEL:.0%} intervals, from a bootstrap of "
         "the seeds of each setting, or of the partitions if all runs have several. *Better than* "
@@ -57,11 +60,14 @@ def over_settings(numbers: Numbers) -> list[Block]:
     )
     p = methods.friedman["p"]
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
-    told = int((methods.pairs["holm"] < CLEAR).sum())
+    clear = methods.pairs[methods.pairs["holm"] < CLEAR]
+    told = [f"{r['method']} from {r['other']}" for _, r in clear.iterrows()]
+    more = f" and {len(told) - PAIRS_NAMED} more" if len(told) > PAIRS_NAMED else ""
+    names = f": {', '.join(told[:PAIRS_NAMED])}{more}" if told else ""
     few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
     tests = (
         f"{friedman}Wilcoxon's signed-rank test over settings, with p adjusted by Holm, tells "
-        f"{told} of {count(len(methods.pairs), 'pair')} of methods apart{few}."
+        f"{len(told)} of {count(len(methods.pairs), 'pair')} of methods apart{few}{names}."
     )
     lines = [
         f"{r['method']}, {r['axis']}: {r['best']:g} is the best of {r['rates']} rates "

@@ -97,12 +97,12 @@ def standings(numbers: Numbers) -> list[Block]:
         "rather too good."
         if chosen_by == shown
         else f"The best was chosen on the validation samples, by `{chosen_by}`; the means and the "
-        f"table show `{shown}`, on the test set, which had no part in the choice."
+        f"table show `{shown}`, on the test set, which had no part in this choice."
     )
     bold = (
         f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        "interval of the difference, seed by seed, holds 0. With few seeds intervals are wide, "
-        f"and much is bold. Nothing is adjusted for the number of comparisons. {data}"
+        f"interval of the difference in `{shown}`, seed by seed, holds 0. With few seeds intervals "
+        f"are wide, and much is bold. Nothing is adjusted for the number of comparisons. {data}"
     )
     first = [
         f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
@@ -110,9 +110,24 @@ def standings(numbers: Numbers) -> list[Block]:
     verb = "has" if len(first) == 1 else "share"
     return [
         f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
-        f"`{chosen_by}`. The best entry of each setting is {bold}",
+        f"`{chosen_by}`. {setting_text(numbers)}The best entry of each setting is {bold}",
         Grid("How methods stand", head, rows),
     ]
+
+
+def setting_text(numbers: Numbers) -> str:
+    """Say over which labels settings range, and that rates are among them if they are."""
+    layout = numbers.layout
+    axes = [a for a in layout.axes if a in layout.varying and a != layout.method]
+    if not axes:
+        return ""
+    rates = [axis for axis in axes if axis in set(numbers.methods.rates["axis"])]
+    each = (
+        f", and each value of {' and '.join(rates)} counts like any other, whether or not it "
+        "suits a method"
+    )
+    names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
+    return f"A setting is a choice of {names}{each if rates else ''}. "
 
 
 def standing_out(numbers: Numbers) -> Collection[str]:

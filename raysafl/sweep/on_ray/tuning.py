@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import ray
@@ -24,6 +24,7 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.callbacks import Shown, keep_logs
 from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.driver import announced
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
@@ -129,10 +130,6 @@ class OnRay:
         """Run a trial for each pack, of which there are so many at most."""
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
-        trainable = tune.with_resources(
-            tune.with_parameters(Coordinator, terms=job.terms, hardware=self.hardware),
-            tune.PlacementGroupFactory(bundles),
-        )
         sweep = job.sweep
         decides = sweep.scheduler or sweep.is_searched
         metric, mode = job.goal if decides else (None, None)
@@ -140,9 +137,21 @@ class OnRay:
         callbacks = job.options.callbacks
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        with environment(**QUIET), scratch(job.store) as folder:
+        # A Ray that was started here has no other machines.
+        among_machines = announced(job.store) if self.address else nullcontext()
+        with (
+            environment(**QUIET),
+            scratch(job.store) as folder,
+            among_machines as driver,
+        ):
+            terms = replace(job.terms, driver=driver)
             tuner = tune.Tuner(
-                trainable,
+                tune.with_resources(
+                    tune.with_parameters(
+                        Coordinator, terms=terms, hardware=self.hardware
+                    ),
+                    tune.PlacementGroupFactory(bundles),
+                ),
                 tune_config=tune.TuneConfig(
                     metric=metric,
                     mode=mode,

@@ -11,6 +11,7 @@ from ray.tune.stopper import NoopStopper
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_private import forget_metric_history
+from raysafl.core.text import count
 from raysafl.sweep.on_ray.coordinator import NEWS
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
@@ -92,6 +93,17 @@ class WatchTrials(tune.Callback):
         """Take a trial that has ended, or that was stopped."""
         self.watch.complete(_news_in(trial.last_result or {}), self._pack(trial))
         self._ended(trial, trials)
+
+    def on_trial_recover(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Say that a trial's process was lost, and what becomes of its runs."""
+        log.warning(
+            "the process of a trial was lost, perhaps with its node: %s will go on from the "
+            "last checkpoint when there is room",
+            count(len(self._pack(trial).runs), "run"),
+        )
+        self._show(trials)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
