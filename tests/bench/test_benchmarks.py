@@ -415,7 +415,7 @@ def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "W1,W5"], "nothing is called 'W5' here: did you mean 'W"),
+        (["--only", "W1,W5"], "nothing is called 'W5' here: known are S1"),
         (["--repeats", "0"], "repeats must be at least 1, not 0"),
         (["--only", "W2"], "cifar10/train.parquet is missing"),
     ],

@@ -368,7 +368,7 @@ def test_without_mps_or_where_it_may_not_be_started_the_reason_is_told(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "W5"], "nothing is called 'W5' here: did you mean"),
+        (["--only", "W5"], "nothing is called 'W5' here: known are"),
         (["--only", "pack"], "did you mean 'packs'"),
         (["--repeats", "0"], "repeats must be at least 1"),
     ],
