@@ -889,8 +889,9 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     text = str(message)
-    if category is not UserWarning:
-        # It is a library's, for whom its place says more.
+    is_own = Path(filename).is_relative_to(Path(__file__).parents[1])
+    if not (is_own and category is UserWarning):
+        # It is a library's or the user's own, of which the place says more.
         text = warnings.formatwarning(message, category, filename, lineno, line)
     _say_once(text.rstrip())
 

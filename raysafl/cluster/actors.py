@@ -43,7 +43,8 @@ class Actors:
 
     Args:
         kind: The class of the actors. It is called with a number of threads, and its
-            method `call` is a pure function of its arguments.
+            method `call` is a pure function of its arguments. Its method `machine` says
+            where it is, and with which raysafl.
         hardware: The number of actors, and the share of cores and GPUs that each has.
     """
 
@@ -101,6 +102,12 @@ class Actors:
                 f"{RETRIES} further tries: its process was killed, perhaps because memory "
                 f"ran out (`dmesg` tells), or its node was lost. {lines[-1].strip()}"
             ) from error
+
+    def machines(self) -> list[tuple[str, str]]:
+        """Return what the method `machine` of each actor says that answers in time."""
+        asked = [actor.machine.remote() for actor in self.handles]
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=LATE_SECONDS)
+        return list(ray.get(ready))
 
     def kill(self) -> None:
         """End the actors' processes."""

@@ -3,6 +3,8 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -11,16 +13,25 @@ from raysafl.core.component import Component
 
 # How many trials a cluster that adds nodes is taken to run at the same time.
 AUTOSCALED_TRIALS = 64
+# Where Linux says how much processor time a container may have: `max`, or a number.
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-def usable_cores() -> int:
+def usable_cores(quota: Path = QUOTA) -> int:
     """Return how many cores this process may use, which may be fewer than the machine has.
 
-    A batch system such as Slurm gives a job some of them.
+    A batch system such as Slurm gives a job some of them, and a container may have a limit.
+
+    Args:
+        quota: a file with the microseconds of processor time for each period, and that.
     """
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        share, period = quota.read_text().split()
+        cores = min(cores, max(1, int(share) // int(period)))
+    return cores
 
 
 class Hardware(Component):
@@ -136,7 +147,7 @@ class Hardware(Component):
         needs = {name: need * self.actors for name, need in self.bundle().items()}
         shares = [
             node.get("memory", 0)
-            * max(need / node[name] for name, need in needs.items())
+            * min(1.0, max(need / node[name] for name, need in needs.items()))
             for node in nodes
             if all(node.get(name) for name in needs)
         ]

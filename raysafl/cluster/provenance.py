@@ -36,7 +36,8 @@ def package_digest() -> str:
     """Return a SHA-256 of raysafl's version and of its source files, as they are here."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256(__version__.encode())
-    for file in sorted(folder.rglob("*.py")):
+    # Editors put links to nothing beside a file that is open.
+    for file in sorted(own for own in folder.rglob("*.py") if own.is_file()):
         digest.update(f"{file.relative_to(folder)}\n".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -136,6 +136,7 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         name = {"kind": type(self).__name__}
+        # It comes first, and a computed field of this name does not replace it.
         return {**name, **serialize(self), **name}
 
     @model_validator(mode="wrap")

@@ -61,7 +61,10 @@ def closest(name: str, known: Iterable[str], least: float = 0.55) -> str:
     if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
         return by_lower_case[twin or ""]
     given = name.lower()
-    close = [own for own in by_lower_case if sorted(own) == sorted(given)]
+    close = [given] if given in by_lower_case else []
+    # Numbers with the same digits are no slips of the pen.
+    if not any(map(str.isdigit, given)):
+        close += [own for own in by_lower_case if sorted(own) == sorted(given)]
     close += difflib.get_close_matches(given, by_lower_case, n=1, cutoff=least)
     return by_lower_case[close[0]] if close else ""
 

@@ -95,6 +95,8 @@ def read_targets(
             "is a class"
         )
     kind = CLASS_TYPES.get(_kind_of_array(parts[0]), "str")
+    if kind == "int64" and int(column[-1]) >= 2**63:
+        kind = "str"
     return Targets(list(codes), len(column), column, kind)
 
 

@@ -228,7 +228,7 @@ class FlatModel:
         try:
             out = self._output(parameters, x_B, seed=None, stacked=False)
         except Exception as error:
-            is_token = "indices" in str(error) and x_B.is_floating_point()
+            is_token = "argument #1 'indices'" in str(error)
             hint = (
                 "; tokens must be int64 in fl.data.Samples (fl.from_arrays has numbers)"
             )

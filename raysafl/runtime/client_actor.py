@@ -5,12 +5,14 @@ names the pack's setup, and an actor that has another one, or that Ray has just 
 again, gets ready for it first.
 """
 
+import platform
 from collections.abc import Sequence
 
 import ray
 import torch
 
 from raysafl.cluster.gpus import own_device, own_share
+from raysafl.cluster.provenance import package_digest
 from raysafl.core.problem import Dataset
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import PackSetup, Sent, packed, unpacked
@@ -67,6 +69,10 @@ class Clients:
             self.configure(ray.get(setup[0]))
             self._setup_id = setup[0].hex()
         return packed(getattr(self.worker, method)(*unpacked(message)))
+
+    def machine(self) -> tuple[str, str]:
+        """Return the name of this machine, and the digest of its raysafl."""
+        return platform.node(), package_digest()
 
     def configure(self, setup: PackSetup) -> None:
         """Host the clients of a pack.

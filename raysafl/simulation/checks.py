@@ -178,7 +178,8 @@ def checked_request(
         raise ValueError(
             f"{_round_of(algorithm)} must train clients that have come, its `ids`; in "
             f"round {round} it asked for {in_brief(absent)}, who have not. The run's "
-            "participation decides who comes: give it a policy that lets them come"
+            "participation decides who comes: give it a policy that lets them come, or ask "
+            "EVERYONE, which is the data of all clients in one place"
         )
     if isinstance(request.local, ContinuedTraining):
         refuse(

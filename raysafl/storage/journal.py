@@ -429,8 +429,14 @@ class Journal:
 
     def unreadable(self) -> int:
         """Return how many lines of the ledger are damaged, or were not understood."""
-        damaged = sum(len(commit.faults) for commit in self.commits())
-        return damaged + len(self.unread())
+        commits = self.commits()
+        lost = sum(len(commit.faults) for commit in commits)
+        for _, body in _counted(commits).values():
+            try:
+                _entry(body)
+            except (ValueError, RecursionError):
+                lost += 1
+        return lost
 
     # Reading
 

@@ -261,7 +261,7 @@ class _Verification:
         shown = shown[ended].dropna(axis=1, how="all")
         # A column that it lacks, an earlier version or another table's claims left out.
         if strange := [name for name in shown if name not in now]:
-            return f"it has a column {strange[0]!r}, which is not one of ours"
+            return f"it has a column {strange[0]!r}, which this raysafl does not make"
         # The sweep's name is the folder's, which may have been renamed.
         names = [name for name in shown if name not in (*keys, "sweep")]
         both = shown.merge(now, on=keys, suffixes=("", " now"))

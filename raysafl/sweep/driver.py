@@ -16,10 +16,10 @@ from raysafl.cluster.provenance import package_digest
 from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.store import Store
-from raysafl.version import __version__
 
-# Seconds until a new file has to be seen on another machine: NFS may be some late.
-PATIENCE_SECONDS = 20.0
+# Seconds until a new file has to be seen on another machine: NFS remembers for up to 60
+# what a folder held.
+PATIENCE_SECONDS = 70.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,24 @@ class Driver:
     file: Location
     package: str
 
+    def check_package(self, host: str, package: str) -> None:
+        """Check that a machine has the driver's raysafl.
+
+        Args:
+            host: the machine.
+            package: the digest of its raysafl.
+
+        Raises:
+            StorageError: it has another one.
+        """
+        if package != self.package:
+            raise StorageError(
+                f"{host} has another raysafl than {self.host}, where the sweep was started "
+                "(another version, or files that were changed), and might compute other rows. "
+                "Install the same on all machines; with a cluster file, "
+                "`ray rsync-up FILE --all-nodes` copies it"
+            )
+
     def check(self) -> None:
         """Check that this machine has the driver's raysafl, and sees the sweep's folder.
 
@@ -43,15 +61,9 @@ class Driver:
             StorageError: it does not.
         """
         here = platform.node()
-        if package_digest() != self.package:
-            raise StorageError(
-                f"{here} has another raysafl ({__version__}, perhaps with files that were "
-                f"changed) than {self.host}, where the sweep was started, and might compute "
-                "other rows. Install the same on all machines; with a cluster file, "
-                "`ray rsync-up FILE --all-nodes` copies it"
-            )
+        self.check_package(here, package_digest())
         since = time.monotonic()
-        while not self.file.is_file():
+        while not self._is_seen():
             if time.monotonic() - since > PATIENCE_SECONDS:
                 raise StorageError(
                     f"{here} does not see the folder {self.file.parent.parent} of {self.host}, "
@@ -60,6 +72,12 @@ class Driver:
                     "object store (s3://...)"
                 )
             time.sleep(1.0)
+
+    def _is_seen(self) -> bool:
+        # A folder that was made anew, or that others may not read, raises errors.
+        with suppress(OSError):
+            return self.file.is_file()
+        return False
 
 
 @contextmanager

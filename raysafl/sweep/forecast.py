@@ -13,6 +13,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
+from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware, usable_cores
 from raysafl.core.problem import Dataset
 from raysafl.core.text import count, duration, format_bytes
@@ -158,8 +159,10 @@ def _room_here(hardware: Hardware) -> Room:
     gpus = max(torch.cuda.device_count(), hardware.gpus * hardware.actors)
     memory = float(psutil.virtual_memory().available)
     node = {"CPU": float(usable_cores()), "memory": memory, "GPU": float(gpus)}
-    memory_of_pack = hardware.memory_of_trial([node]) * MEMORY_OF_PACK
-    return Room(hardware.trials_at_once([node]), memory_of_pack)
+    of_trial = hardware.memory_of_trial([node])
+    if hardware.gpus and torch.cuda.is_available():
+        of_trial = min(of_trial, smallest_memory() * hardware.gpus)
+    return Room(hardware.trials_at_once([node]), of_trial * MEMORY_OF_PACK)
 
 
 def _on_gpus(options: Options) -> str:

@@ -21,7 +21,7 @@ from raysafl.models import FlatModel
 from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows
 from raysafl.simulation.run import Run
-from raysafl.sweep.objective_check import try_model, try_objective
+from raysafl.sweep.objective_check import try_objective
 from raysafl.sweep.user_errors import errors_described
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
@@ -90,7 +90,6 @@ def _prepare_one(
         if engine != "auto":
             make_engine(engine, flat, objective)
         out_B = flat.try_on(first_inputs(dataset.train, 2))
-        try_model(run.model, flat, dataset)
         if users_parts(objective, Objective):
             try_objective(objective, flat, dataset)
         # Of ours, those with an accuracy compute the cross-entropy.

@@ -32,4 +32,6 @@ def test_only_a_near_name_is_suggested() -> None:
     assert closest("halflife", known) == "half_life"
     assert closest("halflife", known[:2]) == ""
     assert closest("rl", ["lr", "local"]) == "lr"
+    assert closest("LR", ["rl", "lr"]) == "lr"
+    assert closest("21", ["12", "30"]) == ""
     assert closest("clients_per_round", known[:2]) == "clients"

@@ -412,7 +412,7 @@ OTHERS = {
     damage_manifest: "sweep: manifest.json: it cannot be read: [^M]*$",
     edit_table: "runs.parquet: its numbers are not those of the rows, first final of",
     edit_text: "runs.parquet: its numbers are not those .* first config.local.lr of",
-    rename_column: "runs.parquet: it has a column 'fioal', which is not one of ours",
+    rename_column: "runs.parquet: it has a column 'fioal', which this raysafl does not make",
     damage_notes_of_pandas: "runs.parquet: pandas cannot read it",
     repeat_row: "runs.parquet: it has not one row for each replicate of a run",
     another_table: "runs.parquet: .*no column",

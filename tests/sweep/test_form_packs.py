@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -245,6 +246,9 @@ def test_a_trial_with_gpus_has_their_share_of_the_memory_if_that_is_more() -> No
     assert Hardware(gpus=1, cpus=24).memory_of_trial([node]) == pytest.approx(24e9)
     head = {"CPU": 8.0, "memory": 4e9}
     assert Hardware(gpus=1).memory_of_trial([head, node]) == pytest.approx(12e9)
+    # It lies on several nodes, and has the memory of one.
+    few = {"CPU": 16.0, "GPU": 1.0, "memory": 64e9}
+    assert Hardware(actors=4, gpus=1).memory_of_trial([few] * 4) == 64e9
     # Nodes with GPUs will be added.
     assert Hardware(gpus=1).memory_of_trial([head]) == pytest.approx(0.5e9)
 
@@ -257,6 +261,22 @@ def test_only_cores_that_this_process_may_use_are_counted() -> None:
     finally:
         os.sched_setaffinity(0, allowed)
     assert usable_cores() == len(allowed)
+
+
+def test_a_container_may_use_as_many_cores_as_its_processor_time_is_worth(
+    tmp_path: Path,
+) -> None:
+    quota = tmp_path / "cpu.max"
+    cores = len(os.sched_getaffinity(0))
+    for text, expected in (
+        ("150000 100000\n", 1),
+        ("50000 100000\n", 1),
+        ("max 100000\n", cores),
+        ("900000000 100000\n", cores),
+    ):
+        quota.write_text(text)
+        assert usable_cores(quota) == expected
+    assert usable_cores(tmp_path / "none") == cores
 
 
 @pytest.mark.parametrize("pack", [0, -3, "some"])

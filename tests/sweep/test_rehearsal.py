@@ -120,6 +120,15 @@ def test_what_is_drawn_elsewhere_than_from_the_key_is_refused(
         go(load(tmp_path, code, changes), tmp_path / "s")
 
 
+def test_a_draw_in_init_is_told_as_one(tmp_path: Path) -> None:
+    code = algorithm("yield TrainMean(state.w_P, ids)", "return state") + (
+        "    def init(self, w_P, num_clients):\n"
+        "        return State(w_P + torch.randn(len(w_P)))\n"
+    )
+    with pytest.raises(ValueError, match=r"Mine.init .* draw nothing: draw in round 0"):
+        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
+
+
 def test_what_is_drawn_from_the_key_passes(tmp_path: Path) -> None:
     picks = PICKS.replace("np.random.", "key('cohort').")
     adds = ADDS.replace("P))", "P), generator=key.torch('noise'))")

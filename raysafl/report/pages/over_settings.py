@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from raysafl.core.text import count
+from raysafl.core.text import count, first_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid, Lines
@@ -62,8 +62,7 @@ def over_settings(numbers: Numbers) -> list[Block]:
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
     clear = methods.pairs[methods.pairs["holm"] < CLEAR]
     told = [f"{r['method']} from {r['other']}" for _, r in clear.iterrows()]
-    more = f" and {len(told) - PAIRS_NAMED} more" if len(told) > PAIRS_NAMED else ""
-    names = f": {', '.join(told[:PAIRS_NAMED])}{more}" if told else ""
+    names = f": {first_of(told, PAIRS_NAMED)}" if told else ""
     few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
     tests = (
         f"{friedman}Wilcoxon's signed-rank test over settings, with p adjusted by Holm, tells "

@@ -88,6 +88,9 @@ class Coordinator(tune.Trainable):
 
     def _host(self, runs: Sequence[Run]) -> Hosted:
         """Let the client actors host the cells of runs."""
+        if driver := self.terms.driver:
+            for host, package in self.actors.machines():
+                driver.check_package(host, package)
         first = runs[0]
         setup = PackSetup(
             cells=[cell for run in runs for cell in run.cells],

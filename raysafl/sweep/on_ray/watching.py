@@ -97,10 +97,10 @@ class WatchTrials(tune.Callback):
     def on_trial_recover(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Say that a trial's process was lost, and what becomes of its runs."""
+        """Say that a trial broke off, and what becomes of its runs."""
         log.warning(
-            "the process of a trial was lost, perhaps with its node: %s will go on from the "
-            "last checkpoint when there is room",
+            "a trial broke off, perhaps as its process or its node was lost: %s will go on from "
+            "the last checkpoint when there is room",
             count(len(self._pack(trial).runs), "run"),
         )
         self._show(trials)
