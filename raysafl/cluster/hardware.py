@@ -23,7 +23,8 @@ def usable_cores(quota: Path = QUOTA) -> int:
     A batch system such as Slurm gives a job some of them, and a container may have a limit.
 
     Args:
-        quota: a file with the microseconds of processor time for each period, and that.
+        quota: a file with two numbers of microseconds: the processor time that may be used
+            in each period, and the length of a period.
     """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):

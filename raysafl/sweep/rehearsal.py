@@ -214,7 +214,7 @@ def _refuse_other_picks(policy: Participation, run: Run) -> None:
             f"{method_name(policy, Participation, 'pick')} returns another cohort or state "
             "when it is called again with the same state and key, so that algorithms would "
             'see different cohorts. Draw from `key` alone, as in key("who comes").choice('
-            "num_clients, 3, replace=False), which `init` has not, and remember nothing outside "
+            "num_clients, 3, replace=False), draw nothing in `init`, and remember nothing outside "
             "of the state"
         )
 
