@@ -1,6 +1,8 @@
 """The choice of an engine: a rule, and never a wrong one."""
 
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -57,23 +59,32 @@ def test_a_gpu_records_whatever_can_be_stacked(model: Model, engine: str) -> Non
         assert choose_engine(larger, IMAGES.cuda(), LABELS.cuda()) == engine
 
 
+def refuse_in_this_thread(patch: pytest.MonkeyPatch, owner: object, clock: str) -> None:
+    """Refuse the clock to this thread; those that Ray left running may read it."""
+    own_thread = threading.get_ident()
+    read: Callable[..., float] = getattr(owner, clock)
+
+    def refuse(*args: object) -> float:
+        if threading.get_ident() == own_thread:
+            raise AssertionError("the choice of an engine reads a clock")
+        return read(*args)
+
+    patch.setattr(owner, clock, refuse)
+
+
 def test_the_choice_reads_no_clock_and_records_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A recording that fails may spoil the process for those that come after it."""
-
-    def refuse(*_: object) -> float:
-        raise AssertionError("the choice of an engine reads a clock")
-
     model = CNN(channels=[2], hidden=4)
     with emulated_cuda() as device:
         there = flat(model)
         there.module.to("cuda")
         with monkeypatch.context() as patch:
             for clock in ("time", "perf_counter", "monotonic", "process_time"):
-                patch.setattr(time, clock, refuse)
-                patch.setattr(time, f"{clock}_ns", refuse)
-            patch.setattr(torch.cuda.Event, "elapsed_time", refuse)
+                refuse_in_this_thread(patch, time, clock)
+                refuse_in_this_thread(patch, time, f"{clock}_ns")
+            refuse_in_this_thread(patch, torch.cuda.Event, "elapsed_time")
             assert choose_engine(there, X_NB.cuda(), Y_NB.cuda()) == "graph"
             assert choose_engine(flat(model), X_NB, Y_NB) == "vmap"
         assert device.recordings == 0
