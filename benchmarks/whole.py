@@ -117,7 +117,7 @@ def time_trials(job: Job) -> Told:
     `sync` are the seconds and `database` the bytes of a fresh database of MLflow's; `row`
     are the bytes of a row in memory.
     """
-    from raysafl.report.figures.curves import curve_of_run
+    from raysafl.report.figures.lines import curve_of_run
     from raysafl.tracking.sync import sync
 
     with done_sweep(job.all_runs(), {}) as (told, outcome):

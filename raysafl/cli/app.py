@@ -638,7 +638,7 @@ def sync_command(
     track: Track = Tracking.AUTO,
 ) -> None:
     """Update MLflow from the stored results."""
-    from raysafl.report.figures.curves import curve_of_run
+    from raysafl.report.figures.lines import curve_of_run
     from raysafl.tracking.sync import sync
 
     location = parse_location(path)

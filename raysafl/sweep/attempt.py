@@ -372,7 +372,7 @@ def _nothing() -> None:
 
 def _curve_as_png(rows: "pd.DataFrame", title: str, manifest: Manifest) -> bytes:
     """Draw the figure of a run that MLflow shows."""
-    from raysafl.report.figures.curves import curve_of_run
+    from raysafl.report.figures.lines import curve_of_run
 
     return curve_of_run(rows, title, manifest)
 

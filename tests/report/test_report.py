@@ -26,8 +26,9 @@ from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.export import Figures
-from raysafl.report.figures.curves import curve_of_run, curves, enforcement_curves
+from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.figures.lines import curve_of_run
 from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.participation import rasters
 from raysafl.report.pages.document import Grid

@@ -15,7 +15,8 @@ from rich.console import Console
 from raysafl import Sweep, Table
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.pareto import front
-from raysafl.report.figures.curves import Quantity, curve_of_run, curves
+from raysafl.report.figures.curves import curves
+from raysafl.report.figures.lines import Quantity, curve_of_run
 from raysafl.report.pages.screen import screen
 from raysafl.report.query import as_table, results
 from raysafl.report.write import write_report

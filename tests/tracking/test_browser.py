@@ -10,7 +10,7 @@ from helpers.browser import opened_browser
 from helpers.servers import free_port
 
 from raysafl.quickstart import SWEEP
-from raysafl.report.figures.curves import curve_of_run
+from raysafl.report.figures.lines import curve_of_run
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
 from raysafl.tracking.client import connect, default_uri, disconnect

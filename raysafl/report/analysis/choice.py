@@ -47,7 +47,7 @@ class Choice:
             raise ValueError("the sweep has no axis, and so no methods to choose from")
         lines = self.lines or manifest.table.lines
         table = manifest.table.replace(lines=lines, readings=[])
-        chosen = manifest.replace(paper=[], more=[], claims=[], goal=None, table=table)
+        chosen = manifest.replace(paper=[], more=[], claims=[], table=table)
         layout = Layout.of(chosen)
         method = layout.method or ""
         wanted = {**self.only, method: self.methods} if self.methods else self.only

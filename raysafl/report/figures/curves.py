@@ -20,28 +20,30 @@ from numpy.typing import NDArray
 from raysafl.core.text import count
 from raysafl.report.analysis.layout import Key, Layout, words_of
 from raysafl.report.analysis.part import thinned
+from raysafl.report.figures.lines import (
+    ENFORCED,
+    ROUND,
+    Limits,
+    Quantity,
+    draw_curve,
+)
 from raysafl.report.figures.methods import FEW, looks_of, name_methods
+from raysafl.report.figures.search import lines_of_search
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     APART,
     GREY,
     ON_SCREEN,
-    Look,
     Style,
     entitle,
     fitted_title,
     fitting_letters,
     literal,
-    looks,
-    new_figure,
     style_axes,
-    to_png,
-    wrapped,
 )
-from raysafl.report.wording import quality_text, scale_text
+from raysafl.report.wording import scale_text
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Label, Manifest
-from raysafl.storage.statistics import declaration_of
+from raysafl.storage.manifest import Entry, Label
 
 # Largest number of panels on all pages together.
 MOST = 192
@@ -57,140 +59,6 @@ ZOOM = 0.1
 # Names of lines may take this share of the width, and this room above each other.
 NAMES = 0.25
 LINE_OF_TEXT = 1.4
-# Marks on each line, and the share of the first rounds that the vertical axis may cut off.
-MARKS_OF_LINE = 4
-CLIMB = 0.2
-ROUND = "round"
-# The lowest and the highest mean of a line, those of its band, and the last mean; all but for
-# its first rounds.
-Limits = tuple[float, float, float, float, float]
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A column of `rounds/` that is drawn over the rounds.
-
-    Attributes:
-        column: the name of the column.
-        scale: the factor by which its values are multiplied.
-        highest: the upper limit of the band around the mean.
-        label: the text at the vertical axis.
-        empty: what is said of a panel without rows.
-        lowest: the lower limit of the band.
-    """
-
-    column: str
-    scale: float
-    highest: float
-    label: str
-    empty: str = "not run yet"
-    lowest: float = 0.0
-
-    @classmethod
-    def judging(cls, manifest: Manifest) -> "Quantity":
-        """Return the quantity by which the runs of a sweep are judged."""
-        if manifest.quality == ACCURACY.column:
-            return ACCURACY
-        column = declaration_of(manifest.quality, manifest.columns)
-        if column is not None and column.is_fraction:
-            return cls(manifest.quality, 100, 100, f"{quality_text(manifest)} (%)")
-        text = quality_text(manifest)
-        return cls(manifest.quality, 1, math.inf, text, lowest=-math.inf)
-
-
-ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
-ENFORCED = Quantity(
-    "enforce_prob", 1, 1, "probability of an enforced round", "the same in all rounds"
-)
-
-
-def draw_curve(
-    axes: Axes,
-    rounds: pd.DataFrame,
-    look: Look,
-    band: float = 0.2,
-    what: Quantity = ACCURACY,
-    first_mark: float | None = None,
-) -> Limits:
-    """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
-
-    A replicate that ends before others of the run keeps its last value, as in the table.
-    Marks of the line begin at `first_mark`, from 0 to 1 of the way to the second one, so that
-    lines do not have theirs at the same rounds; None is a line without marks.
-    """
-    known = rounds.dropna(subset=what.column)
-    held = known.pivot(index="round", columns="replicate", values=what.column).ffill()
-    curve = pd.DataFrame({"mean": held.mean(axis=1), "std": held.std(axis=1)})
-    curve *= what.scale
-    numbers = curve.index.to_numpy(float)
-    mean = curve["mean"].to_numpy(float)
-    std = curve["std"].fillna(0.0).to_numpy(float)
-    gap = max(1, len(numbers) // MARKS_OF_LINE)
-    axes.plot(
-        numbers,
-        mean,
-        color=look.colour,
-        linestyle=look.dash,
-        linewidth=1.4,
-        marker=look.mark if first_mark is not None or len(numbers) == 1 else None,
-        markevery=(int((first_mark or 0.0) * gap), gap),
-        markersize=4.5,
-        markerfacecolor=look.face,
-    )
-    low = np.maximum(mean - std, what.lowest)
-    high = np.minimum(mean + std, what.highest)
-    if std.any():
-        axes.fill_between(
-            numbers, low, high, color=look.colour, alpha=band, linewidth=0
-        )
-    settled = np.isfinite(mean)
-    settled[: int(CLIMB * len(mean))] = False
-    if not settled.any():
-        return math.inf, -math.inf, math.inf, -math.inf, math.nan
-    own = mean[settled]
-    ends = (own.min(), own.max(), low[settled].min(), high[settled].max(), own[-1])
-    return tuple(map(float, ends))  # type: ignore[return-value]
-
-
-@ON_SCREEN.used()
-def curve_of_run(
-    rounds: pd.DataFrame, title: str, manifest: Manifest | None = None
-) -> bytes:
-    """Draw one run: each replicate as a thin line, their mean with a band.
-
-    Args:
-        rounds: the run's rows, as in `rounds/`.
-        title: the title of the figure.
-        manifest: the sweep, which says what is drawn; by default the test accuracy.
-
-    Returns:
-        A PNG file.
-    """
-    what = Quantity.judging(manifest) if manifest else ACCURACY
-    seeds = rounds["replicate"].nunique()
-    note = f"mean ± std of {seeds} replicates" if seeds > 1 else ""
-    title = f"{wrapped(title, 6.0)}\n{note}".strip()
-    # A layout would draw the figure twice, which takes twice as long.
-    figure = new_figure(6.4, 4.0, layout=None)
-    figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
-    axes = figure.subplots()
-    style_axes(axes)
-    for _, rows in rounds.groupby("replicate") if seeds > 1 else []:
-        axes.plot(
-            rows["round"],
-            what.scale * rows[what.column],
-            color=GREY,
-            linewidth=0.5,
-            alpha=0.5,
-        )
-    draw_curve(axes, rounds, looks(1)[0], what=what)
-    axes.xaxis.set_major_locator(
-        MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
-    )
-    axes.set_xlabel(ROUND)
-    axes.set_ylabel(literal(what.label))
-    axes.set_title(title)
-    return to_png(figure)
 
 
 def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
@@ -202,7 +70,8 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     are named beside the panels. More panels than fit on a page make more pages, up to 192
     panels, which are evenly spaced if there are more combinations of labels. Once there
     are rows, combinations of labels without any row have no panel. Replicates that
-    diverged or failed are left out, as in the table.
+    diverged or failed are left out, as in the table. A search whose entries are a list
+    has one panel, in which the best lines are named.
     """
     manifest = study.lines.manifest
     what = Quantity.judging(manifest)
@@ -232,10 +101,19 @@ def _pages(
         return []
     if what.column not in rounds:
         rounds = rounds.assign(**{what.column: math.nan})
-    others = [axis for axis in layout.axes if axis != layout.method]
     # Those that were stopped have no number in the table, but lines that end early.
     kept, left_out = _without_bad(rounds, study.numbers.runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
+    spread = (rounds["replicate"] > 0).any()
+    notes = [
+        "bands show one standard deviation over seeds" if spread else "",
+        scale_text(manifest),
+        f"shown are {study.lines.share}" if study.lines.share else "",
+        left_out,
+    ]
+    if layout.is_list:
+        return lines_of_search(study.lines, of_run, what, notes, style)
+    others = [axis for axis in layout.axes if axis != layout.method]
     of_panel = defaultdict[Key, list[Entry]](list)
     for entry in manifest.entries:
         if entry.run_id in of_run:
@@ -246,12 +124,7 @@ def _pages(
     empty = f"{len(every) - len(begun)} of {len(every)} panels are {what.empty}"
     panels = thinned(begun, MOST)
     fewer = f"shown are {len(panels)} of {len(begun):,} panels, evenly spaced"
-    spread = (rounds["replicate"] > 0).any()
-    notes = [
-        "bands show one standard deviation over seeds" if spread else "",
-        scale_text(manifest),
-        f"shown are {study.lines.share}" if study.lines.share else "",
-        left_out,
+    notes += [
         empty if len(begun) < len(every) else "",
         fewer if len(panels) < len(begun) else "",
     ]

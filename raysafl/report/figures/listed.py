@@ -13,6 +13,7 @@ from raysafl.report.figures.over_settings import (
 )
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
+from raysafl.report.figures.search import slices
 from raysafl.report.figures.served import clients_served
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import Style
@@ -66,6 +67,14 @@ FIGURES = {
         "Heat map",
         "The table as coloured entries with numbers. ",
         "The table's numbers, without spread.",
+        is_part=True,
+    ),
+    "slices": KnownFigure(
+        slices,
+        "Runs over their values",
+        "Points of {value}, one for each run, over its value on each axis, one panel per axis. ",
+        "Each run of the search over its value on each axis. A panel shows one axis; the other "
+        "values differ from point to point as well.",
         is_part=True,
     ),
     "pareto": KnownFigure(

@@ -1,5 +1,7 @@
 """How methods look in figures, and the legend that names them."""
 
+from collections.abc import Sequence
+
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -40,16 +42,37 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
         values = [values[0], values[-1]]
     many = len(values) > FEW
     name = "" if many or method in METHOD_AXES else f"{method} = "
-    names = [literal(f"{name}{label_text(value)}") for value in values]
-    fitting = fitting_letters(figure.get_figwidth(), style.small)
-    most = max(1, min(len(values), fitting // (max(map(len, names)) + 8)))
-    # Columns are evenly filled.
-    columns = -(-len(values) // -(-len(values) // most))
-    lines = -(-len(values) // columns) + int(many)
-    figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
+    names = [f"{name}{label_text(value)}" for value in values]
     has_mark = not is_line or len(known) <= APART
+    named = [(text, known[value]) for text, value in zip(names, values, strict=True)]
+    name_below(figure, named, style, is_line, has_mark, method if many else "")
+
+
+def name_below(
+    figure: Figure,
+    named: Sequence[tuple[str, Look]],
+    style: Style,
+    is_line: bool,
+    has_mark: bool = True,
+    title: str = "",
+) -> None:
+    """Add a legend below a figure, to which room is added for it.
+
+    Args:
+        named: names with their looks.
+        is_line: whether lines are named, or marks alone.
+        has_mark: whether lines have marks.
+        title: what the names are; empty for no title.
+    """
+    names = [literal(name) for name, _ in named]
+    fitting = fitting_letters(figure.get_figwidth(), style.small)
+    most = max(1, min(len(names), fitting // (max(map(len, names)) + 8)))
+    # Columns are evenly filled.
+    columns = -(-len(names) // -(-len(names) // most))
+    lines = -(-len(names) // columns) + int(bool(title))
+    figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
     handles = []
-    for own in (known[value] for value in values):
+    for _, own in named:
         line = Line2D(
             [], [], color=own.colour, linestyle=own.dash if is_line else "none"
         )
@@ -61,7 +84,7 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
         names,
         loc="outside lower center",
         ncols=columns,
-        title=literal(method) if many else None,
+        title=literal(title) or None,
         handlelength=3.2 if is_line else 1.0,
         columnspacing=1.2,
         frameon=False,

@@ -123,7 +123,8 @@ def _draw_problem(
     method = study.numbers.layout.method
     entries = problem.entries
     known_looks = looks_of(study.numbers.layout)
-    looks = [known_looks[value] for value in entries[f"label.{method}"]]
+    methods = entries[f"label.{method}"].tolist() if method else [None] * len(entries)
+    looks = [known_looks[own] for own in methods]
     x, y, spread = (entries[c].to_numpy(float) for c in (cost, "mean", "std"))
     if len(entries) > WITH_SPREAD:
         _draw_points(axes, x, y, looks)
@@ -173,6 +174,8 @@ def _draw_problem(
             va="center",
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.5, "shrinkB": 4},
             bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
+            # A long name leaves the panel its width.
+            in_layout=False,
         )
         for i, name in zip(best, names, strict=True)
     ]

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from raysafl.report.analysis.layout import words_of
 from raysafl.report.analysis.part import thinned
-from raysafl.report.figures.curves import Quantity
+from raysafl.report.figures.lines import Quantity
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (

@@ -104,13 +104,15 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
             no_wrap=True,
             vertical="bottom",
         )
+    is_nested = grid.heads > 1 and not layout.is_list
     last: Sequence[Cell] = ()
     for row, *numbers in zip(grid.rows, *columns, strict=True):
-        if last and grid.heads > 1 and row[0] != last[0]:
+        if last and is_nested and row[0] != last[0]:
             out.add_section()
         # Labels that repeat the row above are left out.
         repeats = sum(
-            row[: i + 1] == last[: i + 1] for i in range(grid.heads if last else 0)
+            row[: i + 1] == last[: i + 1]
+            for i in range(grid.heads if last and is_nested else 0)
         )
         labels = map(str, row[repeats : grid.heads])
         out.add_row(*map(Text, [*[""] * repeats, *labels, *numbers]))

@@ -358,8 +358,9 @@ def cost(numbers: Numbers) -> list[Block]:
             format_bytes(mean) if "bytes" in str(c) else f"{mean:,.{int(mean < 100)}f}"
             for c, mean in means.items()
         ]
-        rows.append([label_text(value), str(len(each)), seconds, *spending])
-    head = [method or "all", "runs", "seconds of a run", *columns.values()]
+        who = label_text(value) if method else "all runs"
+        rows.append([who, str(len(each)), seconds, *spending])
+    head = [method or "", "runs", "seconds of a run", *columns.values()]
     explanation = (
         "Means per finished replicate; the seconds of a run cover all its replicates together. "
         "Enforced rounds are those in which clients were sampled uniformly and trained, which "

@@ -1,0 +1,199 @@
+"""A search: the lines of its best runs, and each run over its value on each axis."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from raysafl.report.analysis.layout import words_of
+from raysafl.report.analysis.part import Part
+from raysafl.report.figures.lines import ROUND, Quantity, draw_curve
+from raysafl.report.figures.methods import name_below
+from raysafl.report.figures.study import Study
+from raysafl.report.figures.style import (
+    LINES,
+    ON_SCREEN,
+    Look,
+    Style,
+    entitle,
+    fitted_title,
+    label_of_numbers,
+    literal,
+    looks,
+    style_axes,
+)
+from raysafl.report.wording import scale_text, versus
+from raysafl.storage.manifest import Label, label_text
+
+# Largest number of lines that are named.
+NAMED = 5
+# Inches of a panel on the screen, and largest numbers of panels and of panels side by side.
+WIDTH = 2.5
+HEIGHT = 2.4
+MOST = 16
+ACROSS = 4
+# Numbers whose largest is at least so many times the smallest stand on a logarithmic axis.
+DECADES = 50
+# An axis with at most this many numbers has a tick for each.
+TICKS = 4
+# Largest number of words that are written at an axis.
+WORDS = 12
+ALL_RUNS = Look("#BBBBBB")
+OTHER_RUN = Look(LINES[0], is_filled=False)
+CLOSE_RUN = Look(LINES[0])
+BEST_RUN = Look(LINES[1], mark="*")
+
+
+def lines_of_search(
+    part: Part,
+    of_run: Mapping[str, pd.DataFrame],
+    what: Quantity,
+    notes: Sequence[str],
+    style: Style,
+) -> list[Figure]:
+    """Draw the lines of all runs in grey, and name those that are best in the table.
+
+    The vertical axis follows the better half of the runs after the first fifth of the
+    rounds.
+
+    Args:
+        part: the runs, the best one first.
+        of_run: the rows of each run that has some.
+        what: the column that is drawn.
+        notes: what is said below the title.
+        style: the style of the figure.
+    """
+    manifest = part.manifest
+    drawn = [entry for entry in manifest.entries if entry.run_id in of_run]
+    if not drawn:
+        return []
+    figure = style.figure(6.4, 4.0 * style.room)
+    axes = figure.subplots()
+    style_axes(axes)
+    best = looks(min(NAMED, len(drawn)))
+    limits = []
+    for i, entry in enumerate(drawn):
+        rows = of_run[entry.run_id]
+        look = best[i] if i < len(best) else ALL_RUNS
+        band, mark = (0.1, i / NAMED) if i < len(best) else (0.0, None)
+        limits.append(draw_curve(axes, rows, look, band, what, mark))
+        # The best lines lie above the others.
+        axes.lines[-1].set_zorder(3 - i / len(drawn))
+    better = [
+        own for own in limits[: max(NAMED, -(-len(drawn) // 2))] if own[0] <= own[1]
+    ]
+    if better:
+        low = min(own[0] for own in better)
+        high = max(own[1] for own in better)
+        room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+        axes.set_ylim(low - room, high + room)
+    axes.xaxis.set_major_locator(
+        MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
+    )
+    axes.set_xlabel(ROUND)
+    axes.set_ylabel(literal(what.label))
+    varying = [axis for axis in part.layout.axes if axis in part.layout.varying]
+    names = [
+        words_of({axis: entry.labels.get(axis) for axis in varying})
+        for entry in drawn[: len(best)]
+    ]
+    named = f"named are the best {len(best)} of {len(drawn):,} runs, by {manifest.table.statistic}"
+    shown = [named if len(drawn) > len(best) else "", *notes]
+    entitle(figure, manifest.title or manifest.name, shown, style)
+    name_below(figure, list(zip(names, best, strict=True)), style, is_line=True)
+    return [figure]
+
+
+def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
+    """Draw the table's statistic of each run over its value on each axis, a panel per axis.
+
+    Only a search whose entries are a list has this figure; the table and the heat map of
+    others show how the numbers depend on the axes.
+    """
+    numbers = study.numbers
+    part = numbers.part
+    manifest = part.manifest
+    name = f"mean.{manifest.table.statistic}"
+    found = part.entries[np.isfinite(part.entries[name].astype(float))]
+    varying = [axis for axis in part.layout.axes if axis in part.layout.varying]
+    if not part.layout.is_list or found.empty or not varying:
+        return []
+    shown = varying[:MOST]
+    wide = style.across(WIDTH, min(ACROSS, len(shown)))
+    tall = -(-len(shown) // wide)
+    figure = style.figure(
+        max(6.4, WIDTH * wide + 0.5), style.room * (HEIGHT * tall + 0.8)
+    )
+    grid = figure.subplots(tall, wide, sharey=True, squeeze=False)
+    ids = found["run_id"]
+    is_best = ids == (numbers.winner.run_id if numbers.winner else "")
+    is_close = ids.isin(numbers.winner.ties if numbers.winner else [])
+    # The best run lies above those that are close to it, and these above the others.
+    groups = [
+        (OTHER_RUN, ~is_best & ~is_close),
+        (CLOSE_RUN, is_close),
+        (BEST_RUN, is_best),
+    ]
+    for axes, axis in zip(grid.flat, shown, strict=False):
+        style_axes(axes)
+        values = numbers.shown_layout.values[axis]
+        places = _places(axes, found[f"label.{axis}"].tolist(), values)
+        for look, there in groups:
+            axes.plot(
+                places[there],
+                found[name][there],
+                look.mark,
+                color=look.colour,
+                markerfacecolor=look.face,
+                markersize=11 if look is BEST_RUN else 5,
+                alpha=0.8,
+            )
+        axes.set_xlabel(fitted_title(axis, figure, wide, style))
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.set_visible(False)
+    figure.supylabel(label_of_numbers(manifest.table))
+    meaning = manifest.meaning(manifest.table.statistic) or manifest.table.statistic
+    notes = [
+        f"a point is a run, its mean over seeds of the {meaning}{versus(numbers.manifest.table)}",
+        "the star is the best run" if is_best.any() else "",
+        "filled points are not told apart from it" if is_close.any() else "",
+        scale_text(manifest),
+        f"shown are {part.share}" if part.share else "",
+        f"shown are {MOST} of {len(varying)} axes" if len(varying) > MOST else "",
+    ]
+    entitle(figure, manifest.title or manifest.name, notes, style)
+    return [figure]
+
+
+def _places(
+    axes: Axes, labels: Sequence[Label], values: Sequence[Label]
+) -> NDArray[np.float64]:
+    """Return where labels stand across a panel, and scale and number its horizontal axis.
+
+    Args:
+        axes: the panel.
+        labels: the labels of the runs.
+        values: all labels of the axis, in the order in which words stand side by side.
+    """
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        places = np.array(labels, float)
+        smallest = places.min()
+        if smallest > 0 and places.max() >= DECADES * smallest:
+            axes.set_xscale("log")
+        elif len(values) <= TICKS:
+            axes.set_xticks(np.unique(places))
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        return places
+    order = {value: i for i, value in enumerate(values)}
+    gap = -(-len(values) // WORDS)
+    texts = [literal(label_text(value)) for value in values[::gap]]
+    axes.set_xticks(range(0, len(values), gap), texts)
+    for text in axes.get_xticklabels():
+        text.set(rotation=40, ha="right", rotation_mode="anchor")
+    axes.margins(x=0.15)
+    return np.array([order[label] for label in labels], float)
