@@ -184,6 +184,8 @@ class Figures:
         by = numbers.chooser.manifest.table.statistic
         shown = numbers.shown.table.statistic
         bold = BOLD.format(by, shown) if standing_out(numbers) else ""
+        if numbers.winner is not None:
+            bold = f"Bold is the best run, by {numbers.winner.metric}."
         texts = [entries_text(numbers), numbers.part.note, bold]
         texts.append(legend(numbers.part.entries))
         texts.append(spread_note(numbers.entries, numbers.shown.table))
@@ -192,6 +194,7 @@ class Figures:
     def _long(self, strong: Collection[str]) -> pd.DataFrame:
         """Return a row for each entry, with its numbers as they are."""
         numbers = self.study.numbers
+        ties = numbers.winner.ties if numbers.winner else ()
         name = numbers.shown.table.statistic
         entries = numbers.part.entries
         columns = {f"label.{axis}": axis for axis in numbers.shown_layout.axes}
@@ -201,7 +204,7 @@ class Figures:
             entries[list(columns)]
             .assign(
                 statistic=name,
-                best_or_not_told_apart=entries["run_id"].isin(list(strong)),
+                best_or_not_told_apart=entries["run_id"].isin([*strong, *ties]),
             )
             .rename(columns=columns)
         )

@@ -189,6 +189,11 @@ def caption(manifest: Manifest, entries: pd.DataFrame, less: str = "") -> str:
     # What the statistics of every run mean is plain from their names.
     if known and not known.higher_is_better and table.statistic not in FIXED:
         text += " A lower value is better."
+    if manifest.is_drawn and manifest.goal:
+        text += (
+            f" The best run by `{manifest.goal[0]}` in the last round is first; runs that have "
+            "not finished are last."
+        )
     if final_of(table.statistic):
         text += " Its round was chosen by the test set; *final* is the last round."
     return text.replace("  ", " ")

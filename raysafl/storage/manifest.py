@@ -246,6 +246,10 @@ class Manifest(Component):
         description="the column that a search algorithm or a scheduler goes by; empty if "
         "there is none",
     )
+    is_drawn: bool = Field(
+        default=False,
+        description="whether the runs were drawn, or asked for one by one, and so are no grid",
+    )
     goal: tuple[str, str] | None = Field(
         default=None,
         description="the column by which the best run of a search is chosen, and whether its "

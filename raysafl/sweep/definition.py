@@ -254,7 +254,7 @@ class Sweep:
         return measures
 
     def _aim(self, measures: Measures) -> dict[str, Any]:
-        """Return by what is searched, and by what the best run is chosen, for the manifest.
+        """Return what a search is, for the manifest: by what it goes, and what is best.
 
         Args:
             measures: what the runs measure.
@@ -267,7 +267,8 @@ class Sweep:
             return {"searched_by": "", "goal": None}
         metric = told or self.metric or measures.goal[0]
         goal = metric, self.mode or mode or measures.mode(metric)
-        return {"searched_by": metric if is_searched else "", "goal": goal}
+        by = metric if is_searched else ""
+        return {"searched_by": by, "goal": goal, "is_drawn": not self.is_grid}
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.

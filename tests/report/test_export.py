@@ -520,7 +520,7 @@ def test_methods_of_a_sweep_without_axes_and_unknown_choices_are_mistakes() -> N
     one = Figures(
         *made({(): [0.5]}, axes=()), ROUNDS.empty_table(), CLIENTS.empty_table()
     )
-    with pytest.raises(ValueError, match="no axis, and so no methods"):
+    with pytest.raises(ValueError, match="but the sweep has no axis"):
         one.choose(methods=["FedAvg"])
     with pytest.raises(ValueError, match="takes no 'method': did you mean 'methods'"):
         one.choose(method=["FedAvg"])

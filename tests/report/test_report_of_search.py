@@ -11,26 +11,28 @@ from helpers.reports import markdown
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from raysafl.report.analysis.choice import Choice
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST
+from raysafl.report.export import Figures
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.search import NAMED, WORDS, slices
+from raysafl.report.figures.search import ALL_RUNS, LETTERS, NAMED, WORDS, slices
 from raysafl.report.pages.screen import MOST as MOST_ON_SCREEN
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
+from raysafl.storage.rows import CLIENTS, ROUNDS
 
 RATES = (0.1, 0.001, 0.9, 0.03, 0.3, 0.01, 0.2)
 METHODS = ("FedAvg", "SAFARI")
+AXES = ("method", "lr")
 # The mean of each run over its two seeds, in the order of the search.
 FINALS = (0.7, 0.2, 0.3, 0.6, 0.8, 0.5, 0.75)
 
 
 def search_of(
-    keys: list[tuple[Label, ...]],
-    axes: tuple[str, ...] = ("lr", "method"),
-    **table: str,
+    keys: list[tuple[Label, ...]], axes: tuple[str, ...] = ("lr", "method")
 ) -> Manifest:
     entries = [
         Entry(run_id=f"{i:012x}", labels=dict(zip(axes, key, strict=True)))
@@ -40,8 +42,9 @@ def search_of(
         name="search",
         axes=list(axes),
         entries=entries,
-        table=Table(rows=list(axes[:-1]), columns=[axes[-1]], also=[], **table),
+        table=Table(rows=list(axes[:-1]), columns=[axes[-1]], also=[]),
         goal=("test_accuracy", "max"),
+        is_drawn=True,
     )
 
 
@@ -53,7 +56,8 @@ def runs_of(search: Manifest, finals: tuple[float, ...] = FINALS) -> pd.DataFram
         {"run_id": entry.run_id, "replicate": r, "seed": r, "status": "finished"}
         | {"reason": "", "seconds": 1.0, "config": "{}", "config.replicates": "2"}
         | {"final": final + 0.01 * (2 * r - 1), "final_loss": 1 - final}
-        | {"diverged": False, "partition_seed": 0}
+        # On the validation samples, the third run is the best one.
+        | {"partition_seed": 0, "final_val_accuracy": 0.9 - abs(final - 0.3)}
         for entry, final in zip(search.entries, finals, strict=True)
         for r in (0, 1)
     )
@@ -72,6 +76,11 @@ def rows_of(search: Manifest, finals: tuple[float, ...] = FINALS) -> pd.DataFram
 def drawn(figures: list[Figure]) -> Figure:
     (figure,) = figures
     return figure
+
+
+def names_in(figure: Figure) -> list[str]:
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def slices_of(search: Manifest, finals: tuple[float, ...] = FINALS) -> Figure:
@@ -94,34 +103,48 @@ def test_a_search_lists_its_runs_and_the_best_is_first_and_bold() -> None:
     assert ["**" in row[2] for row in rows] == [True, *[False] * 6]
 
 
-def test_where_less_is_better_the_lowest_run_is_first() -> None:
-    table = DRAWN.table.replace(statistic="final_loss", scale=1.0, unit="")
-    _, *rows = heads_and_rows(markdown(runs_of(DRAWN), DRAWN.replace(table=table)))
-    assert rows[0][0] == "0.3" and rows[-1][0] == "0.001"
+def first_labels(runs: pd.DataFrame, search: Manifest = DRAWN) -> list[str]:
+    return [row[0] for row in heads_and_rows(markdown(runs, search))[1:]]
 
 
-def test_runs_without_a_number_are_last() -> None:
+def test_runs_are_in_the_order_of_what_the_best_one_is_chosen_by() -> None:
     runs = runs_of(DRAWN)
-    runs = runs[runs["run_id"] != DRAWN.entries[4].run_id]
-    _, *rows = heads_and_rows(markdown(runs, DRAWN))
-    assert rows[0][0] == "0.2" and rows[-1][0] == "0.3" and "±" not in rows[-1][2]
+    by_loss = DRAWN.replace(goal=("test_loss", "min"))
+    assert first_labels(runs, by_loss) == first_labels(runs)
+    by_val = DRAWN.replace(goal=("val_accuracy", "max"))
+    assert first_labels(runs, by_val)[:3] == ["0.9", "0.001", "0.01"]
+    text = markdown(runs, by_val)
+    assert "The best run by `val_accuracy` in the last round is first" in text
+    study = study_of(by_val, rows_of(DRAWN), runs)
+    *_, best = drawn(slices(study)).axes[0].lines
+    assert list(best.get_xdata()) == [0.9]
+    assert names_in(drawn(curves(study)))[0] == "lr = 0.9, FedAvg"
+
+
+def test_runs_that_have_not_finished_are_last_and_are_not_named() -> None:
+    runs = runs_of(DRAWN)
+    best, *_ = runs.index[runs["run_id"] == DRAWN.entries[4].run_id]
+    runs.loc[best, "status"] = "diverged"
+    unfinished = [DRAWN.entries[i].run_id for i in (0, 1, 2, 5)]
+    runs = runs[~runs["run_id"].isin(unfinished)]
+    # Of the last ones, the order is that of the search.
+    assert first_labels(runs) == ["0.2", "0.03", "0.1", "0.001", "0.9", "0.3", "0.01"]
+    figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN), runs)))
+    names = names_in(figure)
+    assert names == ["lr = 0.2, FedAvg", "lr = 0.03, SAFARI"]
+    assert "Named are the best 2 of 7 runs, by test_accuracy." in figure.get_label()
 
 
 def test_the_terminal_lists_every_label_of_every_run() -> None:
+    search = search_of([(METHODS[i % 2], rate) for i, rate in enumerate(RATES)], AXES)
+    # The first three have the same method.
+    finals = (0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.5)
     text = io.StringIO()
-    Console(file=text, width=100).print(screen(runs_of(DRAWN), DRAWN))
+    Console(file=text, width=100).print(screen(runs_of(search, finals), search))
     lines = [line.split() for line in text.getvalue().splitlines()]
-    listed = [line for line in lines if len(line) == 5 and line[1] in METHODS]
-    assert [line[0] for line in listed] == [
-        "0.3",
-        "0.2",
-        "0.1",
-        "0.03",
-        "0.01",
-        "0.9",
-        "0.001",
-    ]
-    assert "→" not in text.getvalue()
+    listed = [tuple(line[:2]) for line in lines if line and line[0] in METHODS]
+    assert listed[:3] == [("FedAvg", "0.1"), ("FedAvg", "0.9"), ("FedAvg", "0.3")]
+    assert len(listed) == len(RATES) and "→" not in text.getvalue()
 
 
 def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:
@@ -134,25 +157,31 @@ def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:
     assert len(shown) == MOST and shown.is_monotonic_decreasing
     assert shown.min() > numbers.entries["mean.final"].nsmallest(200).max()
     assert numbers.part.note.startswith(
-        "Shown one by one are the best 1,000 of 1,200 entries;"
+        "Shown one by one are the first 1,000 of 1,200 entries;"
     )
     text = io.StringIO()
     Console(file=text, width=100).print(screen(runs_of(search, finals), search))
-    assert f"the best {MOST_ON_SCREEN} of 1,200 entries" in " ".join(
-        text.getvalue().split()
-    )
+    words = " ".join(text.getvalue().split())
+    assert f"the first {MOST_ON_SCREEN} of 1,200 entries" in words
+
+
+@pytest.mark.parametrize("keys", [[(0.1, "FedAvg")], [(0.1, "a"), (0.1, "b")]])
+def test_few_runs_and_repeated_labels_are_a_list_as_well(
+    keys: list[tuple[Label, ...]],
+) -> None:
+    search = search_of(keys)
+    layout = Layout.of(search)
+    assert (layout.down, layout.across) == (["lr", "method"], [])
+    assert len(heads_and_rows(markdown(runs_of(search, FINALS[: len(keys)]), search)))
 
 
 def test_a_grid_that_has_a_goal_keeps_its_table_and_its_heat_map() -> None:
-    grid = search_of(list(itertools.product((0.1, 0.2, 0.3), METHODS)))
+    keys = list(itertools.product((0.1, 0.2, 0.3), METHODS))
+    grid = search_of(keys).replace(is_drawn=False)
     layout = Layout.of(grid)
     assert (layout.down, layout.across, layout.is_list) == (["lr"], ["method"], False)
     study = study_of(grid, rows_of(grid, FINALS[:6]), runs_of(grid, FINALS[:6]))
     assert len(heatmap(study)) == 1 and slices(study) == []
-
-
-def test_a_sweep_without_a_goal_is_no_list() -> None:
-    assert not Layout.of(DRAWN.replace(goal=None)).is_list
 
 
 def test_a_list_tells_methods_apart_by_an_axis_of_that_name_alone() -> None:
@@ -161,6 +190,19 @@ def test_a_list_tells_methods_apart_by_an_axis_of_that_name_alone() -> None:
     assert Layout.of(other).method is None
     chosen = other.replace(table=other.table.replace(lines="q"))
     assert Layout.of(chosen).method == "q"
+
+
+def test_what_is_chosen_of_a_list_stays_a_list_unless_lines_or_panels_are_asked_for() -> (
+    None
+):
+    columns = list(runs_of(DRAWN))
+    few = Choice(methods=["SAFARI"]).of(DRAWN, columns)
+    assert (few.is_drawn, few.goal, len(few.entries)) == (True, DRAWN.goal, 3)
+    table = Choice(lines="method").of(DRAWN, columns)
+    assert (table.is_drawn, table.goal) == (False, None)
+    other = search_of([(rate, 2 * rate) for rate in RATES], ("lr", "q"))
+    with pytest.raises(ValueError, match=r"`methods` needs `lines`.*: lr, q"):
+        Choice(methods=["0.2"]).of(other, columns)
 
 
 def test_a_search_has_no_heat_map_and_a_panel_of_slices_for_each_axis() -> None:
@@ -186,10 +228,29 @@ def test_the_star_is_the_best_run_and_filled_points_are_its_ties() -> None:
     runs.loc[second, "final"] = [0.6, 0.99]
     figure = drawn(slices(study_of(DRAWN, rows_of(DRAWN, finals), runs)))
     others, close, best = figure.axes[0].lines
-    assert best.get_marker() == "*" and best.get_xdata() == [0.3]
-    assert close.get_xdata() == [0.001] and close.get_markerfacecolor() != "white"
+    assert best.get_marker() == "*" and list(best.get_xdata()) == [0.3]
+    assert list(close.get_xdata()) == [0.001]
+    assert close.get_markerfacecolor() != "white"
     assert len(others.get_xdata()) == 5 and others.get_markerfacecolor() == "white"
-    assert "The star is the best run." in figure.get_label()
+    assert "The star is the best run by test_accuracy." in figure.get_label()
+
+
+def test_one_seed_fills_no_point() -> None:
+    runs = runs_of(DRAWN).query("replicate == 0").assign(**{"config.replicates": "1"})
+    figure = drawn(slices(study_of(DRAWN, rows_of(DRAWN), runs)))
+    others, close, _ = figure.axes[0].lines
+    assert len(others.get_xdata()) == 6 and not len(close.get_xdata())
+    assert "not told apart" not in figure.get_label()
+
+
+def test_a_run_that_is_very_far_from_the_others_is_left_out_and_counted() -> None:
+    table = DRAWN.table.replace(statistic="final_loss", scale=1.0, unit="")
+    search = DRAWN.replace(table=table, goal=("test_loss", "min"))
+    finals = (0.7, -1e9, 0.3, 0.6, 0.8, 0.5, 0.75)
+    figure = slices_of(search, finals)
+    low, high = figure.axes[0].get_ylim()
+    assert 0 < low < 0.2 and 0.7 < high < 1
+    assert "1 run far from the others left out." in figure.get_label()
 
 
 @pytest.mark.parametrize(
@@ -211,27 +272,55 @@ def test_an_axis_of_slices_fits_its_values(
         assert list(axes.get_xticks()) == ticks
 
 
-def test_of_very_many_words_some_are_written() -> None:
-    words = [f"word {i}" for i in range(30)]
+def test_of_very_many_and_long_words_some_are_written_and_shortened() -> None:
+    words = [f"{i:02} {'a long word ' * 5}" for i in range(30)]
     search = search_of(list(enumerate(words)), ("lr", "b"))
     axes = slices_of(search, tuple(0.01 * i for i in range(30))).axes[1]
-    assert 1 < len(axes.get_xticks()) <= WORDS
+    texts = [text.get_text() for text in axes.get_xticklabels()]
+    assert 1 < len(texts) <= WORDS and max(map(len, texts)) <= LETTERS
 
 
 def test_the_lines_of_a_search_stand_in_one_panel_and_the_best_are_named() -> None:
     figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN), runs_of(DRAWN))))
     (axes,) = figure.axes
-    assert len(axes.lines) == len(RATES)
-    (legend,) = figure.legends
-    names = [text.get_text() for text in legend.get_texts()]
+    names = names_in(figure)
     assert names[0] == "lr = 0.3, FedAvg" and len(names) == NAMED
-    assert "Named are the best 5 of 7 runs, by final." in figure.get_label()
-    # The named lines lie above the grey ones, and the axis shows the better half.
-    order = sorted(axes.lines, key=lambda line: line.get_zorder(), reverse=True)
-    assert float(np.asarray(order[0].get_ydata())[-1]) == pytest.approx(80)
-    assert axes.get_ylim()[0] > 35
+    assert "Named are the best 5 of 7 runs, by test_accuracy." in figure.get_label()
+    # What is drawn last lies above the others: the best run.
+    ends = [float(np.asarray(line.get_ydata())[-1]) for line in axes.lines]
+    assert ends == pytest.approx([100 * final for final in sorted(FINALS)])
+    grey = [line.get_color() == ALL_RUNS.colour for line in axes.lines]
+    assert grey == [True, True, *[False] * NAMED]
+    # The axis shows those that are named, after the first fifth of the rounds.
+    assert 40 < axes.get_ylim()[0] < 43
 
 
-def test_lines_of_a_search_that_has_just_begun_are_drawn_without_numbers() -> None:
+def test_long_names_of_lines_are_inside_the_figure() -> None:
+    axes = tuple(f"algorithm.inner.a_rather_long_field_{i}" for i in range(6))
+    keys = [tuple(rate + i for i in range(6)) for rate in RATES]
+    search = search_of(keys, axes)
+    figure = drawn(curves(study_of(search, rows_of(search), runs_of(search))))
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+
+
+def test_lines_of_a_search_that_has_just_begun_have_no_names() -> None:
     figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN).query("round < 3"))))
-    assert len(figure.axes[0].lines) == len(RATES)
+    assert len(figure.axes[0].lines) == len(RATES) and not figure.legends
+
+
+def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties() -> (
+    None
+):
+    runs = runs_of(DRAWN)
+    # The second run is better with one seed, and worse with the other.
+    second = runs["run_id"] == DRAWN.entries[1].run_id
+    runs.loc[second, "final"] = [0.6, 0.99]
+    figures = Figures(runs, DRAWN, ROUNDS.empty_table(), CLIENTS.empty_table())
+    made = figures.files_of_table()
+    marked = pd.read_csv(io.StringIO(made["table.csv"]))
+    assert marked["lr"].tolist()[:2] == [0.3, 0.001]
+    assert marked["best_or_not_told_apart"].tolist() == [True, True, *[False] * 5]
+    assert "Bold is the best run, by test_accuracy." in made["table.tex"]
+    assert made["table.md"].count("**") == 2

@@ -39,17 +39,25 @@ class Choice:
 
         Raises:
             ValueError: there is no such axis, label or statistic, or two things would
-                have one name; the message has the nearest one.
+                have one name; the message has the nearest one. Or `methods` are given
+                and no axis tells them apart.
         """
         for axis in [*filter(None, [self.lines]), *self.panels, *self.only]:
             _check(f"axis '{axis}'", axis, manifest.axes)
-        if self.methods and not manifest.axes:
-            raise ValueError("the sweep has no axis, and so no methods to choose from")
         lines = self.lines or manifest.table.lines
         table = manifest.table.replace(lines=lines, readings=[])
         chosen = manifest.replace(paper=[], more=[], claims=[], table=table)
+        # Lines and panels that are asked for make a search a table.
+        is_list = manifest.is_drawn and not (self.lines or self.panels)
+        goal = manifest.goal if is_list else None
+        chosen = chosen.replace(is_drawn=is_list, goal=goal)
         layout = Layout.of(chosen)
         method = layout.method or ""
+        if self.methods and not method:
+            named = ", ".join(manifest.axes) or "but the sweep has no axis"
+            raise ValueError(
+                f"`methods` needs `lines`, the axis of the methods: {named}"
+            )
         wanted = {**self.only, method: self.methods} if self.methods else self.only
         orders = {
             axis: _places(axis, layout.values[axis], list(map(label_text, own)))

@@ -1,6 +1,5 @@
 """How the axes of a sweep are laid out: what goes down a table, what goes across it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,6 @@ from raysafl.storage.manifest import Entry, Label, Manifest, label_text
 # Axes with these names tell methods apart, if all their labels are words.
 METHOD_AXES = ("algorithm", "method")
 
-# Largest number of places of a table that may be almost empty.
-LARGEST = 10_000
 # The labels of an entry, one for each of some axes.
 Key = tuple[Any, ...]
 
@@ -29,10 +26,8 @@ class Layout:
         across: the axes whose labels go across the table, in order.
         values: the labels of each axis, in the order in which the manifest first has
             them.
-        is_list: whether each row, or each column, would hold the number of one run
-            alone, in a search or in a very large table. So it is if labels are numbers
-            that were drawn. Then all axes go down, and no axis tells methods apart
-            unless it is named as one.
+        is_list: whether the runs were drawn. All axes go down then, and no axis tells
+            methods apart unless it is named as one.
     """
 
     method: str | None
@@ -73,18 +68,11 @@ class Layout:
             if axis in METHOD_AXES
             and all(isinstance(value, str) for value in values[axis])
         ]
-        sizes = [
-            len({entry.key(axes) for entry in manifest.entries})
-            for axes in (down, across)
-        ]
-        is_large = math.prod(sizes) > LARGEST
-        is_list = 1 < len(manifest.entries) in sizes
-        is_list &= manifest.goal is not None or is_large
-        last = [] if is_list else (rows or down or across)[-1:]
-        method = next(iter([*lines, *named, *last]), None)
-        if is_list:
-            return cls(method, [*down, *across], [], values, is_list)
-        return cls(method, down, across, values)
+        if manifest.is_drawn:
+            method = next(iter([*lines, *named]), None)
+            return cls(method, [*down, *across], [], values, is_list=True)
+        last = (rows or down or across)[-1:]
+        return cls(next(iter([*lines, *named, *last]), None), down, across, values)
 
     @property
     def axes(self) -> list[str]:

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
 import pandas as pd
 
 from raysafl.report.analysis.layout import Key, Layout
@@ -14,6 +13,8 @@ from raysafl.storage.manifest import Entry, Manifest
 # Largest number of entries that tables and curves show. A page with more of them is slow
 # to make and to open, and nobody reads it.
 MOST = 1_000
+# Largest number of places of a table, empty ones among them.
+LARGEST = 10_000
 # A part of a grid that has fewer entries than this share of `MOST` is none of a grid.
 SPARSE = 0.25
 REST = "the numbers of all are in `runs.parquet`, which `raysafl results` filters and sorts."
@@ -26,9 +27,9 @@ Item = TypeVar("Item")
 class Part:
     """The entries of a sweep that tables and curves show, one by one.
 
-    These are all entries, unless there are too many. Those of a list stand in the order
-    of the table's statistic, the best one first. What summarises entries, such as counts,
-    claims and distances, is computed from all of them nevertheless.
+    These are all entries, unless there are too many. Those of a list are in the order of
+    their ranks. What summarises entries, such as counts, claims and distances, is computed
+    from all of them nevertheless.
 
     Attributes:
         manifest: the sweep with the entries that are shown.
@@ -47,21 +48,27 @@ class Part:
 
     @classmethod
     def of(
-        cls, entries: pd.DataFrame, manifest: Manifest, layout: Layout, most: int = MOST
+        cls,
+        entries: pd.DataFrame,
+        manifest: Manifest,
+        layout: Layout,
+        ranked: Sequence[str] = (),
+        most: int = MOST,
     ) -> "Part":
         """Choose the entries that are shown.
 
         Args:
-            entries: one row for each entry of the manifest, in its order.
+            entries: a row for each entry of the manifest, in its order.
+            ranked: of a list, the ids of the runs that have a rank, the best one first.
             most: the largest number of entries.
         """
         if layout.is_list:
-            return cls._best(entries, manifest, most)
+            return cls._first(entries, manifest, layout, ranked, most)
         by_key = {entry.key(manifest.axes): entry for entry in manifest.entries}
         keys = list(by_key)
         shown = thinned(keys, most)
         if len(shown) == len(keys):
-            return cls(manifest, layout, entries)
+            return cls(manifest, _narrow(manifest, layout), entries)
         part = manifest.replace(entries=[by_key[key] for key in shown])
         there = entries["run_id"].isin([entry.run_id for entry in part.entries])
         own = Layout.of(part)
@@ -73,22 +80,43 @@ class Part:
         which = f" ({', '.join(values)})" if values else ""
         share = f"{len(shown):,} of {len(keys):,} entries"
         note = f"Shown one by one are {share}, evenly spaced{which}; {REST}"
-        return cls(part, own, entries[there], note, share)
+        return cls(part, _narrow(part, own), entries[there], note, share)
 
     @classmethod
-    def _best(cls, entries: pd.DataFrame, manifest: Manifest, most: int) -> "Part":
-        """Choose the best entries, and put them in order; those without a number are last."""
-        means = manifest.sign * entries[f"mean.{manifest.table.statistic}"].astype(
-            float
-        )
-        order = np.argsort(-means.to_numpy(), kind="stable")[:most]
-        part = manifest.replace(entries=[manifest.entries[i] for i in order])
-        shown = entries.iloc[order]
+    def _first(
+        cls,
+        entries: pd.DataFrame,
+        manifest: Manifest,
+        layout: Layout,
+        ranked: Sequence[str],
+        most: int,
+    ) -> "Part":
+        """Choose the first entries of a list; those without a rank are last."""
+        ranks = {run_id: i for i, run_id in enumerate(ranked)}
+        places = sorted(
+            range(len(entries)),
+            key=lambda i: ranks.get(manifest.entries[i].run_id, len(ranks)),
+        )[:most]
+        part = manifest.replace(entries=[manifest.entries[i] for i in places])
+        shown = entries.iloc[places]
         if len(shown) == len(entries):
-            return cls(part, Layout.of(part), shown)
-        share = f"the best {len(shown):,} of {len(entries):,} entries"
+            return cls(part, layout, shown)
+        share = f"the first {len(shown):,} of {len(entries):,} entries"
         note = f"Shown one by one are {share}; {REST}"
-        return cls(part, Layout.of(part), shown, note, share)
+        return cls(part, layout, shown, note, share)
+
+
+def _narrow(manifest: Manifest, layout: Layout) -> Layout:
+    """Let all axes go down if the table would else be large and almost empty.
+
+    So it would be if labels are numbers that were drawn, which hardly occur twice.
+    """
+    sizes = (
+        len(layout.combinations(manifest, a)) for a in (layout.down, layout.across)
+    )
+    if math.prod(sizes) <= LARGEST:
+        return layout
+    return replace(layout, down=layout.axes, across=[])
 
 
 def thinned(keys: Sequence[Key], most: int) -> list[Key]:

@@ -72,27 +72,51 @@ def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
     return found
 
 
+def ranked_runs(runs: pd.DataFrame, manifest: Manifest) -> pd.Series:
+    """Rank the runs of a sweep of which all replicates have finished with a value.
+
+    Returns:
+        The mean last value of what the best run is chosen by, under the runs' ids, the
+        best one first; of equal runs the first of the sweep.
+    """
+    if runs.empty:
+        return pd.Series(dtype=float)
+    done = _whole(runs)
+    metric, mode = _chosen_by(done, manifest)
+    last = _in_last_round(done, metric)
+    is_whole = last.notna().groupby(done["run_id"]).transform("all")
+    values = last[is_whole].groupby(done["run_id"]).mean()
+    values = values.loc[[e.run_id for e in manifest.entries if e.run_id in values]]
+    return values.sort_values(ascending=mode == "min", kind="stable")
+
+
+def _whole(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the runs of which all replicates have finished."""
+    is_done = runs["status"] == Status.FINISHED
+    return runs[is_done.groupby(runs["run_id"]).transform("all")]
+
+
+def _chosen_by(done: pd.DataFrame, manifest: Manifest) -> tuple[str, str]:
+    """Return the column by which the best run is chosen, and whether its max or min is best."""
+    metric, mode = manifest.goal or (judging(done, manifest), "")
+    declared = declaration_of(metric, manifest.columns)
+    return metric, mode or (
+        "min" if declared and not declared.higher_is_better else "max"
+    )
+
+
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     """Return the best run of a sweep; None if of no run all replicates finished with a value.
 
     The choice goes by the last value of the sweep's goal, or without one of `judging`.
     """
-    if runs.empty:
-        return None
-    whole = (runs["status"] == Status.FINISHED).groupby(runs["run_id"]).transform("all")
-    done = runs[whole]
-    metric, mode = manifest.goal or (judging(done, manifest), "")
-    declared = declaration_of(metric, manifest.columns)
-    mode = mode or ("min" if declared and not declared.higher_is_better else "max")
-    last = _in_last_round(done, metric)
-    is_whole = last.notna().groupby(done["run_id"]).transform("all")
-    values = last[is_whole].groupby(done["run_id"]).mean()
-    labels = manifest.labels()
-    # The first of equal runs is the first of the sweep, whatever their ids are.
-    values = values.loc[[i for i in labels if i in values.index]]
+    values = ranked_runs(runs, manifest)
     if values.empty:
         return None
-    run_id = str(values.idxmax() if mode == "max" else values.idxmin())
+    done = _whole(runs)
+    metric, mode = _chosen_by(done, manifest)
+    labels = manifest.labels()
+    run_id = str(values.index[0])
     own = done[done["run_id"] == run_id]
     pairs = [(str(other), run_id) for other in values.index if other != run_id]
     table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")

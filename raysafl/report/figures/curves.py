@@ -112,7 +112,7 @@ def _pages(
         left_out,
     ]
     if layout.is_list:
-        return lines_of_search(study.lines, of_run, what, notes, style)
+        return lines_of_search(study, of_run, what, notes, style)
     others = [axis for axis in layout.axes if axis != layout.method]
     of_panel = defaultdict[Key, list[Entry]](list)
     for entry in manifest.entries:

@@ -108,7 +108,7 @@ def draw_curve(
     )
     low = np.maximum(mean - std, what.lowest)
     high = np.minimum(mean + std, what.highest)
-    if std.any():
+    if std.any() and band:
         axes.fill_between(
             numbers, low, high, color=look.colour, alpha=band, linewidth=0
         )

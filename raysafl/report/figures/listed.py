@@ -58,7 +58,7 @@ FIGURES = {
         curves,
         "Curves",
         "Lines of {quality} over rounds, one line per method, one panel for each combination "
-        "of the other labels. ",
+        "of the other labels; or, of a search, a line for each run. ",
         "{meaning} after each evaluated round.",
         is_part=True,
     ),

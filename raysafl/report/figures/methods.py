@@ -13,6 +13,7 @@ from raysafl.report.figures.style import (
     fitting_letters,
     literal,
     looks,
+    wrapped,
 )
 from raysafl.storage.manifest import Label, label_text
 
@@ -64,12 +65,18 @@ def name_below(
         has_mark: whether lines have marks.
         title: what the names are; empty for no title.
     """
-    names = [literal(name) for name, _ in named]
+    width = 0.85 * figure.get_figwidth()
+    fits = fitting_letters(width, style.small)
+    names = [
+        literal(name) if len(name) <= fits else wrapped(name, width, style.small)
+        for name, _ in named
+    ]
     fitting = fitting_letters(figure.get_figwidth(), style.small)
     most = max(1, min(len(names), fitting // (max(map(len, names)) + 8)))
     # Columns are evenly filled.
     columns = -(-len(names) // -(-len(names) // most))
     lines = -(-len(names) // columns) + int(bool(title))
+    lines += sum(name.count("\n") for name in names)
     figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
     handles = []
     for _, own in named:

@@ -71,7 +71,7 @@ def _draw_cost(
     study: Study, cost: str, problems: list[Problem], style: Style
 ) -> Figure:
     """Draw the problems in which a cost differs, each in a panel."""
-    # As in the table, whose order the entries have.
+    # In the order of the sweep.
     shown = sorted(problems[:MOST], key=lambda problem: problem.entries.index[0])
     wide = style.across(PANEL_WIDTH, min(ACROSS, len(shown)))
     tall = -(-len(shown) // wide)

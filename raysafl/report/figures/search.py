@@ -1,6 +1,8 @@
 """A search: the lines of its best runs, and each run over its value on each axis."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -9,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from raysafl.core.text import count
 from raysafl.report.analysis.layout import words_of
-from raysafl.report.analysis.part import Part
 from raysafl.report.figures.lines import ROUND, Quantity, draw_curve
 from raysafl.report.figures.methods import name_below
 from raysafl.report.figures.study import Study
@@ -40,55 +42,59 @@ ACROSS = 4
 DECADES = 50
 # An axis with at most this many numbers has a tick for each.
 TICKS = 4
+# Largest number of letters of a word at an axis.
+LETTERS = 20
+# Runs are left out that are so many times the spread of the better half away from it.
+FAR = 100
 # Largest number of words that are written at an axis.
 WORDS = 12
 ALL_RUNS = Look("#BBBBBB")
 OTHER_RUN = Look(LINES[0], is_filled=False)
 CLOSE_RUN = Look(LINES[0])
 BEST_RUN = Look(LINES[1], mark="*")
+Item = TypeVar("Item")
 
 
 def lines_of_search(
-    part: Part,
+    study: Study,
     of_run: Mapping[str, pd.DataFrame],
     what: Quantity,
     notes: Sequence[str],
     style: Style,
 ) -> list[Figure]:
-    """Draw the lines of all runs in grey, and name those that are best in the table.
+    """Draw the lines of all runs of a search in grey, but for the best ones, which are named.
 
     The vertical axis follows the better half of the runs after the first fifth of the
     rounds.
 
     Args:
-        part: the runs, the best one first.
+        study: the search.
         of_run: the rows of each run that has some.
         what: the column that is drawn.
         notes: what is said below the title.
         style: the style of the figure.
     """
-    manifest = part.manifest
+    manifest = study.lines.manifest
     drawn = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not drawn:
         return []
+    ranked = [entry for entry in drawn if entry.run_id in set(study.numbers.ranked)]
+    best = looks(min(NAMED, len(ranked)))
     figure = style.figure(6.4, 4.0 * style.room)
     axes = figure.subplots()
     style_axes(axes)
-    best = looks(min(NAMED, len(drawn)))
     limits = []
-    for i, entry in enumerate(drawn):
-        rows = of_run[entry.run_id]
-        look = best[i] if i < len(best) else ALL_RUNS
-        band, mark = (0.1, i / NAMED) if i < len(best) else (0.0, None)
+    # The best lines lie above the others.
+    for i in reversed(range(len(drawn))):
+        is_best = i < len(best)
+        look, band = (best[i], 0.1) if is_best else (ALL_RUNS, 0.0)
+        mark = i / NAMED if is_best else None
+        rows = of_run[drawn[i].run_id]
         limits.append(draw_curve(axes, rows, look, band, what, mark))
-        # The best lines lie above the others.
-        axes.lines[-1].set_zorder(3 - i / len(drawn))
-    better = [
-        own for own in limits[: max(NAMED, -(-len(drawn) // 2))] if own[0] <= own[1]
-    ]
-    if better:
-        low = min(own[0] for own in better)
-        high = max(own[1] for own in better)
+    half = _better_half(limits[::-1], len(ranked))
+    low = min((own[0] for own in half), default=math.inf)
+    high = max((own[1] for own in half), default=-math.inf)
+    if low <= high:
         room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
         axes.set_ylim(low - room, high + room)
     axes.xaxis.set_major_locator(
@@ -96,23 +102,38 @@ def lines_of_search(
     )
     axes.set_xlabel(ROUND)
     axes.set_ylabel(literal(what.label))
-    varying = [axis for axis in part.layout.axes if axis in part.layout.varying]
-    names = [
-        words_of({axis: entry.labels.get(axis) for axis in varying})
-        for entry in drawn[: len(best)]
-    ]
-    named = f"named are the best {len(best)} of {len(drawn):,} runs, by {manifest.table.statistic}"
-    shown = [named if len(drawn) > len(best) else "", *notes]
+    named = f"named are the best {len(best)} of {len(drawn):,} runs, by {_goal(study)}"
+    shown = [named if 0 < len(best) < len(drawn) else "", *notes]
     entitle(figure, manifest.title or manifest.name, shown, style)
-    name_below(figure, list(zip(names, best, strict=True)), style, is_line=True)
+    layout = study.lines.layout
+    varying = [axis for axis in layout.axes if axis in layout.varying]
+    names = [words_of({a: e.labels.get(a) for a in varying}) for e in drawn]
+    if best:
+        name_below(figure, list(zip(names, best, strict=False)), style, is_line=True)
     return [figure]
+
+
+def _goal(study: Study) -> str:
+    """Return the column that the best run is chosen by."""
+    goal = study.numbers.manifest.goal
+    return goal[0] if goal else ""
+
+
+def _better_half(items: Sequence[Item], ranked: int) -> Sequence[Item]:
+    """Return the first half of what belongs to ranked runs, or all where none is ranked.
+
+    Args:
+        items: one for each run, those of ranked runs first.
+        ranked: the number of ranked runs.
+    """
+    return items[: max(min(NAMED, ranked), -(-ranked // 2)) or len(items)]
 
 
 def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw the table's statistic of each run over its value on each axis, a panel per axis.
 
-    Only a search whose entries are a list has this figure; the table and the heat map of
-    others show how the numbers depend on the axes.
+    Only searches have this figure, whose runs were drawn. The vertical axis leaves out
+    runs that are very far from the better half of them.
     """
     numbers = study.numbers
     part = numbers.part
@@ -129,9 +150,11 @@ def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         max(6.4, WIDTH * wide + 0.5), style.room * (HEIGHT * tall + 0.8)
     )
     grid = figure.subplots(tall, wide, sharey=True, squeeze=False)
-    ids = found["run_id"]
-    is_best = ids == (numbers.winner.run_id if numbers.winner else "")
-    is_close = ids.isin(numbers.winner.ties if numbers.winner else [])
+    winner = numbers.winner
+    is_best = found["run_id"] == (winner.run_id if winner else "")
+    # One seed tells no runs apart.
+    has_ties = winner is not None and winner.seeds > 1
+    is_close = found["run_id"].isin(winner.ties if winner and has_ties else [])
     # The best run lies above those that are close to it, and these above the others.
     groups = [
         (OTHER_RUN, ~is_best & ~is_close),
@@ -156,17 +179,41 @@ def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
     figure.supylabel(label_of_numbers(manifest.table))
+    ranked = int(found["run_id"].isin(numbers.ranked).sum())
+    outside = _leave_out_far(grid.flat[0], found[name].to_numpy(float), ranked)
     meaning = manifest.meaning(manifest.table.statistic) or manifest.table.statistic
+    goal = _goal(study)
     notes = [
         f"a point is a run, its mean over seeds of the {meaning}{versus(numbers.manifest.table)}",
-        "the star is the best run" if is_best.any() else "",
-        "filled points are not told apart from it" if is_close.any() else "",
+        f"the star is the best run by {goal}" if is_best.any() else "",
+        f"filled points are not told apart from it in {goal}" if has_ties else "",
+        f"{count(outside, 'run')} far from the others left out" if outside else "",
         scale_text(manifest),
         f"shown are {part.share}" if part.share else "",
         f"shown are {MOST} of {len(varying)} axes" if len(varying) > MOST else "",
     ]
     entitle(figure, manifest.title or manifest.name, notes, style)
     return [figure]
+
+
+def _leave_out_far(axes: Axes, values: NDArray[np.float64], ranked: int) -> int:
+    """Keep the vertical axis near the better half of the runs; return how many it leaves out.
+
+    Args:
+        axes: a panel, which shares its vertical axis with all others.
+        values: the number of each run, those of ranked runs first.
+        ranked: the number of ranked runs.
+    """
+    half = _better_half(values.tolist(), ranked)
+    low, high = min(half), max(half)
+    room = FAR * (high - low)
+    is_far = (values < low - room) | (values > high + room)
+    if not room or not is_far.any():
+        return 0
+    near = values[~is_far]
+    margin = 0.05 * float(np.ptp(near))
+    axes.set_ylim(near.min() - margin, near.max() + margin)
+    return int(is_far.sum())
 
 
 def _places(
@@ -191,8 +238,9 @@ def _places(
         return places
     order = {value: i for i, value in enumerate(values)}
     gap = -(-len(values) // WORDS)
-    texts = [literal(label_text(value)) for value in values[::gap]]
-    axes.set_xticks(range(0, len(values), gap), texts)
+    texts = [label_text(value) for value in values]
+    short = [t if len(t) <= LETTERS else f"{t[: LETTERS - 3]}..." for t in texts]
+    axes.set_xticks(range(0, len(values), gap), list(map(literal, short[::gap])))
     for text in axes.get_xticklabels():
         text.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.margins(x=0.15)

@@ -14,7 +14,7 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.winner import judging, winner_of
+from raysafl.report.analysis.winner import judging, ranked_runs, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
 from raysafl.report.wording import (
@@ -51,9 +51,10 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
     best = winner_of(runs, manifest) if is_chosen else None
     less = versus(manifest.table)
+    ranked = list(ranked_runs(runs, manifest).index)
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
-    part = Part.of(entries, manifest, Layout.of(manifest), MOST)
+    part = Part.of(entries, manifest, Layout.of(manifest), ranked, MOST)
     grid = pivot(part)
     numbers = max(1, len(grid.head) - grid.heads)
     ruler = Console(width=10_000, file=io.StringIO())
