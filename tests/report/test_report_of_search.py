@@ -243,16 +243,6 @@ def test_one_seed_fills_no_point() -> None:
     assert "not told apart" not in figure.get_label()
 
 
-def test_a_run_that_is_very_far_from_the_others_is_left_out_and_counted() -> None:
-    table = DRAWN.table.replace(statistic="final_loss", scale=1.0, unit="")
-    search = DRAWN.replace(table=table, goal=("test_loss", "min"))
-    finals = (0.7, -1e9, 0.3, 0.6, 0.8, 0.5, 0.75)
-    figure = slices_of(search, finals)
-    low, high = figure.axes[0].get_ylim()
-    assert 0 < low < 0.2 and 0.7 < high < 1
-    assert "1 run far from the others left out." in figure.get_label()
-
-
 @pytest.mark.parametrize(
     ("values", "scale", "ticks"),
     [

@@ -95,9 +95,9 @@ class Layout:
         )
 
     @property
-    def varying(self) -> set[str]:
-        """Return the axes on which the sweep has several labels."""
-        return {axis for axis, values in self.values.items() if len(values) > 1}
+    def varying(self) -> list[str]:
+        """Return the axes on which the sweep has several labels, those that go down first."""
+        return [axis for axis in self.axes if len(self.values[axis]) > 1]
 
     def combinations(self, manifest: Manifest, axes: list[str]) -> list[Key]:
         """Return the combinations of labels on `axes` that occur in a manifest, in order.

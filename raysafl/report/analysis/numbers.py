@@ -11,7 +11,7 @@ from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.standing import close_to_best
-from raysafl.report.analysis.winner import Winner, judging, ranked_runs, winner_of
+from raysafl.report.analysis.winner import Ranking, Winner, judging, winner_of
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import ROUNDS_TO, quality_statistics
 
@@ -61,7 +61,7 @@ class Numbers:
         shown_layout = Layout.of(shown)
         entries = judged(versus, shown)
         own = entries if versus is runs else aggregate(runs, manifest)
-        ranked = list(ranked_runs(runs, manifest).index)
+        ranked = list(Ranking.of(runs, manifest).values.index)
         part = Part.of(entries, shown, shown_layout, ranked)
         chooser = shown
         column = judging(versus, shown)

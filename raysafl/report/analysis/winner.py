@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -72,37 +73,36 @@ def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
     return found
 
 
-def ranked_runs(runs: pd.DataFrame, manifest: Manifest) -> pd.Series:
-    """Rank the runs of a sweep of which all replicates have finished with a value.
+class Ranking(NamedTuple):
+    """The runs of a sweep of which all replicates have finished with a value.
 
-    Returns:
-        The mean last value of what the best run is chosen by, under the runs' ids, the
-        best one first; of equal runs the first of the sweep.
+    Attributes:
+        values: the mean last value of each, by run id, the best one first; of equal runs
+            the first of the sweep.
+        metric: the column of `rounds/` that it is the value of.
+        mode: whether the `max` or the `min` of it is best.
     """
-    if runs.empty:
-        return pd.Series(dtype=float)
-    done = _whole(runs)
-    metric, mode = _chosen_by(done, manifest)
-    last = _in_last_round(done, metric)
-    is_whole = last.notna().groupby(done["run_id"]).transform("all")
-    values = last[is_whole].groupby(done["run_id"]).mean()
-    values = values.loc[[e.run_id for e in manifest.entries if e.run_id in values]]
-    return values.sort_values(ascending=mode == "min", kind="stable")
 
+    values: "pd.Series[float]"
+    metric: str
+    mode: str
 
-def _whole(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the runs of which all replicates have finished."""
-    is_done = runs["status"] == Status.FINISHED
-    return runs[is_done.groupby(runs["run_id"]).transform("all")]
-
-
-def _chosen_by(done: pd.DataFrame, manifest: Manifest) -> tuple[str, str]:
-    """Return the column by which the best run is chosen, and whether its max or min is best."""
-    metric, mode = manifest.goal or (judging(done, manifest), "")
-    declared = declaration_of(metric, manifest.columns)
-    return metric, mode or (
-        "min" if declared and not declared.higher_is_better else "max"
-    )
+    @classmethod
+    def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Ranking":
+        """Rank runs by the sweep's goal, or without one by `judging`."""
+        if runs.empty:
+            return cls(pd.Series(dtype=float), *(manifest.goal or ("", "")))
+        is_done = runs["status"] == Status.FINISHED
+        done = runs[is_done.groupby(runs["run_id"]).transform("all")]
+        metric, mode = manifest.goal or (judging(done, manifest), "")
+        declared = declaration_of(metric, manifest.columns)
+        mode = mode or ("min" if declared and not declared.higher_is_better else "max")
+        last = _in_last_round(done, metric)
+        is_whole = last.notna().groupby(done["run_id"]).transform("all")
+        values = last[is_whole].groupby(done["run_id"]).mean()
+        values = values.loc[[e.run_id for e in manifest.entries if e.run_id in values]]
+        ordered = values.sort_values(ascending=mode == "min", kind="stable")
+        return cls(ordered, metric, mode)
 
 
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
@@ -110,17 +110,15 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
 
     The choice goes by the last value of the sweep's goal, or without one of `judging`.
     """
-    values = ranked_runs(runs, manifest)
+    values, metric, mode = Ranking.of(runs, manifest)
     if values.empty:
         return None
-    done = _whole(runs)
-    metric, mode = _chosen_by(done, manifest)
     labels = manifest.labels()
     run_id = str(values.index[0])
-    own = done[done["run_id"] == run_id]
+    own = runs[runs["run_id"] == run_id]
     pairs = [(str(other), run_id) for other in values.index if other != run_id]
     table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")
-    apart = told_apart(pairs, done, manifest.replace(table=table))
+    apart = told_apart(pairs, runs, manifest.replace(table=table))
     ties = {i: labels[i] for k, (i, _) in enumerate(pairs) if k not in apart}
     return Winner(
         run_id=run_id,

@@ -101,7 +101,7 @@ def heatmap_axes(
     Only axes with several labels count; if there are fewer than two, all three are
     empty.
     """
-    several = [axis for axis in layout.axes if axis in layout.varying]
+    several = layout.varying
     if len(several) < 2:
         return [], [], []
     panel = [axis for axis in manifest.table.panels if axis in several]

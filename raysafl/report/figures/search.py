@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from raysafl.core.text import count
 from raysafl.report.analysis.layout import words_of
 from raysafl.report.figures.lines import ROUND, Quantity, draw_curve
 from raysafl.report.figures.methods import name_below
@@ -44,15 +42,12 @@ DECADES = 50
 TICKS = 4
 # Largest number of letters of a word at an axis.
 LETTERS = 20
-# Runs are left out that are so many times the spread of the better half away from it.
-FAR = 100
 # Largest number of words that are written at an axis.
 WORDS = 12
 ALL_RUNS = Look("#BBBBBB")
 OTHER_RUN = Look(LINES[0], is_filled=False)
 CLOSE_RUN = Look(LINES[0])
 BEST_RUN = Look(LINES[1], mark="*")
-Item = TypeVar("Item")
 
 
 def lines_of_search(
@@ -78,8 +73,8 @@ def lines_of_search(
     drawn = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not drawn:
         return []
-    ranked = [entry for entry in drawn if entry.run_id in set(study.numbers.ranked)]
-    best = looks(min(NAMED, len(ranked)))
+    ranked = len(set(study.numbers.ranked).intersection(of_run))
+    best = looks(min(NAMED, ranked))
     figure = style.figure(6.4, 4.0 * style.room)
     axes = figure.subplots()
     style_axes(axes)
@@ -91,7 +86,8 @@ def lines_of_search(
         mark = i / NAMED if is_best else None
         rows = of_run[drawn[i].run_id]
         limits.append(draw_curve(axes, rows, look, band, what, mark))
-    half = _better_half(limits[::-1], len(ranked))
+    limits = limits[::-1]
+    half = limits[: max(len(best), -(-ranked // 2)) or len(limits)]
     low = min((own[0] for own in half), default=math.inf)
     high = max((own[1] for own in half), default=-math.inf)
     if low <= high:
@@ -102,45 +98,28 @@ def lines_of_search(
     )
     axes.set_xlabel(ROUND)
     axes.set_ylabel(literal(what.label))
-    named = f"named are the best {len(best)} of {len(drawn):,} runs, by {_goal(study)}"
+    metric = study.numbers.winner.metric if study.numbers.winner else ""
+    named = f"named are the best {len(best)} of {len(drawn):,} runs, by {metric}"
     shown = [named if 0 < len(best) < len(drawn) else "", *notes]
     entitle(figure, manifest.title or manifest.name, shown, style)
-    layout = study.lines.layout
-    varying = [axis for axis in layout.axes if axis in layout.varying]
+    varying = study.lines.layout.varying
     names = [words_of({a: e.labels.get(a) for a in varying}) for e in drawn]
     if best:
         name_below(figure, list(zip(names, best, strict=False)), style, is_line=True)
     return [figure]
 
 
-def _goal(study: Study) -> str:
-    """Return the column that the best run is chosen by."""
-    goal = study.numbers.manifest.goal
-    return goal[0] if goal else ""
-
-
-def _better_half(items: Sequence[Item], ranked: int) -> Sequence[Item]:
-    """Return the first half of what belongs to ranked runs, or all where none is ranked.
-
-    Args:
-        items: one for each run, those of ranked runs first.
-        ranked: the number of ranked runs.
-    """
-    return items[: max(min(NAMED, ranked), -(-ranked // 2)) or len(items)]
-
-
 def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw the table's statistic of each run over its value on each axis, a panel per axis.
 
-    Only searches have this figure, whose runs were drawn. The vertical axis leaves out
-    runs that are very far from the better half of them.
+    Only searches have this figure, whose runs were drawn.
     """
     numbers = study.numbers
     part = numbers.part
     manifest = part.manifest
     name = f"mean.{manifest.table.statistic}"
     found = part.entries[np.isfinite(part.entries[name].astype(float))]
-    varying = [axis for axis in part.layout.axes if axis in part.layout.varying]
+    varying = part.layout.varying
     if not part.layout.is_list or found.empty or not varying:
         return []
     shown = varying[:MOST]
@@ -179,41 +158,18 @@ def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
     figure.supylabel(label_of_numbers(manifest.table))
-    ranked = int(found["run_id"].isin(numbers.ranked).sum())
-    outside = _leave_out_far(grid.flat[0], found[name].to_numpy(float), ranked)
     meaning = manifest.meaning(manifest.table.statistic) or manifest.table.statistic
-    goal = _goal(study)
+    metric = winner.metric if winner else ""
     notes = [
         f"a point is a run, its mean over seeds of the {meaning}{versus(numbers.manifest.table)}",
-        f"the star is the best run by {goal}" if is_best.any() else "",
-        f"filled points are not told apart from it in {goal}" if has_ties else "",
-        f"{count(outside, 'run')} far from the others left out" if outside else "",
+        f"the star is the best run by {metric}" if is_best.any() else "",
+        f"filled points are not told apart from it in {metric}" if has_ties else "",
         scale_text(manifest),
         f"shown are {part.share}" if part.share else "",
         f"shown are {MOST} of {len(varying)} axes" if len(varying) > MOST else "",
     ]
     entitle(figure, manifest.title or manifest.name, notes, style)
     return [figure]
-
-
-def _leave_out_far(axes: Axes, values: NDArray[np.float64], ranked: int) -> int:
-    """Keep the vertical axis near the better half of the runs; return how many it leaves out.
-
-    Args:
-        axes: a panel, which shares its vertical axis with all others.
-        values: the number of each run, those of ranked runs first.
-        ranked: the number of ranked runs.
-    """
-    half = _better_half(values.tolist(), ranked)
-    low, high = min(half), max(half)
-    room = FAR * (high - low)
-    is_far = (values < low - room) | (values > high + room)
-    if not room or not is_far.any():
-        return 0
-    near = values[~is_far]
-    margin = 0.05 * float(np.ptp(near))
-    axes.set_ylim(near.min() - margin, near.max() + margin)
-    return int(is_far.sum())
 
 
 def _places(

@@ -14,7 +14,7 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.winner import judging, ranked_runs, winner_of
+from raysafl.report.analysis.winner import Ranking, judging, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
 from raysafl.report.wording import (
@@ -51,7 +51,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
     best = winner_of(runs, manifest) if is_chosen else None
     less = versus(manifest.table)
-    ranked = list(ranked_runs(runs, manifest).index)
+    ranked = list(Ranking.of(runs, manifest).values.index)
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
     part = Part.of(entries, manifest, Layout.of(manifest), ranked, MOST)

@@ -118,7 +118,7 @@ def standings(numbers: Numbers) -> list[Block]:
 def setting_text(numbers: Numbers) -> str:
     """Say over which labels settings range, and that rates are among them if they are."""
     layout = numbers.layout
-    axes = [a for a in layout.axes if a in layout.varying and a != layout.method]
+    axes = [axis for axis in layout.varying if axis != layout.method]
     if not axes:
         return ""
     rates = [axis for axis in axes if axis in set(numbers.methods.rates["axis"])]
