@@ -135,7 +135,7 @@ def test_runs_that_have_not_finished_are_last_and_are_not_named() -> None:
     assert "Named are the best 2 of 7 runs, by test_accuracy." in figure.get_label()
 
 
-def test_the_terminal_lists_every_label_of_every_run() -> None:
+def test_the_terminal_and_latex_list_every_label_of_every_run() -> None:
     search = search_of([(METHODS[i % 2], rate) for i, rate in enumerate(RATES)], AXES)
     # The first three have the same method.
     finals = (0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.5)
@@ -145,6 +145,12 @@ def test_the_terminal_lists_every_label_of_every_run() -> None:
     listed = [tuple(line[:2]) for line in lines if line and line[0] in METHODS]
     assert listed[:3] == [("FedAvg", "0.1"), ("FedAvg", "0.9"), ("FedAvg", "0.3")]
     assert len(listed) == len(RATES) and "→" not in text.getvalue()
+    figures = Figures(
+        runs_of(search, finals), search, ROUNDS.empty_table(), CLIENTS.empty_table()
+    )
+    made = figures.files_of_table()["table.tex"].splitlines()
+    assert sum(line.startswith("FedAvg & ") for line in made) == 4
+    assert r"\addlinespace" not in made
 
 
 def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:

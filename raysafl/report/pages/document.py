@@ -35,6 +35,8 @@ class Grid:
         rows: the entries of each row.
         heads: how many columns, from the left, tell the rows apart.
         words: whether the other columns are words, which are flush left.
+        is_list: whether rows stand for themselves, so that labels that they share with
+            the row above are written.
     """
 
     caption: str
@@ -42,6 +44,7 @@ class Grid:
     rows: Sequence[Sequence[Cell]]
     heads: int = 1
     words: bool = False
+    is_list: bool = False
 
 
 @dataclass(frozen=True)

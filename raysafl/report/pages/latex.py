@@ -49,12 +49,14 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
         lines.append(f"{'& ' * grid.heads}{span} \\\\")
         lines.append(rf"\cmidrule(lr){{{first}-{len(grid.head)}}}")
     lines += [_row_text([escaped(head) for head in heads]), r"\midrule"]
+    is_nested = grid.heads > 1 and not grid.is_list
     last: Sequence[Cell] = ()
     for row in grid.rows:
         repeats = sum(
-            row[: i + 1] == last[: i + 1] for i in range(grid.heads - 1 if last else 0)
+            row[: i + 1] == last[: i + 1]
+            for i in range(grid.heads - 1 if last and is_nested else 0)
         )
-        if last and grid.heads > 1 and not repeats:
+        if last and is_nested and not repeats:
             lines.append(r"\addlinespace")
         lines.append(_row_text([""] * repeats + [*map(_entry_latex, row[repeats:])]))
         last = row

@@ -105,7 +105,7 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
             no_wrap=True,
             vertical="bottom",
         )
-    is_nested = grid.heads > 1 and not layout.is_list
+    is_nested = grid.heads > 1 and not grid.is_list
     last: Sequence[Cell] = ()
     for row, *numbers in zip(grid.rows, *columns, strict=True):
         if last and is_nested and row[0] != last[0]:
