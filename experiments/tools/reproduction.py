@@ -12,7 +12,6 @@ hours is written by hand, and docs/reproduction.md takes it from there.
 import re
 import sys
 from collections import defaultdict
-from datetime import datetime
 
 import numpy as np
 
@@ -339,20 +338,9 @@ def _largest_gap(run_id, names):
     )
 
 
-def wall_time(store):
-    """Return the seconds in which at least one run of a sweep was under way."""
-    entries = store.ledger().values()
-    texts = [(entry.started or entry.ended, entry.ended) for entry in entries]
-    spans = {
-        tuple(datetime.fromisoformat(text).timestamp() for text in pair)
-        for pair in texts
-    }
-    busy = 0.0
-    covered_until = 0.0
-    for start, end in sorted(spans):
-        busy += max(0.0, end - max(start, covered_until))
-        covered_until = max(covered_until, end)
-    return busy
+def _time_of_runs(sweep):
+    """Return the sum of the runs' own times; what passes between two attempts is in none."""
+    return duration(float(sweep.runs.drop_duplicates("run_id")["seconds"].sum()))
 
 
 def measured_sweeps():
@@ -365,20 +353,24 @@ def measured_sweeps():
         unended = _unended(sweep)
         entries = f"{planned - unended} of {planned}" if unended else planned
         size = f"{entries} x {' or '.join(map(str, seeds))}"
-        times = [
-            duration(wall_time(sweep.store)),
-            duration(float(runs["seconds"].sum())),
-        ]
         machine = (sweep.store.path / "machine.json").read_text()
         cpu = ", ".join(re.findall(r'"cpu": "(\w+)"', machine))
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
-        rows.append([f"`{name}`", sweep.manifest.scale, size, *times, cpu, commits])
+        rows.append(
+            [
+                f"`{name}`",
+                sweep.manifest.scale,
+                size,
+                _time_of_runs(sweep),
+                cpu,
+                commits,
+            ]
+        )
     head = [
         "sweep",
         "scale",
         "entries x seeds",
-        "wall time",
-        "all runs' time",
+        "time",
         "CPU",
         "commit",
     ]
@@ -393,7 +385,7 @@ def fill_measured_column(text):
         measured = [sweeps()[folder] for folder in measured_folders(file)]
         times = []
         for sweep in measured:
-            took = duration(wall_time(sweep.store))
+            took = _time_of_runs(sweep)
             unended = _unended(sweep)
             part = f", {count(unended, 'run')} missing" if unended else ""
             times.append(f"`{sweep.manifest.scale}` in {took}{part}")
