@@ -19,7 +19,6 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import (
-    ACCURACY,
     ROUNDS_TO,
     STATISTICS,
     quality_statistics,
@@ -28,8 +27,8 @@ from raysafl.storage.store import sweeps_in
 
 # A run has the first of these statuses that one of its replicates has.
 WORST = {status: place for place, status in enumerate(reversed(Status))}
-# What is shown by default of runs that are judged by their accuracy.
-SHOWN = ["final", "last10", "best"]
+# How many statistics of what runs are judged by are shown by default.
+SHOWN = 3
 # Largest number of values that a hint names.
 MOST_VALUES = 20
 # Largest number of rows in a terminal.
@@ -234,8 +233,7 @@ def _read_folders(
             lower_is_better |= {
                 n for n, own in known.items() if not own.higher_is_better
             }
-            quality = manifest.quality
-            shown += SHOWN if quality == ACCURACY else quality_statistics(quality)
+            shown += quality_statistics(manifest.quality)[:SHOWN]
     frame = pd.concat(
         [part for part in parts if len(part)] or parts[:1], ignore_index=True
     )

@@ -8,19 +8,21 @@ import numpy as np
 import pandas as pd
 
 from raysafl.core.text import count, first_of
-from raysafl.report.analysis.entries import LEARNT, LEVEL_STATISTIC
+from raysafl.report.analysis.entries import COUNTS, LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
 from raysafl.storage.manifest import Manifest, Printed, Table
 from raysafl.storage.statistics import FIXED, declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
-LOST = ("stopped", "diverged", "failed", "damaged", "missing")
+LOST = (*COUNTS, "missing")[1:]
 # Stands before the number of an entry that has not learnt.
 MARK = "†"
 # A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
 # digit follows, so that prices are none.
 FORMULA = re.compile(r"(\$(?!\s)[^$\n]+(?<!\s)\$(?!\d))")
+# Stands between a mean and its spread.
+SPREAD = " ± "
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
 
@@ -55,11 +57,8 @@ def number_or_dash(value: float, unit: str = "%", decimals: int | None = None) -
 
 def signed(value: float, unit: str) -> str:
     """Write a difference with its sign, or a dash if it is not known."""
-    return (
-        NOTHING
-        if math.isnan(value)
-        else ("+" if value >= 0 else "") + number(value, unit)
-    )
+    sign = "+" if value >= 0 else ""
+    return NOTHING if math.isnan(value) else sign + number(value, unit)
 
 
 def signed_spread(value: float, half: float, unit: str) -> str:
@@ -73,7 +72,7 @@ def spread(mean: float, std: float, unit: str, decimals: int | None = None) -> s
     """Write mean and spread as `89.10 ± 0.24`, the mean alone, or a dash without a mean."""
     if math.isnan(mean):
         return NOTHING
-    tail = "" if math.isnan(std) else f" ± {number(std, unit, decimals)}"
+    tail = "" if math.isnan(std) else SPREAD + number(std, unit, decimals)
     return number(mean, unit, decimals) + tail
 
 

@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from raysafl.cli import app as cli
 from raysafl.data import FromClients, Glyphs, IidServer, ServerData
 from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import COSTS, find_problems, front
 from raysafl.report.figures.curves import enforcement_curves
 from raysafl.report.figures.pareto import pareto
@@ -350,14 +349,12 @@ POLICIES: dict[str, dict[str, object]] = {
 
 def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> None:
     runs, manifest = configured(POLICIES)
-    (problem,) = find_problems(
-        aggregate(runs, manifest), runs, manifest, Layout.of(manifest)
-    )
-    assert problem.entries["run_id"].tolist() == ["beta", "half"]
+    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest)
+    assert problem["run_id"].tolist() == ["beta", "half"]
     # beta enforces none, whatever it counts
-    assert problem.entries["snapshots"].tolist() == [0, 1]
+    assert problem["snapshots"].tolist() == [0, 1]
     # n0 only where the server trained
-    assert problem.entries["samples"].tolist() == [0, 50]
+    assert problem["samples"].tolist() == [0, 50]
     # Traffic does not differ between them, and has no figure.
     figures = pareto(study_of(manifest, runs=runs))
     words = [figure.axes[0].get_xlabel() for figure in figures]
@@ -388,10 +385,8 @@ def test_server_samples_that_are_not_known_cost_not_nothing_and_are_in_no_plot(
         for c, d in zip(configs, dumped, strict=True)
     ]
     runs = runs.assign(config=texts, total_server_rounds=1)
-    (problem,) = find_problems(
-        aggregate(runs, manifest), runs, manifest, Layout.of(manifest)
-    )
-    np.testing.assert_array_equal(problem.entries["samples"], samples)
+    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest)
+    np.testing.assert_array_equal(problem["samples"], samples)
     drawn = [
         figure.axes[0].get_xlabel() for figure in pareto(study_of(manifest, runs=runs))
     ]

@@ -84,7 +84,7 @@ def stored(path: Path, sweep: Manifest) -> Store:
 
 def part_of(sweep: Manifest, most: int = MOST) -> Part:
     entries = aggregate(runs_of(sweep), sweep)
-    return Part.of(entries, sweep, Layout.of(sweep), most)
+    return Part.of(entries, sweep, Layout.of(sweep), most=most)
 
 
 def test_a_part_of_a_grid_is_a_grid_with_both_ends_of_its_longest_axes() -> None:

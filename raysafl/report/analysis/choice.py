@@ -48,9 +48,8 @@ class Choice:
         table = manifest.table.replace(lines=lines, readings=[])
         chosen = manifest.replace(paper=[], more=[], claims=[], table=table)
         # Lines and panels that are asked for make a search a table.
-        is_list = manifest.is_drawn and not (self.lines or self.panels)
-        goal = manifest.goal if is_list else None
-        chosen = chosen.replace(is_drawn=is_list, goal=goal)
+        if self.lines or self.panels or not manifest.is_drawn:
+            chosen = chosen.replace(is_drawn=False, goal=None)
         layout = Layout.of(chosen)
         method = layout.method or ""
         if self.methods and not method:

@@ -118,11 +118,7 @@ def _have_labels(
     """Return which entries have all of these labels."""
     found = pd.Series(True, index=entries.index)
     for axis, value in labels.items():
-        found &= (
-            entries[f"label.{axis}"]
-            .map(lambda own, value=value: own == value)
-            .astype(bool)
-        )
+        found &= np.array([own == value for own in entries[f"label.{axis}"]], bool)
     return found
 
 
@@ -160,21 +156,3 @@ def _bounded(claim: Claim, entries: pd.DataFrame) -> list[_Place]:
         _Place(low <= value <= high, value, bool(known))
         for value, known in zip(values, learnt, strict=True)
     ]
-
-
-def rows(entries: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
-    """Return the claims as rows of a table, the head first.
-
-    A row has the sentence, the statistic, the verdict and the mean effect.
-    """
-    out = [["the paper says", "looked at", "verdict", "mean difference or value"]]
-    for claim in manifest.claims:
-        checked = check_claim(claim, entries, manifest)
-        others = {NOT_LEARNT: checked.not_learnt, "without a number": checked.unknown}
-        unjudged = "".join(
-            f", {n} {why}" for why, n in others.items() if checked.places and n
-        )
-        effect = "" if math.isnan(checked.effect) else f"{checked.effect:+.4g}"
-        statistic = claim.statistic or manifest.table.statistic
-        out.append([claim.text, f"`{statistic}`", checked.verdict + unjudged, effect])
-    return out

@@ -6,7 +6,7 @@ that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,15 +46,8 @@ COUNTS = {
 
 def statistics(table: Table) -> list[str]:
     """Return the statistics of a table, each once, the one in its entries first."""
-    return list(
-        dict.fromkeys(
-            [
-                table.statistic,
-                *table.also,
-                *filter(None, [final_of(table.statistic)]),
-            ]
-        )
-    )
+    last = filter(None, [final_of(table.statistic)])
+    return list(dict.fromkeys([table.statistic, *table.also, *last]))
 
 
 def factor(manifest: Manifest, statistic: str) -> float:
@@ -63,19 +56,18 @@ def factor(manifest: Manifest, statistic: str) -> float:
     It is the table's scale (100 for per cent) for the table's own statistic and for
     fractions, and 1 for all others, such as counts and losses.
     """
-    table = manifest.table
-    known = manifest.statistic(statistic)
-    is_fraction = known is not None and known.is_fraction
-    return table.scale if is_fraction or statistic == table.statistic else 1.0
+    return manifest.table.scale if _has_unit(manifest, statistic) else 1.0
 
 
 def unit_of(manifest: Manifest, statistic: str) -> str:
-    """Return the unit in which the table shows a statistic: its own one for fractions."""
-    table = manifest.table
+    """Return the unit in which the table shows a statistic; empty if `factor` is 1."""
+    return manifest.table.unit if _has_unit(manifest, statistic) else ""
+
+
+def _has_unit(manifest: Manifest, statistic: str) -> bool:
+    """Whether a statistic is shown in the table's unit, as its own one and fractions are."""
     known = manifest.statistic(statistic)
-    if statistic == table.statistic or (known is not None and known.is_fraction):
-        return table.unit
-    return ""
+    return statistic == manifest.table.statistic or bool(known and known.is_fraction)
 
 
 def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
@@ -202,11 +194,9 @@ def compare(entries: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         for entry in manifest.entries
     ]
     frame = entries.copy()
-    frame["paper.mean"] = np.array(
-        [p.mean if p else math.nan for p in found], dtype=float
-    )
-    stds = [math.nan if p is None or p.std is None else p.std for p in found]
-    frame["paper.std"] = np.array(stds, dtype=float)
+    # None is NaN among floats.
+    frame["paper.mean"] = np.array([p and p.mean for p in found], float)
+    frame["paper.std"] = np.array([p and p.std for p in found], float)
     for name in statistics(manifest.table):
         alike = name == manifest.table.statistic or _is_alike(name, manifest)
         frame[f"diff.{name}"] = (
@@ -256,6 +246,17 @@ def unplaced(manifest: Manifest) -> list[Printed]:
     return [p for p in manifest.paper if not any(matches(p, e.labels) for e in entries)]
 
 
+def groups_of(entries: pd.DataFrame, axes: Iterable[str]) -> dict[str, pd.DataFrame]:
+    """Return all entries, and those of each label of axes that have several, by name."""
+    groups = {EVERYWHERE: entries}
+    for axis in axes:
+        some = entries.groupby(f"label.{axis}", sort=False, dropna=False)
+        for _, own in some if len(some) > 1 else []:
+            # The label None is NaN in the key of a group.
+            groups[labels_text({axis: own[f"label.{axis}"].iloc[0]}, [axis])] = own
+    return groups
+
+
 def matching(
     compared: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> pd.DataFrame:
@@ -270,15 +271,8 @@ def matching(
         Rows `group` ("all entries" or "<axis> = <value>"), `statistic`, `entries`,
         `distance` (in the table's unit) and `best`; none where nothing can be compared.
     """
-    axis = layout.method
-    values = layout.values[axis] if axis else []
-    groups = {EVERYWHERE: compared}
-    if axis and len(values) > 1 and manifest.paper:
-        labels = compared[f"label.{axis}"]
-        groups |= {
-            labels_text({axis: v}, [axis]): compared[labels.map(lambda x, v=v: x == v)]
-            for v in values
-        }
+    axes = [layout.method] if layout.method and manifest.paper else []
+    groups = groups_of(compared, axes)
     found: list[dict[str, Any]] = []
     for group, entries in groups.items():
         rows = _distances(entries, manifest)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from raysafl.core.text import count
 from raysafl.report.analysis.baseline import baselines
 from raysafl.report.analysis.entries import (
-    EVERYWHERE,
     aggregate,
     compare,
     factor,
+    groups_of,
     matches,
 )
-from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.nested import nested, partitions_of, units_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, Table
@@ -88,25 +88,17 @@ def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     name = manifest.table.statistic
     entries = compare(aggregate(runs, manifest), manifest)
-    entries["half.mean"] = entries["error"] * t_quantile(
-        entries["freedom"].to_numpy(float)
-    )
+    freedom = entries["freedom"].to_numpy(float)
+    entries["half.mean"] = entries["error"] * t_quantile(freedom)
     found = entries.rename(columns={f"std.{name}": "std"})
-    entries["half.diff"], entries["z"] = _place_among(
-        found, entries[f"diff.{name}"], manifest
-    )
-    entries["verdict"] = np.select(
-        [
-            (entries["half.diff"] + entries[f"diff.{name}"]).isna(),
-            entries[f"diff.{name}"].abs() <= entries["half.diff"],
-        ],
-        ["", "inside"],
-        "outside",
-    )
+    diff = entries[f"diff.{name}"]
+    half, z = _place_among(found, diff, manifest)
+    cases = [(diff + half).isna(), diff.abs() <= half]
+    verdict = np.select(cases, ["", "inside"], "outside")
+    entries = entries.assign(**{"half.diff": half, "z": z, "verdict": verdict})
     means = _replicates(runs, manifest).groupby(level="partition").mean()
-    lower = means.reindex(columns=entries["run_id"]).to_numpy() < entries[
-        "paper.mean"
-    ].to_numpy(float)
+    printed = entries["paper.mean"].to_numpy(float)
+    lower = means.reindex(columns=entries["run_id"]).to_numpy() < printed
     several = (entries["partitions"] > 1) & entries["z"].notna()
     entries["below"] = (lower.sum(axis=0) / entries["partitions"]).where(several)
     return entries
@@ -170,15 +162,9 @@ def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.Da
     both = entries[entries[f"diff.{name}"].notna()]
     if both.empty:
         return pd.DataFrame()
-    groups = {EVERYWHERE: both}
-    for axis in manifest.axes:
-        some = both.groupby(f"label.{axis}", sort=False, dropna=False)
-        for _, own in some if len(some) > 1 else []:
-            # The label None is NaN in the key of a group.
-            groups[labels_text({axis: own[f"label.{axis}"].iloc[0]}, [axis])] = own
     wide = _replicates(runs, manifest)
     rows = []
-    for group, own in groups.items():
+    for group, own in groups_of(both, manifest.axes).items():
         diff = own[f"diff.{name}"]
         means = wide[list(own["run_id"])].dropna().mean(axis=1)
         each = means.rename("value").reset_index().assign(group=group)

@@ -1,6 +1,6 @@
 """How the axes of a sweep are laid out: what goes down a table, what goes across it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,14 @@ class Layout:
     def varying(self) -> list[str]:
         """Return the axes on which the sweep has several labels, those that go down first."""
         return [axis for axis in self.axes if len(self.values[axis]) > 1]
+
+    def shared(self, labels: Sequence[Mapping[str, Label]]) -> dict[str, Label]:
+        """Return the labels that some entries share and others of the sweep do not have."""
+        return {
+            axis: labels[0].get(axis)
+            for axis in self.values
+            if axis in self.varying and len({own.get(axis) for own in labels}) == 1
+        }
 
     def combinations(self, manifest: Manifest, axes: list[str]) -> list[Key]:
         """Return the combinations of labels on `axes` that occur in a manifest, in order.

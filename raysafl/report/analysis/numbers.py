@@ -11,7 +11,7 @@ from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.standing import close_to_best
-from raysafl.report.analysis.winner import Ranking, Winner, judging, winner_of
+from raysafl.report.analysis.winner import Winner, judging, winner_of
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import ROUNDS_TO, quality_statistics
 
@@ -29,7 +29,6 @@ class Numbers:
         shown: the manifest of the table.
         shown_layout: the layout of its axes.
         entries: the entries of the table with their verdicts.
-        ranked: the ids of the runs that have a rank, the best one first.
         part: the entries of the table that are shown one by one.
         close: the runs that are the best of their setting, or not told apart from it.
         methods: how the sweep's methods compare over all settings.
@@ -46,7 +45,6 @@ class Numbers:
     shown: Manifest
     shown_layout: Layout
     entries: pd.DataFrame
-    ranked: list[str]
     part: Part
     close: frozenset[str]
     methods: MethodStatistics
@@ -61,8 +59,8 @@ class Numbers:
         shown_layout = Layout.of(shown)
         entries = judged(versus, shown)
         own = entries if versus is runs else aggregate(runs, manifest)
-        ranked = list(Ranking.of(runs, manifest).values.index)
-        part = Part.of(entries, shown, shown_layout, ranked)
+        winner = winner_of(runs, manifest) if manifest.goal else None
+        part = Part.of(entries, shown, shown_layout, winner)
         chooser = shown
         column = judging(versus, shown)
         known = shown.statistic(shown.table.statistic)
@@ -81,10 +79,9 @@ class Numbers:
             shown,
             shown_layout,
             entries,
-            ranked,
             part,
             close,
             MethodStatistics(runs, manifest),
             MethodStatistics(runs, chooser),
-            winner_of(runs, manifest) if manifest.goal else None,
+            winner,
         )

@@ -1,14 +1,12 @@
 """The table's statistic against cost: which choices of a sweep no other choice beats."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Layout, words_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
@@ -21,34 +19,18 @@ COSTS = {
 }
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Entries that differ only in what one can choose.
-
-    They have the same clients' data, model, rounds and availability of clients. What
-    one can choose is the method, the server's data and the share of enforced rounds.
-
-    Attributes:
-        entries: their labels (`label.<axis>`), `mean`, `std` and the costs.
-        layout: the layout of the sweep's axes.
-    """
-
-    entries: pd.DataFrame
-    layout: Layout
-
-    @property
-    def name(self) -> str:
-        """The labels that these entries share and others do not have, as text."""
-        several = [axis for axis in self.layout.values if axis in self.layout.varying]
-        labels = {axis: self.entries[f"label.{axis}"] for axis in several}
-        shared = [a for a, own in labels.items() if own.nunique(dropna=False) == 1]
-        return words_of({axis: labels[axis].iloc[0] for axis in shared})
-
-
 def find_problems(
-    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
-) -> list[Problem]:
-    """Return the problems of a sweep that have two or more choices with a number."""
+    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest
+) -> list[pd.DataFrame]:
+    """Return the problems of a sweep that have two or more choices with a number.
+
+    A problem is made of entries that differ only in what one can choose, which is the
+    method, the server's data and the share of enforced rounds. They have the same clients'
+    data, model, rounds and availability of clients.
+
+    Returns:
+        The entries of each problem, with the columns `mean`, `std` and the `COSTS`.
+    """
     if runs.empty or "config" not in runs:
         return []
     done = runs[runs["status"] == Status.FINISHED]
@@ -72,7 +54,7 @@ def find_problems(
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
     groups = known.groupby([_question(c) for c in own], sort=False)
-    return [Problem(part, layout) for _, part in groups if len(part) > 1]
+    return [part for _, part in groups if len(part) > 1]
 
 
 def _server_samples(server: dict[str, Any] | None) -> float:

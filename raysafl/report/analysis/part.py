@@ -8,6 +8,7 @@ from typing import TypeVar
 import pandas as pd
 
 from raysafl.report.analysis.layout import Key, Layout
+from raysafl.report.analysis.winner import Winner
 from raysafl.storage.manifest import Entry, Manifest
 
 # Largest number of entries that tables and curves show. A page with more of them is slow
@@ -52,18 +53,29 @@ class Part:
         entries: pd.DataFrame,
         manifest: Manifest,
         layout: Layout,
-        ranked: Sequence[str] = (),
+        winner: Winner | None = None,
         most: int = MOST,
     ) -> "Part":
         """Choose the entries that are shown.
 
         Args:
             entries: a row for each entry of the manifest, in its order.
-            ranked: of a list, the ids of the runs that have a rank, the best one first.
+            winner: the best run of a list, which knows the order of the others.
             most: the largest number of entries.
         """
         if layout.is_list:
-            return cls._first(entries, manifest, layout, ranked, most)
+            places = {
+                run_id: i for i, run_id in enumerate(winner.ranked if winner else [])
+            }
+            ranks = entries["run_id"].map(places).to_numpy(float)
+            # A run without a rank has NaN, which is last.
+            order = ranks.argsort(kind="stable")[:most]
+            part = manifest.replace(entries=[manifest.entries[i] for i in order])
+            if len(order) == len(entries):
+                return cls(part, layout, entries.iloc[order])
+            share = f"the first {len(order):,} of {len(entries):,} entries"
+            note = f"Shown one by one are {share}; {REST}"
+            return cls(part, layout, entries.iloc[order], note, share)
         by_key = {entry.key(manifest.axes): entry for entry in manifest.entries}
         keys = list(by_key)
         shown = thinned(keys, most)
@@ -81,29 +93,6 @@ class Part:
         share = f"{len(shown):,} of {len(keys):,} entries"
         note = f"Shown one by one are {share}, evenly spaced{which}; {REST}"
         return cls(part, _narrow(part, own), entries[there], note, share)
-
-    @classmethod
-    def _first(
-        cls,
-        entries: pd.DataFrame,
-        manifest: Manifest,
-        layout: Layout,
-        ranked: Sequence[str],
-        most: int,
-    ) -> "Part":
-        """Choose the first entries of a list; those without a rank are last."""
-        ranks = {run_id: i for i, run_id in enumerate(ranked)}
-        places = sorted(
-            range(len(entries)),
-            key=lambda i: ranks.get(manifest.entries[i].run_id, len(ranks)),
-        )[:most]
-        part = manifest.replace(entries=[manifest.entries[i] for i in places])
-        shown = entries.iloc[places]
-        if len(shown) == len(entries):
-            return cls(part, layout, shown)
-        share = f"the first {len(shown):,} of {len(entries):,} entries"
-        note = f"Shown one by one are {share}; {REST}"
-        return cls(part, layout, shown, note, share)
 
 
 def _narrow(manifest: Manifest, layout: Layout) -> Layout:

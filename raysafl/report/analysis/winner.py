@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -33,6 +32,7 @@ class Winner:
         seeds: how many replicates it has.
         candidates: how many runs it was chosen from: those of which all replicates have
             finished with a value.
+        ranked: their ids, the best one first; of equal runs the first of the sweep.
         ties: the labels of the others that cannot be told apart from it, by run id: the
             95 % interval of their difference in `metric`, seed by seed, holds 0.
         equal: those of them that have exactly its value; it is the first of these in
@@ -51,6 +51,7 @@ class Winner:
     test_interval: tuple[float, float] | None
     seeds: int
     candidates: int
+    ranked: list[str] = field(repr=False)
     ties: dict[str, dict[str, Label]]
     equal: dict[str, dict[str, Label]]
 
@@ -73,53 +74,33 @@ def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
     return found
 
 
-class Ranking(NamedTuple):
-    """The runs of a sweep of which all replicates have finished with a value.
-
-    Attributes:
-        values: the mean last value of each, by run id, the best one first; of equal runs
-            the first of the sweep.
-        metric: the column of `rounds/` that it is the value of.
-        mode: whether the `max` or the `min` of it is best.
-    """
-
-    values: "pd.Series[float]"
-    metric: str
-    mode: str
-
-    @classmethod
-    def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Ranking":
-        """Rank runs by the sweep's goal, or without one by `judging`."""
-        if runs.empty:
-            return cls(pd.Series(dtype=float), *(manifest.goal or ("", "")))
-        is_done = runs["status"] == Status.FINISHED
-        done = runs[is_done.groupby(runs["run_id"]).transform("all")]
-        metric, mode = manifest.goal or (judging(done, manifest), "")
-        declared = declaration_of(metric, manifest.columns)
-        mode = mode or ("min" if declared and not declared.higher_is_better else "max")
-        last = _in_last_round(done, metric)
-        is_whole = last.notna().groupby(done["run_id"]).transform("all")
-        values = last[is_whole].groupby(done["run_id"]).mean()
-        values = values.loc[[e.run_id for e in manifest.entries if e.run_id in values]]
-        ordered = values.sort_values(ascending=mode == "min", kind="stable")
-        return cls(ordered, metric, mode)
-
-
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     """Return the best run of a sweep; None if of no run all replicates finished with a value.
 
     The choice goes by the last value of the sweep's goal, or without one of `judging`.
     """
-    values, metric, mode = Ranking.of(runs, manifest)
+    if runs.empty:
+        return None
+    is_done = runs["status"] == Status.FINISHED
+    done = runs[is_done.groupby(runs["run_id"]).transform("all")]
+    metric, mode = manifest.goal or (judging(done, manifest), "")
+    declared = declaration_of(metric, manifest.columns)
+    mode = mode or ("min" if declared and not declared.higher_is_better else "max")
+    last = _in_last_round(done, metric)
+    is_whole = last.notna().groupby(done["run_id"]).transform("all")
+    values = last[is_whole].groupby(done["run_id"]).mean()
+    labels = manifest.labels()
+    # Equal runs stay in the order of the sweep, whatever their ids are.
+    values = values.loc[[i for i in labels if i in values]]
+    values = values.sort_values(ascending=mode == "min", kind="stable")
     if values.empty:
         return None
-    labels = manifest.labels()
-    run_id = str(values.index[0])
-    own = runs[runs["run_id"] == run_id]
-    pairs = [(str(other), run_id) for other in values.index if other != run_id]
+    run_id, *others = ranked = list(map(str, values.index))
+    own = done[done["run_id"] == run_id]
+    pairs = [(other, run_id) for other in others]
     table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")
-    apart = told_apart(pairs, runs, manifest.replace(table=table))
-    ties = {i: labels[i] for k, (i, _) in enumerate(pairs) if k not in apart}
+    apart = told_apart(pairs, done, manifest.replace(table=table))
+    ties = {i: labels[i] for k, i in enumerate(others) if k not in apart}
     return Winner(
         run_id=run_id,
         labels=labels[run_id],
@@ -132,7 +113,8 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
         test=float(_in_last_round(own, manifest.quality).mean()),
         test_interval=_interval_of(own, manifest.quality, manifest),
         seeds=len(own),
-        candidates=len(values),
+        candidates=len(ranked),
+        ranked=ranked,
         ties=ties,
         equal={i: own for i, own in ties.items() if values[i] == values[run_id]},
     )

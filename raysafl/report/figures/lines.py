@@ -58,8 +58,6 @@ class Quantity:
     @classmethod
     def judging(cls, manifest: Manifest) -> "Quantity":
         """Return the quantity by which the runs of a sweep are judged."""
-        if manifest.quality == ACCURACY.column:
-            return ACCURACY
         column = declaration_of(manifest.quality, manifest.columns)
         if column is not None and column.is_fraction:
             return cls(manifest.quality, 100, 100, f"{quality_text(manifest)} (%)")

@@ -37,15 +37,12 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
     method = layout.method
     if method is None:
         return
-    known = looks_of(layout)
-    values = layout.methods
-    if len(values) > NAMED:
-        values = [values[0], values[-1]]
-    many = len(values) > FEW
+    known = list(looks_of(layout).items())
+    shown = [known[0], known[-1]] if len(known) > NAMED else known
+    many = len(shown) > FEW
     name = "" if many or method in METHOD_AXES else f"{method} = "
-    names = [f"{name}{label_text(value)}" for value in values]
+    named = [(f"{name}{label_text(value)}", look) for value, look in shown]
     has_mark = not is_line or len(known) <= APART
-    named = [(text, known[value]) for text, value in zip(names, values, strict=True)]
     name_below(figure, named, style, is_line, has_mark, method if many else "")
 
 

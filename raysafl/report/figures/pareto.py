@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
@@ -10,7 +11,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import words_of
-from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
+from raysafl.report.analysis.pareto import COSTS, find_problems, front
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
@@ -49,17 +50,11 @@ def pareto(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     cost differs between choices and is known of all, the twelve whose means spread widest
     if there are more. There is none where nothing can be chosen.
     """
-    own = study.numbers.own
-    problems = find_problems(
-        own, study.numbers.runs, study.numbers.manifest, study.numbers.layout
-    )
-    problems.sort(key=lambda p: float(np.ptp(p.entries["mean"])), reverse=True)
+    numbers = study.numbers
+    problems = find_problems(numbers.own, numbers.runs, numbers.manifest)
+    problems.sort(key=lambda p: float(np.ptp(p["mean"])), reverse=True)
     differing = {
-        c: [
-            p
-            for p in problems
-            if p.entries[c].nunique() > 1 and p.entries[c].notna().all()
-        ]
+        c: [p for p in problems if p[c].nunique() > 1 and p[c].notna().all()]
         for c in COSTS
     }
     return [
@@ -68,21 +63,23 @@ def pareto(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
 
 
 def _draw_cost(
-    study: Study, cost: str, problems: list[Problem], style: Style
+    study: Study, cost: str, problems: list[pd.DataFrame], style: Style
 ) -> Figure:
     """Draw the problems in which a cost differs, each in a panel."""
     # In the order of the sweep.
-    shown = sorted(problems[:MOST], key=lambda problem: problem.entries.index[0])
+    shown = sorted(problems[:MOST], key=lambda problem: problem.index[0])
     wide = style.across(PANEL_WIDTH, min(ACROSS, len(shown)))
     tall = -(-len(shown) // wide)
     figure = style.figure(
         max(6.4, PANEL_WIDTH * wide + 0.4), style.room * (PANEL_HEIGHT * tall + 1.0)
     )
     grid = figure.subplots(tall, wide, squeeze=False)
+    labels = study.numbers.manifest.labels()
     named = []
     for axes, problem in zip(grid.flat, shown, strict=False):
         named.append((axes, _draw_problem(axes, problem, cost, study, style)))
-        title = fitted_title(problem.name, figure, wide, style)
+        shared = study.numbers.layout.shared([labels[i] for i in problem["run_id"]])
+        title = fitted_title(words_of(shared), figure, wide, style)
         axes.set_title(title, loc="left")
         axes.set_xlabel(fitted_title(COSTS[cost], figure, wide, style))
     for axes in grid.flat[len(shown) :]:
@@ -93,7 +90,7 @@ def _draw_cost(
         f"shown are {len(shown)} of {len(problems)} problems, where choices differ most"
     )
     spread = "marks are means, and bars one standard deviation over seeds"
-    if max(len(problem.entries) for problem in shown) > WITH_SPREAD:
+    if max(map(len, shown)) > WITH_SPREAD:
         spread = (
             f"marks are means, without bars where there are more than {WITH_SPREAD}"
         )
@@ -115,13 +112,12 @@ def _draw_cost(
 
 
 def _draw_problem(
-    axes: Axes, problem: Problem, cost: str, study: Study, style: Style
+    axes: Axes, entries: pd.DataFrame, cost: str, study: Study, style: Style
 ) -> list[Annotation]:
     """Draw the choices of one problem, and mark and name those that no other beats."""
     style_axes(axes)
     manifest = study.numbers.manifest
     method = study.numbers.layout.method
-    entries = problem.entries
     known_looks = looks_of(study.numbers.layout)
     methods = entries[f"label.{method}"].tolist() if method else [None] * len(entries)
     looks = [known_looks[own] for own in methods]

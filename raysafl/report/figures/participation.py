@@ -5,12 +5,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.part import POLICIES, entries_by_policy
 from raysafl.report.figures.federation import WIDTH, draw_raster
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import OKABE_ITO, ON_SCREEN, Style, entitle
-from raysafl.storage.manifest import Entry, Manifest
 
 
 def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
@@ -50,7 +49,8 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         # Under uniform participation every round is, which a colour would not tell.
         enforced &= not enforced.all()
         marked |= bool(enforced.any())
-        title = _shared(entries, study.numbers.manifest, study.numbers.layout)
+        shared = study.numbers.layout.shared([entry.labels for entry in entries])
+        title = labels_text(shared, list(shared)) or study.numbers.manifest.name
         draw_raster(axes, side, came, title, enforced, panel, style)
         side.tick_params(labelleft=False)
         side.set_xlabel("% of rounds")
@@ -63,13 +63,6 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     if marked:
         figure.supxlabel("orange: enforced rounds", color=OKABE_ITO[1])
     return [figure]
-
-
-def _shared(entries: list[Entry], manifest: Manifest, layout: Layout) -> str:
-    """Write the labels that these entries share and others do not have."""
-    several = [axis for axis in manifest.axes if axis in layout.varying]
-    shared = [a for a in several if len({str(e.labels.get(a)) for e in entries}) == 1]
-    return labels_text(entries[0].labels, shared) or manifest.name
 
 
 def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:

@@ -73,7 +73,8 @@ def lines_of_search(
     drawn = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not drawn:
         return []
-    ranked = len(set(study.numbers.ranked).intersection(of_run))
+    winner = study.numbers.winner
+    ranked = len(of_run.keys() & winner.ranked) if winner else 0
     best = looks(min(NAMED, ranked))
     figure = style.figure(6.4, 4.0 * style.room)
     axes = figure.subplots()
@@ -98,7 +99,7 @@ def lines_of_search(
     )
     axes.set_xlabel(ROUND)
     axes.set_ylabel(literal(what.label))
-    metric = study.numbers.winner.metric if study.numbers.winner else ""
+    metric = winner.metric if winner else ""
     named = f"named are the best {len(best)} of {len(drawn):,} runs, by {metric}"
     shown = [named if 0 < len(best) < len(drawn) else "", *notes]
     entitle(figure, manifest.title or manifest.name, shown, style)

@@ -34,8 +34,6 @@ def checklist_document(
     manifest = numbers.manifest
     own = {i: e for i, e in ledger.items() if i in manifest.labels()}
     facts = origin_facts(numbers.runs, manifest)
-    # The time is told below by how runs ended.
-    facts = {name: fact for name, fact in facts.items() if name != "total time"}
     sections: dict[str, list[Block]] = {
         "Which seeds were used": [Facts(_seed_counts(own))],
         "What the bars show": [
@@ -57,7 +55,6 @@ def checklist_document(
     }
     return Document(
         title=f"Reproducibility checklist of {manifest.title or manifest.name}",
-        warning="",
         lead="Made by `raysafl report --checklist` from what is stored.",
         sections=sections,
     )

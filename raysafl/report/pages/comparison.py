@@ -131,12 +131,8 @@ def _entries_in_statistic(
 def _entry_name(labels: Labels, order: Sequence[str]) -> str:
     """Write the labels of an entry, those on the first sweep's axes first."""
     text = dict(labels)
-    return (
-        labels_text(
-            text, [*(a for a in order if a in text), *sorted(text.keys() - set(order))]
-        )
-        or "all"
-    )
+    axes = [*(a for a in order if a in text), *sorted(text.keys() - set(order))]
+    return labels_text(text, axes) or "all"
 
 
 def _line(labels: Labels, sweeps: Sequence[Entries], table: Table) -> list[str]:

@@ -1,5 +1,6 @@
 """The document of a report, before `html` and `markdown` write it."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -45,6 +46,18 @@ class Grid:
     heads: int = 1
     words: bool = False
     is_list: bool = False
+
+    def nested(self) -> list[tuple[int, bool]]:
+        """Return how many labels of each row repeat the row above, and if a group begins.
+
+        The last label of a row is none of them. A list has neither.
+        """
+        most = 0 if self.is_list else self.heads - 1
+        found = [(0, False)]
+        for last, row in itertools.pairwise(self.rows):
+            repeats = sum(row[: i + 1] == last[: i + 1] for i in range(most))
+            found.append((repeats, most > 0 and not repeats))
+        return found[: len(self.rows)]
 
 
 @dataclass(frozen=True)

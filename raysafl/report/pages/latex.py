@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from raysafl.report.pages.document import Cell, Grid, Pair
-from raysafl.report.wording import FORMULA
+from raysafl.report.wording import FORMULA, SPREAD
 
 # What LaTeX reads as a command, or does not have in its usual fonts.
 SPECIAL = {
@@ -23,7 +23,6 @@ SPECIAL = {
     "\u2013": "--",
     "\u2212": "$-$",
 }
-SPREAD = " \u00b1 "
 
 
 def latex(grid: Grid, across: str = "", note: str = "") -> str:
@@ -49,17 +48,10 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
         lines.append(f"{'& ' * grid.heads}{span} \\\\")
         lines.append(rf"\cmidrule(lr){{{first}-{len(grid.head)}}}")
     lines += [_row_text([escaped(head) for head in heads]), r"\midrule"]
-    is_nested = grid.heads > 1 and not grid.is_list
-    last: Sequence[Cell] = ()
-    for row in grid.rows:
-        repeats = sum(
-            row[: i + 1] == last[: i + 1]
-            for i in range(grid.heads - 1 if last and is_nested else 0)
-        )
-        if last and is_nested and not repeats:
+    for row, (repeats, is_new) in zip(grid.rows, grid.nested(), strict=True):
+        if is_new:
             lines.append(r"\addlinespace")
         lines.append(_row_text([""] * repeats + [*map(_entry_latex, row[repeats:])]))
-        last = row
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 

@@ -26,11 +26,7 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     each = known.drop_duplicates("run_id") if len(known) else known
     per_run = known.groupby("run_id").size() if len(known) else pd.Series(dtype=int)
     replicates = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
-    versions = [
-        f"{name} {_values_text(each, name)}"
-        for name in VERSIONS
-        if _values_text(each, name)
-    ]
+    versions = {name: _values_text(each, name) for name in VERSIONS}
     totals = {
         c: float(known[c].sum()) if c in known else 0.0
         for c in ("total_steps", "total_bytes")
@@ -41,7 +37,7 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
         "replicates per run": replicates,
         "experiment": manifest.source,
         "commit": _values_text(each, "commit"),
-        "versions": ", ".join(versions),
+        "versions": ", ".join(f"{name} {v}" for name, v in versions.items() if v),
         "host": _values_text(each, "host"),
         "device": _values_text(each, "device"),
         "total time": duration(float(each["seconds"].sum()))

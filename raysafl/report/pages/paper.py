@@ -3,7 +3,7 @@
 import math
 
 from raysafl.core.text import count
-from raysafl.report.analysis import claims as checked
+from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.entries import (
     LEARNT,
     distance,
@@ -110,7 +110,14 @@ def _in_unit(value: float, unit: str) -> str:
 def claims(numbers: Numbers) -> list[Block]:
     """Write what the paper says in words, and whether it holds."""
     manifest = numbers.shown
-    head, *rows = checked.rows(numbers.entries, manifest)
+    rows = list[list[str]]()
+    for claim in manifest.claims:
+        found = check_claim(claim, numbers.entries, manifest)
+        others = {NOT_LEARNT: found.not_learnt, "without a number": found.unknown}
+        unjudged = [f", {n} {why}" for why, n in others.items() if found.places and n]
+        effect = "" if math.isnan(found.effect) else f"{found.effect:+.4g}"
+        statistic = f"`{claim.statistic or manifest.table.statistic}`"
+        rows.append([claim.text, statistic, found.verdict + "".join(unjudged), effect])
     if not rows:
         return []
     text = "Judged by the means of the entries, without regard to their spread."
@@ -121,6 +128,7 @@ def claims(numbers: Numbers) -> list[Block]:
             f"{LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that "
             "their order says nothing."
         )
+    head = ["the paper says", "looked at", "verdict", "mean difference or value"]
     return [text, Grid("Claims", head, rows, words=True)]
 
 

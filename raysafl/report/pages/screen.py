@@ -14,10 +14,11 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.winner import Ranking, judging, winner_of
+from raysafl.report.analysis.winner import judging, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import pivot
 from raysafl.report.wording import (
+    SPREAD,
     caption,
     legend,
     scale_note,
@@ -31,7 +32,6 @@ from raysafl.storage.manifest import Manifest, label_text
 MOST = 300
 # Least number of letters at which the head of a column of numbers is wrapped.
 HEAD = 10
-SPREAD = " ± "
 
 
 def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
@@ -51,10 +51,9 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
     best = winner_of(runs, manifest) if is_chosen else None
     less = versus(manifest.table)
-    ranked = list(Ranking.of(runs, manifest).values.index)
     runs, manifest = improvements(runs, manifest)
     entries = compare(aggregate(runs, manifest), manifest)
-    part = Part.of(entries, manifest, Layout.of(manifest), ranked, MOST)
+    part = Part.of(entries, manifest, Layout.of(manifest), best, MOST)
     grid = pivot(part)
     numbers = max(1, len(grid.head) - grid.heads)
     ruler = Console(width=10_000, file=io.StringIO())
@@ -105,19 +104,15 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
             no_wrap=True,
             vertical="bottom",
         )
-    is_nested = grid.heads > 1 and not grid.is_list
-    last: Sequence[Cell] = ()
-    for row, *numbers in zip(grid.rows, *columns, strict=True):
-        if last and is_nested and row[0] != last[0]:
+    nested = grid.nested()
+    for row, (repeats, is_new), *numbers in zip(
+        grid.rows, nested, *columns, strict=True
+    ):
+        if is_new:
             out.add_section()
         # Labels that repeat the row above are left out.
-        repeats = sum(
-            row[: i + 1] == last[: i + 1]
-            for i in range(grid.heads if last and is_nested else 0)
-        )
-        labels = map(str, row[repeats : grid.heads])
-        out.add_row(*map(Text, [*[""] * repeats, *labels, *numbers]))
-        last = row
+        labels = [*[""] * repeats, *map(str, row[repeats : grid.heads])]
+        out.add_row(*map(Text, [*labels, *numbers]))
     return out
 
 
