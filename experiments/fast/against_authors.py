@@ -132,8 +132,8 @@ def draw(ours, curves, deviation, path):
         for method, curve in same_law.groupby("method"):
             label = f"authors, {published.METHODS[method]}"
             panel.plot(curve["step"], 100 * curve["value"], lw=0.8, label=label)
-        by_deal = ours[is_ours].groupby("deal")
-        for (deal, curve), color in zip(by_deal, ("black", "tab:red"), strict=False):
+        for deal, curve in ours[is_ours].groupby("deal"):
+            color = "black" if deal == "365" else "tab:red"
             values = 100 * curve.groupby("step")["value"].mean()
             panel.plot(values.index, values, lw=1.2, color=color, label=f"ours, {deal}")
         means = window_means(same_law, ["method"]).mean()
