@@ -185,7 +185,7 @@ def test_a_grid_that_has_a_goal_keeps_its_table_and_its_heat_map() -> None:
     keys = list(itertools.product((0.1, 0.2, 0.3), METHODS))
     grid = search_of(keys).replace(is_drawn=False)
     layout = Layout.of(grid)
-    assert (layout.down, layout.across, layout.is_list) == (["lr"], ["method"], False)
+    assert (layout.down, layout.across) == (["lr"], ["method"])
     study = study_of(grid, rows_of(grid, FINALS[:6]), runs_of(grid, FINALS[:6]))
     assert len(heatmap(study)) == 1 and slices(study) == []
 

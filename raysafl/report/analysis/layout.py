@@ -26,15 +26,12 @@ class Layout:
         across: the axes whose labels go across the table, in order.
         values: the labels of each axis, in the order in which the manifest first has
             them.
-        is_list: whether the runs were drawn. All axes go down then, and no axis tells
-            methods apart unless it is named as one.
     """
 
     method: str | None
     down: list[str]
     across: list[str]
     values: Mapping[str, list[Label]]
-    is_list: bool = False
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Layout":
@@ -42,7 +39,8 @@ class Layout:
 
         The method's axis is that of the table's `lines`, otherwise the one that is named in
         `METHOD_AXES`, otherwise the last axis that goes down, otherwise the last axis that
-        goes across.
+        goes across. If the runs were drawn, all axes go down, and none tells methods apart
+        but that of `lines` or of `METHOD_AXES`.
 
         Raises:
             ValueError: the table names an axis that the sweep does not have.
@@ -70,7 +68,7 @@ class Layout:
         ]
         if manifest.is_drawn:
             method = next(iter([*lines, *named]), None)
-            return cls(method, [*down, *across], [], values, is_list=True)
+            return cls(method, [*down, *across], [], values)
         last = (rows or down or across)[-1:]
         return cls(next(iter([*lines, *named, *last]), None), down, across, values)
 
@@ -110,13 +108,13 @@ class Layout:
     def combinations(self, manifest: Manifest, axes: list[str]) -> list[Key]:
         """Return the combinations of labels on `axes` that occur in a manifest, in order.
 
-        In a list they have the order of the manifest's entries.
+        Those of runs that were drawn have the order of the manifest's entries.
 
         Args:
             manifest: the sweep, or a part of its entries.
             axes: axes of the sweep; the first one varies slowest.
         """
-        if self.is_list:
+        if manifest.is_drawn:
             return list(dict.fromkeys(entry.key(axes) for entry in manifest.entries))
         order = [
             {value: i for i, value in enumerate(self.values[axis])} for axis in axes

@@ -63,7 +63,7 @@ class Part:
             winner: the best run of a list, which knows the order of the others.
             most: the largest number of entries.
         """
-        if layout.is_list:
+        if manifest.is_drawn:
             places = {
                 run_id: i for i, run_id in enumerate(winner.ranked if winner else [])
             }

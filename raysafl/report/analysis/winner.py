@@ -95,7 +95,8 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     values = values.sort_values(ascending=mode == "min", kind="stable")
     if values.empty:
         return None
-    run_id, *others = ranked = list(map(str, values.index))
+    ranked = list(map(str, values.index))
+    run_id, *others = ranked
     own = done[done["run_id"] == run_id]
     pairs = [(other, run_id) for other in others]
     table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")

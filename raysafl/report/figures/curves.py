@@ -70,8 +70,8 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     are named beside the panels. More panels than fit on a page make more pages, up to 192
     panels, which are evenly spaced if there are more combinations of labels. Once there
     are rows, combinations of labels without any row have no panel. Replicates that
-    diverged or failed are left out, as in the table. A search whose entries are a list
-    has one panel, in which the best lines are named.
+    diverged or failed are left out, as in the table. If the runs were
+    drawn there is one panel, in which the best lines are named.
     """
     manifest = study.lines.manifest
     what = Quantity.judging(manifest)
@@ -111,7 +111,7 @@ def _pages(
         f"shown are {study.lines.share}" if study.lines.share else "",
         left_out,
     ]
-    if layout.is_list:
+    if manifest.is_drawn:
         return lines_of_search(study, of_run, what, notes, style)
     others = [axis for axis in layout.axes if axis != layout.method]
     of_panel = defaultdict[Key, list[Entry]](list)

@@ -40,13 +40,13 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """Draw the means of the table's statistic as colours and numbers.
 
     There is none if fewer than two axes have several labels, if there is no number yet,
-    if there are more entries than can be read, or if the entries are a list.
+    if there are more entries than can be read, or if the runs were drawn.
     """
     part = study.numbers.part
     manifest = part.manifest
     layout = part.layout
     entries = part.entries
-    if layout.is_list:
+    if manifest.is_drawn:
         return []
     panel_axes, down, across = heatmap_axes(manifest, layout)
     name = f"mean.{manifest.table.statistic}"

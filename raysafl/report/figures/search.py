@@ -121,7 +121,7 @@ def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     name = f"mean.{manifest.table.statistic}"
     found = part.entries[np.isfinite(part.entries[name].astype(float))]
     varying = part.layout.varying
-    if not part.layout.is_list or found.empty or not varying:
+    if not manifest.is_drawn or found.empty or not varying:
         return []
     shown = varying[:MOST]
     wide = style.across(WIDTH, min(ACROSS, len(shown)))

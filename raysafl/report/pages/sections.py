@@ -173,7 +173,9 @@ def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
         for row in layout.combinations(part.manifest, layout.down)
     ]
     head = [*layout.down, *heads]
-    return Grid("The table", head, rows, len(layout.down), is_list=layout.is_list)
+    return Grid(
+        "The table", head, rows, len(layout.down), is_list=part.manifest.is_drawn
+    )
 
 
 def all_entries(numbers: Numbers) -> list[Block]:
@@ -225,9 +227,10 @@ def all_entries(numbers: Numbers) -> list[Block]:
         rows.append(row)
     delta = ", and Δ is the difference to the paper's number" if printed else ""
     meanings = {n: manifest.meaning(n) for n in statistics(manifest.table)}
-    is_list = numbers.part.layout.is_list
     return [
-        Grid("All entries", [*head, *others], rows, len(axes), is_list=is_list),
+        Grid(
+            "All entries", [*head, *others], rows, len(axes), is_list=manifest.is_drawn
+        ),
         f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
         f"(t){delta}.",
         "\n".join(f"- `{n}`: {meaning}" for n, meaning in meanings.items() if meaning),
