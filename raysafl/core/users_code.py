@@ -7,6 +7,7 @@ itself, because every command imports it.
 
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 # Installers put packages into folders of these names, whichever way Python finds them:
@@ -60,4 +61,17 @@ def is_users_module(name: str) -> bool:
 
 def _lies_among_packages(path: Path) -> bool:
     """Return whether a file lies in a folder into which packages are installed."""
-    return not INSTALLED.isdisjoint(path.parts)
+    return not (
+        INSTALLED.isdisjoint(path.parts)
+        and _folders_of_packages().isdisjoint(path.parents)
+    )
+
+
+@cache
+def _folders_of_packages() -> frozenset[Path]:
+    """Return the folders of `sys.path` that hold what installers write beside packages.
+
+    `pip install --target` puts packages into a folder of any name.
+    """
+    folders = (Path(folder) for folder in sys.path if folder)
+    return frozenset(folder for folder in folders if any(folder.glob("*.dist-info")))

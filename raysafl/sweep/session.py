@@ -24,6 +24,9 @@ from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 # Seconds between two checkpoints: the most work that a crash loses.
 FLUSH_SECONDS = 30.0
+# Checkpoints that take longer to write are written as many times more seldom. So with the
+# default above they take at most a twentieth of the time, even if they have gigabytes.
+QUICK_SECONDS = FLUSH_SECONDS / 20
 
 
 class End(NamedTuple):
@@ -79,7 +82,7 @@ class Session:
         store: the sweep's folder.
         work: trains and evaluates, in this process or on actors.
         origin: versions, host, device, engine and so on, for the ledger entries.
-        flush_seconds: the time between two checkpoints.
+        flush_seconds: the time between two checkpoints that are quick to write.
         code: for each run, by its id, a digest of each of the user's own classes.
         ends_process: whether an error is meant to end this process, and is no failure
             of a run; by default a KeyboardInterrupt is.
@@ -101,6 +104,8 @@ class Session:
         self.keep_states = keep_states
         self.origin = dict(origin)
         self.flush_seconds = flush_seconds
+        # The time until the next checkpoints.
+        self._pause = flush_seconds
         self.ends_process = ends_process
         self.lockstep = Lockstep[str](work)
         # The runs that have not ended, by id.
@@ -167,9 +172,7 @@ class Session:
         while self.open:
             evaluated = self._advance()
             now = time.monotonic()
-            is_due = (
-                evaluated and not seconds
-            ) or now - self._flushed > self.flush_seconds
+            is_due = (evaluated and not seconds) or now - self._flushed > self._pause
             if is_due or not self.open:
                 self.flush()
             if halted() or (evaluated and now - begin >= seconds):
@@ -210,11 +213,14 @@ class Session:
 
     def flush(self) -> None:
         """Write the runs that have ended, and rows and checkpoints of the others."""
+        began = time.monotonic()
         self._write_complete()
         for own in self.open.values():
             own.flush()
             self._written.append(own.run.id)
         self._flushed = time.monotonic()
+        took = self._flushed - began
+        self._pause = self.flush_seconds * max(1.0, took / QUICK_SECONDS)
 
     def _write_complete(self) -> None:
         """Write the runs all of whose rounds have been run: their models, then a commit."""

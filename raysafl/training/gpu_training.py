@@ -92,12 +92,13 @@ class GpuTraining:
 
         Raises:
             TooLargeError: one task alone needs more memory than the GPU has.
+            MemoryError: the starts of several tasks together need more.
         """
         steps = StepCounts.of(tasks, held)
         batch_T = tasks.by_local(lambda local: local.batch_size).tolist()
         widths = list(map(program_width, steps.width_T.tolist(), batch_T))
         steps = steps._replace(width_T=np.array(widths))
-        w_VP, row_T = self.parameters.starts(tasks)
+        w_VP, row_T = self._starts(tasks, widths[0])
 
         def cut(stack: Ints) -> list[Ints]:
             size = self.stack_size(widths[stack[0]], len(stack))
@@ -147,6 +148,28 @@ class GpuTraining:
         delta_TP, loss_T, accuracy_T = step.results(samples_T)
         columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
         return Update(delta_TP, *columns, step.optimizer.kept())
+
+    def _starts(self, tasks: Tasks, width: int) -> Starts:
+        """Return from where tasks start, on the device.
+
+        Args:
+            tasks: the tasks.
+            width: the number of samples in a batch of the first one.
+
+        Raises:
+            TooLargeError: the start of one task alone needs more memory than there is.
+            MemoryError: those of several together need more.
+        """
+
+        def refuse(tasks: Tasks, reason: str) -> None:
+            if len(tasks) > 1:
+                raise MemoryError(f"out of memory: {len(tasks)} starts ({reason})")
+            self._lower(1, width, reason)
+
+        found = within_memory(
+            self.parameters.starts, [tasks], lambda one: [one], refuse, self.forget
+        )
+        return next(found)[1]
 
     def _lower(self, num_tasks: int, width: int, reason: str) -> None:
         """Stack at most half as many tasks from now on.

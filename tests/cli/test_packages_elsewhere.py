@@ -39,14 +39,16 @@ for call in (mine.wrong, mine.end, redacted):
 """
 
 
-@pytest.fixture(scope="module", params=["site-packages", "dist-packages", "user"])
+@pytest.fixture(
+    scope="module", params=["site-packages", "dist-packages", "user", "target"]
+)
 def environment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     """The variables under which `python` is that of a new environment.
 
     Its packages are in a folder to which a `.pth` file leads, or where `pip install
-    --user` puts them.
+    --user` puts them, or in one of any name, where `pip install --target` puts them.
     """
     folder = tmp_path_factory.mktemp("elsewhere")
     base = {"base": str(folder / "env"), "platbase": str(folder / "env")}
@@ -63,7 +65,7 @@ def environment(
     link.symlink_to(PACKAGES)
     return os.environ | {
         "PATH": f"{sysconfig.get_path('scripts', 'venv', base)}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(raysafl.__file__).parents[1]),
+        "PYTHONPATH": f"{Path(raysafl.__file__).parents[1]}:{folder / 'target'}",
         "PYTHONUSERBASE": str(folder / "home"),
     }
 

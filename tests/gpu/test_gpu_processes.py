@@ -12,7 +12,7 @@ from helpers.small_runs import Uploading, assert_equal_in_float32, play, small_r
 from torch import Tensor
 
 from raysafl.training.device import prepare_device
-from raysafl.training.engines import Gradients, Vmap
+from raysafl.training.engines import Batch, Gradients, Vmap
 
 
 def check_in_own_process(check: Callable[..., None], *args: Any) -> None:
@@ -66,11 +66,12 @@ def check_out_of_memory_while_recording() -> None:
     gradients = Vmap.gradients
     refused = []
 
-    def greedy(self: Vmap, w_TP: Tensor, *rest: Tensor) -> Gradients:
+    def greedy(self: Vmap, batch: Batch) -> Gradients:
+        w_TP = batch.w_TP
         if torch.cuda.is_current_stream_capturing() and len(w_TP) > 8:
             refused.append(len(w_TP))
             torch.empty(2**46, dtype=torch.uint8, device=w_TP.device)
-        return gradients(self, w_TP, *rest)
+        return gradients(self, batch)
 
     Vmap.gradients = greedy  # type: ignore[method-assign, assignment]
     tasks = big_tasks(32)

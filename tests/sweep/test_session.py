@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,9 @@ from helpers.here import run_in_process
 from raysafl import LocalTraining, PerClient, Run
 from raysafl.core.work import Trained, Training
 from raysafl.runtime.in_process import Worker
+from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
+from raysafl.sweep import session
 from raysafl.sweep.session import Session
 
 CLOCK = "seconds"
@@ -129,6 +132,41 @@ def test_a_crash_at_any_operation_of_a_flush_costs_no_round_that_a_checkpoint_ha
             store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
         )
     assert rounds == {1, 2}
+
+
+@pytest.mark.parametrize(("takes", "every"), [(1.0, 31), (6.0, 121)])
+def test_checkpoints_that_take_longer_to_write_are_written_more_seldom(
+    takes: float,
+    every: int,
+    tiny: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock on which a round takes a second: 30 s and four times as long."""
+    now = 0.0
+    rounds = 0
+    at = list[int]()
+
+    class Slow(Store):
+        def flush(self, run_id: str, content: OpenState) -> None:
+            nonlocal now
+            now += takes
+            at.append(rounds)
+
+    class Clocked(Session):
+        def _advance(self) -> bool:
+            nonlocal now, rounds
+            now += 1
+            rounds += 1
+            return super()._advance()
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now))
+    store = Slow(tmp_path)
+    store.create()
+    run = tiny.replace(rounds=300)
+    Clocked([run], store, work(run), {}, flush_seconds=30.0).advance(np.inf)
+    first, *later = at
+    assert first == 31 and set(np.diff([first, *later])) == {every}
 
 
 @pytest.mark.parametrize("flush_seconds", [0.0, np.inf])

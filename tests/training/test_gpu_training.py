@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
+from raysafl.core.work import Tasks, TooLargeError
 from raysafl.data import Dataset
 from raysafl.models import FlatModel
 from raysafl.training import resident
 from raysafl.training.engines import Batch, Gradients, Vmap
 from raysafl.training.memory import MOST_STACKED, GpuMemory, bytes_per_sample
-from raysafl.training.resident import Resident
+from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
 
 
@@ -278,6 +279,27 @@ def test_a_task_that_does_not_fit_alone_says_what_to_change(
         match=r"out of memory: .* of \d+ samples .* smaller batch_size.*9 TiB",
     ):
         local.train(tasks(local.model, BASE))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_starts_without_room_are_tried_again_and_then_refused_by_their_number(
+    gpu: EmulatedCuda, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Several are no lack for one alone: whoever asked divides its work."""
+    tried = list[int]()
+
+    def starts(self: Parameters, tasks: Tasks) -> None:
+        tried.append(len(tasks))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 TiB")
+
+    monkeypatch.setattr(Parameters, "starts", starts)
+    model = MLP(hidden=[12])
+    alone = r"out of memory: .* of \d+ samples .* smaller batch_size.*9 TiB"
+    expected = alone if count == 1 else r"out of memory: 2 starts \(.*9 TiB"
+    with pytest.raises(MemoryError, match=expected) as refused:
+        trainer(model, "graph").train(tasks_of_one_client(model, count))
+    assert isinstance(refused.value, TooLargeError) == (count == 1)
+    assert tried == [count, count]
 
 
 @pytest.mark.parametrize(
