@@ -14,8 +14,7 @@ from typing import NoReturn
 import psutil
 import ray
 
-from raysafl.cluster.gpus import check_seen
-from raysafl.cluster.hardware import Hardware, usable_cores
+from raysafl.cluster.hardware import usable_cores
 from raysafl.cluster.ray_private import (
     CONNECT_SECONDS,
     environment,
@@ -193,22 +192,6 @@ def _why_lost(address: str, part: str = "") -> str:
         "no run can go on. Start it again, or see that it can be reached (`ray status`). "
         "Then the same command goes on where it was"
     )
-
-
-def check_fits(hardware: Hardware) -> int | None:
-    """Check that a trial fits the machines of the running Ray, and can use their GPUs.
-
-    Returns:
-        The bytes of memory of the smallest GPU; None if trials need none, or none is
-        known.
-
-    Raises:
-        ValueError: the machines have too few cores or GPUs for one trial, which would
-            wait for ever. Or the trials need GPUs, and torch sees none on a machine
-            where Ray counts some.
-    """
-    hardware.check(resources_of_nodes())
-    return check_seen() if hardware.gpus else None
 
 
 def resources_of_nodes() -> list[dict[str, float]]:

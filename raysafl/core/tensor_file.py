@@ -7,6 +7,7 @@ and the digest is one of them: safetensors writes several metadata in no certain
 import hashlib
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,10 +39,25 @@ def to_bytes(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         >>> from_bytes(to_bytes({"round": 3}, {"w": torch.ones(2)}))
         ({'round': 3}, {'w': tensor([1., 1.])})
     """
-    # safetensors refuses tensors that share memory.
-    copies = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    text = json.dumps({**values, "sha256": _digest(values, copies)})
-    return safetensors.torch.save(copies, metadata={"raysafl": text})
+    alone = _alone(tensors)
+    text = json.dumps({**values, "sha256": _digest(values, alone)})
+    return safetensors.torch.save(alone, metadata={"raysafl": text})
+
+
+def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on the CPU none of which shares memory, as safetensors asks for.
+
+    Only those that do are copied: the state of a run may take half of the memory.
+    """
+    found = dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        found[name] = tensor.detach().cpu().contiguous()
+    memory = {name: own.untyped_storage() for name, own in found.items()}
+    uses = Counter(own.data_ptr() for own in memory.values())
+    for name, own in found.items():
+        if own.nbytes != memory[name].nbytes() or uses[memory[name].data_ptr()] > 1:
+            found[name] = own.clone()
+    return found
 
 
 def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:

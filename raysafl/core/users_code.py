@@ -5,10 +5,14 @@ is wider, see `raysafl.core.users_parts.is_users_class`.) It needs nothing but P
 itself, because every command imports it.
 """
 
+import re
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from types import CodeType
 
 # Installers put packages into folders of these names, whichever way Python finds them:
 # in its own environment, in another one (`--system-site-packages`, a `.pth` file), or in
@@ -59,19 +63,32 @@ def is_users_module(name: str) -> bool:
     return file is None or not _lies_among_packages(Path(file))
 
 
+def codes_inside(code: object) -> Iterator[CodeType]:
+    """Yield the code of a function and of all functions that are defined inside it."""
+    if isinstance(code, CodeType):
+        yield code
+        for constant in code.co_consts:
+            yield from codes_inside(constant)
+
+
 def _lies_among_packages(path: Path) -> bool:
-    """Return whether a file lies in a folder into which packages are installed."""
-    return not (
-        INSTALLED.isdisjoint(path.parts)
-        and _folders_of_packages().isdisjoint(path.parents)
+    """Return whether a file was installed, by the folders in which it lies."""
+    if not INSTALLED.isdisjoint(path.parts):
+        return True
+    # `pip install --target` puts packages into a folder of any name, perhaps among the
+    # user's own files.
+    folders = {Path(folder).absolute() for folder in sys.path if folder}
+    return any(
+        path.relative_to(folder).parts[0] in _installed_in(folder)
+        for folder in folders.intersection(path.parents)
     )
 
 
 @cache
-def _folders_of_packages() -> frozenset[Path]:
-    """Return the folders of `sys.path` that hold what installers write beside packages.
-
-    `pip install --target` puts packages into a folder of any name.
-    """
-    folders = (Path(folder) for folder in sys.path if folder)
-    return frozenset(folder for folder in folders if any(folder.glob("*.dist-info")))
+def _installed_in(folder: Path) -> frozenset[str]:
+    """Return the files and folders in a folder that installers say they have put there."""
+    records = folder.glob("*.dist-info/RECORD")
+    lines = chain.from_iterable(
+        record.read_text("utf-8").splitlines() for record in records
+    )
+    return frozenset(re.split("[/,]", line, maxsplit=1)[0] for line in lines)

@@ -173,7 +173,7 @@ class Worker:
     def task_sums(self, tasks: Tasks, over: Sequence[WeightedRows]) -> Floats:
         """Return the sums [T, n] of each task's model; only one stack is in memory."""
         found: dict[int, Tensor] = {}
-        w_VP, row_T = self.trainer.parameters.starts(tasks)
+        w_VP, row_T = self.trainer.starts(tasks)
         cell_T = tasks.columns["cell"].tolist()
         for positions, update in self.trainer.train_stacks(tasks):
             for i, delta_P in zip(positions.tolist(), update.delta_MP, strict=True):

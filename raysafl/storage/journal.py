@@ -450,6 +450,11 @@ class Journal:
         """
         return {i: entry for i, (_, entry) in self.owners(_ids(run_ids)).items()}
 
+    def decided(self, run_ids: Collection[str]) -> dict[str, LedgerEntry]:
+        """Return how those of some runs ended that need no further attempt."""
+        found = self.ledger(run_ids)
+        return {i: entry for i, entry in found.items() if entry.status.decided}
+
     def begun(self) -> set[str]:
         """Return the ids of the runs that have ended, or can go on from a file."""
         return {*self.open_runs(), *_counted(self.commits())}

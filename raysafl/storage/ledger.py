@@ -146,6 +146,11 @@ class LedgerEntry(BaseModel):
         """Which replicates the run has."""
         return Seeds.model_validate(self.config)
 
+    def ends(self) -> list[ReplicateEnd | Self]:
+        """Return how each replicate has ended: as the run, if nothing else is known."""
+        own = {end.replicate: end for end in self.replicates}
+        return [own.get(r, self) for r in range(self.seeds.replicates)]
+
     @classmethod
     def now(
         cls,
@@ -195,6 +200,7 @@ class LedgerEntry(BaseModel):
             config=config,
             started=about.get("started", ""),
             seconds=about.get("spent"),
+            code=about.get("code"),
         )
 
     def content(self) -> dict[str, Any]:

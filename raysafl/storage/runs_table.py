@@ -80,8 +80,9 @@ def make_runs_table(
     frame = frame.reset_index(drop=True)
     frame["replicate"] = np.concatenate([np.arange(n) for n in replicates])
     frame["seed"] += frame["replicate"]
-    ends = [end for entry in begun.values() for end in _ends(entry)]
-    frame["status"], frame["reason"] = (list(part) for part in zip(*ends, strict=True))
+    ends = [end for entry in begun.values() for end in entry.ends()]
+    frame["status"] = [end.status.value for end in ends]
+    frame["reason"] = [end.reason for end in ends]
     partitions = [seed for entry in begun.values() for seed in _partition_seeds(entry)]
     frame["partition_seed"] = pd.array(partitions, dtype="Int64")
     frame[names] = statistics
@@ -154,13 +155,6 @@ def _run_row(
         "seconds": entry.seconds or 0.0,
         **{name: getattr(entry, name) for name in ORIGIN},
     }
-
-
-def _ends(entry: LedgerEntry) -> list[tuple[str, str]]:
-    """Return status and reason of each replicate of a run."""
-    ends = {end.replicate: end for end in entry.replicates}
-    each = [ends.get(r, entry) for r in range(entry.seeds.replicates)]
-    return [(end.status.value, end.reason) for end in each]
 
 
 def _partition_seeds(entry: LedgerEntry) -> list[int | None]:

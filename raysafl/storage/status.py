@@ -1,7 +1,7 @@
 """How far a sweep is, from its folder alone: while it runs, when it was killed, and after.
 
 Runs are read from the files of the journal. Those that go on are saved every 30 seconds
-(`Runner.flush_seconds`), so what is told of them is at most as old. The time left is what
+(`Runner.flush_seconds`), so what is told of them is about as old. The time left is what
 the driver told last, which it does every five seconds.
 """
 

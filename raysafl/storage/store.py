@@ -29,7 +29,6 @@ from filelock import FileLock, Timeout
 from raysafl.core.text import closest
 from raysafl.storage.files import atomic_write, read_parquet
 from raysafl.storage.journal import PLACES, Journal
-from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
@@ -152,10 +151,6 @@ class Store(Journal):
     def run_lock(self, run_id: str) -> FileLock | RemoteLock:
         """Return the lock by which a trial is the only one that computes its run."""
         return lock(self.file("tune", f"{run_id}.lock"))
-
-    def ledger_entry(self, run_id: str) -> LedgerEntry | None:
-        """Return how a run ended, or None if it has not ended."""
-        return self.ledger({run_id}).get(run_id)
 
     def rounds(self, run_ids: Collection[str] | None = None) -> "pd.DataFrame":
         """Return the rows of some runs, or of all, sorted by run, replicate and round.

@@ -159,15 +159,7 @@ class Attempt:
             damaged &= set(self.chosen)
         say = self.options.note
         old = runs_to_forget(
-            self.store,
-            ledger,
-            self.runs,
-            self.digests,
-            stale,
-            None if searched else self.manifest.labels(),
-            None if searched else self.chosen,
-            labels,
-            say,
+            self.store, ledger, self.runs, self.digests, stale, self.chosen, labels, say
         )
         for run_id in sorted(damaged):
             name = run_name(labels.get(run_id, {}), run_id)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.callback import CallbackList
 from ray.tune.experiment import Trial
 
 from raysafl.cluster.ray_private import storage_of
@@ -38,11 +39,10 @@ class CallbacksTold:
         sweep: Sweep,
     ) -> None:
         self.shown = shown
-        self.callbacks = [shown, *callbacks]
+        self.callbacks = CallbackList([shown, *callbacks])
         self.storage = storage_of(folder, sweep.name)
         self.trials: dict[str, Trial] = {}
-        for callback in self.callbacks:
-            callback.setup(stop=None, num_samples=sweep.num_samples)
+        self.callbacks.setup(stop=None, num_samples=sweep.num_samples)
 
     @property
     def written(self) -> Path:
@@ -64,28 +64,24 @@ class CallbacksTold:
         trial.init_local_path()
         trial.set_status(Trial.RUNNING)
         self.trials[trial_id] = trial
-        for callback in self.callbacks:
-            callback.on_trial_start(trial=trial, **self._all)
+        self.callbacks.on_trial_start(trial=trial, **self._all)
 
     def reported(self, trial_id: str, result: dict[str, Any]) -> None:
         """Tell the callbacks of a report."""
         trial = self.trials[trial_id]
         own = {**result, "config": trial.config}
         trial.update_last_result(own)
-        for callback in self.callbacks:
-            callback.on_trial_result(trial=trial, result=own, **self._all)
+        self.callbacks.on_trial_result(trial=trial, result=own, **self._all)
 
     def ended(self, trial_id: str) -> None:
         """Tell the callbacks that a trial has ended."""
         trial = self.trials[trial_id]
         trial.set_status(Trial.TERMINATED)
-        for callback in self.callbacks:
-            callback.on_trial_complete(trial=trial, **self._all)
+        self.callbacks.on_trial_complete(trial=trial, **self._all)
 
     def finished(self) -> None:
         """Tell the callbacks that the sweep has ended."""
-        for callback in self.callbacks:
-            callback.on_experiment_end(trials=list(self.trials.values()))
+        self.callbacks.on_experiment_end(trials=list(self.trials.values()))
 
     @property
     def _all(self) -> dict[str, Any]:
@@ -129,12 +125,8 @@ class Shown(tune.Callback):
         trial.evaluated_params = labels
 
 
-def check_callbacks(callbacks: Any) -> list[tune.Callback]:
-    """Return the callbacks as a list.
-
-    Raises:
-        ValueError: one of them is no callback of Tune's.
-    """
+def check_callbacks(callbacks: Any) -> None:
+    """Refuse what is no list of callbacks of Tune's."""
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise ValueError(f"callbacks is {callbacks!r}; give a list of Tune's callbacks")
     for callback in callbacks:
@@ -148,11 +140,10 @@ def check_callbacks(callbacks: Any) -> list[tune.Callback]:
                 f"callbacks has {callback!r}, which is no ray.tune.Callback; give objects "
                 "such as ray.tune.logger.TBXLoggerCallback()"
             )
-    return list(callbacks)
 
 
 def keep_logs(written: Path, logs: Path) -> None:
-    """Move the files that callbacks have written of trials out of Tune's folder.
+    """Copy the files that callbacks have written of trials out of Tune's folder.
 
     Args:
         written: Tune's folder of an experiment. It has a folder for each trial.

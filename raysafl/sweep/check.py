@@ -366,7 +366,7 @@ def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
     """
     first: dict[Label, Label] = {}
     for label in labels:
-        is_label = label is None or isinstance(label, str | int | float)
+        is_label = isinstance(label, Label)
         if not is_label or (isinstance(label, float) and not math.isfinite(label)):
             raise ValueError(
                 f"axis '{axis}' has the label {_what_it_is(label)}; a label is text, a "

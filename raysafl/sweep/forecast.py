@@ -26,7 +26,6 @@ from raysafl.sweep.hosting import simulation_of, torch_threads
 from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import (
-    MEMORY_OF_PACK,
     WORK_PER_SECOND,
     Cost,
     Pack,
@@ -101,10 +100,11 @@ def foretell(
         if len(sizes) > 1:
             several = f"{sizes[0]} to {several}"
         most = max(pack.memory for pack in packs)
+        on_gpus = "; the time on GPUs is not measured" if options.hardware.gpus else ""
         lines += [
             f"Runs {executor}",
             f"{count(len(packs), 'pack')} of {several}, {side_by_side} at a time",
-            f"about {duration(seconds)} on CPUs{_on_gpus(options)}",
+            f"about {duration(seconds)} on CPUs{on_gpus}",
             f"about {format_bytes(most)} for the largest pack",
             f"about {format_bytes(disk)} of results",
         ]
@@ -122,7 +122,7 @@ def _packs(
     name, why = choose(options, lambda: seconds_of(runs.values(), datasets))
     hardware = options.hardware
     where = "in this process"
-    room = Room(1, psutil.virtual_memory().available * MEMORY_OF_PACK)
+    room = Room(1, psutil.virtual_memory().available)
     if name is ExecutorName.RAY:
         where = "on Ray"
         room = _room_of_cluster(options) if options.address else _room_here(hardware)
@@ -162,13 +162,7 @@ def _room_here(hardware: Hardware) -> Room:
     of_trial = hardware.memory_of_trial([node])
     if hardware.gpus and torch.cuda.is_available():
         of_trial = min(of_trial, smallest_memory() * hardware.gpus)
-    return Room(hardware.trials_at_once([node]), of_trial * MEMORY_OF_PACK)
-
-
-def _on_gpus(options: Options) -> str:
-    """Say that no time is measured on GPUs, if some are asked for."""
-    is_asked = options.hardware.gpus > 0
-    return "; the time on GPUs is not measured" if is_asked else ""
+    return Room(hardware.trials_at_once([node]), of_trial)
 
 
 def _measured_seconds(

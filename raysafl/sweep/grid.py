@@ -130,6 +130,6 @@ def _labelled(path: str, values: Any) -> dict[Any, Any]:
 
 def _label_of(value: Any) -> Label:
     value = without_numpy(value)
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, Label):
         return value
     return type(value).__name__ if isinstance(value, Component) else str(value)

@@ -41,7 +41,7 @@ from raysafl.simulation.checkpoint import (
 )
 from raysafl.simulation.run import Run
 from raysafl.storage.journal import TABLES
-from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Seeds, Status
+from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.rows import SCHEMAS, joined
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
@@ -94,30 +94,23 @@ class _EarlierRun(NamedTuple):
 
     Args:
         run_id: its id.
-        rounds: the number of rounds that it was to have.
-        seeds: which replicates it has.
-        code: the digest of each of the user's classes in it; None if that is not known.
-        seconds: how long it took so far.
-        entry: how it has ended; None if it has not.
+        entry: its ledger entry; what its file says of it, if it has not ended.
+        ends: how each of its replicates has ended.
     """
 
     run_id: str
-    rounds: int
-    seeds: Seeds
-    code: Mapping[str, str] | None
-    seconds: float
-    entry: LedgerEntry | None
+    entry: LedgerEntry
+    ends: Sequence[ReplicateEnd | LedgerEntry]
 
-    def end_of(self, replicate: int) -> ReplicateEnd | None:
-        """Return how a replicate has ended; None if it has not."""
-        if self.entry is None:
-            return None
-        for end in self.entry.replicates:
-            if end.replicate == replicate:
-                return end
-        return ReplicateEnd(
-            replicate=replicate, status=self.entry.status, reason=self.entry.reason
-        )
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that it was to have."""
+        return int(self.entry.config["rounds"])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of its rounds were run, or it has diverged."""
+        return not self.entry.status.unended
 
 
 def reuse(
@@ -163,21 +156,19 @@ def _stored_runs(
 ) -> dict[str, list[_EarlierRun]]:
     """Return the runs of the folder that the sweep no longer has, by their families."""
     ledger = store.ledger()
-    about: dict[str, tuple[Any, Any, float, LedgerEntry | None]] = {}
-    for run_id in ledger.keys() - known:
-        entry = ledger[run_id]
-        if entry.status in (Status.FINISHED, Status.DIVERGED):
-            about[run_id] = entry.config, entry.code, entry.seconds or 0.0, entry
+    entries = {
+        run_id: entry
+        for run_id, entry in ledger.items()
+        if entry.status in (Status.FINISHED, Status.DIVERGED)
+    }
     for run_id in begun - ledger.keys() - known:
-        own = store.about(run_id)
-        spent = own.get("spent", 0.0)
-        about[run_id] = own.get("config"), own.get("code"), spent, None
+        about = store.about(run_id)
+        entries[run_id] = LedgerEntry.unended(about, Status.INTERRUPTED)
     found: dict[str, list[_EarlierRun]] = {}
-    for run_id, (config, *others) in about.items():
-        if config:
-            seeds = Seeds.model_validate(config)
-            source = _EarlierRun(run_id, config["rounds"], seeds, *others)
-            found.setdefault(_family(config), []).append(source)
+    for run_id, entry in entries.items():
+        if entry.config and run_id not in known:
+            source = _EarlierRun(run_id, entry, entry.ends())
+            found.setdefault(_family(entry.config), []).append(source)
     return found
 
 
@@ -238,7 +229,7 @@ class _Growing:
         ]
         # Of two runs with the same replicate, the one that is to have more rounds is tried
         # first; it mostly saves more.
-        usable.sort(key=lambda own: (own.rounds, own.entry is not None), reverse=True)
+        usable.sort(key=lambda own: (own.rounds, own.has_ended), reverse=True)
         saved: dict[int, SavedReplicate] = {}
         parts: dict[str, list[pa.Table]] = {folder: [] for folder in TABLES}
         grown_from: set[str] = set()
@@ -254,7 +245,7 @@ class _Growing:
             for folder, tables in parts.items():
                 rows = self._rows(folder, source.run_id, number)
                 tables.append(_renamed(rows, run.id, r))
-            spent += source.seconds / source.seeds.replicates
+            spent += (source.entry.seconds or 0.0) / len(source.ends)
             is_whole = own.has_stopped or own.round >= run.rounds
             growth.whole += is_whole
             growth.continued += not is_whole
@@ -281,8 +272,8 @@ class _Growing:
         """Return the first source whose replicate of a seed can be reused, and that."""
         why = ""
         for source in sources:
-            number = seed - source.seeds.seed
-            if 0 <= number < source.seeds.replicates:
+            number = seed - source.entry.seeds.seed
+            if 0 <= number < len(source.ends):
                 saved = self._reusable(run, code, source, number)
                 if isinstance(saved, SavedReplicate):
                     return source, number, saved
@@ -295,20 +286,20 @@ class _Growing:
         self, run: Run, code: Mapping[str, str], source: _EarlierRun, number: int
     ) -> SavedReplicate | str:
         """Return what is saved of a replicate of another run, or why it is of no use."""
-        if changed := changed_classes(source.code, code):
+        if changed := changed_classes(source.entry.code, code):
             return f"the code of {', '.join(changed)} has changed since"
         is_longer = source.rounds != run.rounds
         if is_longer and _rates_differ(run, source.rounds):
             return "their learning rates depend on the number of rounds"
-        end = source.end_of(number)
+        end = source.ends[number]
         try:
-            states = self._states(source.run_id, end is not None)
+            states = self._states(source.run_id, source.has_ended)
             saved = states[number] if states else None
         except ValueError as error:
             return str(error)
-        if saved is None and end is not None and (end.reason or not is_longer):
+        if saved is None and source.has_ended and (end.reason or not is_longer):
             saved = self._ended(run, source, number, end)
-        if saved is None and end is None:
+        if saved is None and not source.has_ended:
             # The run was interrupted before this replicate began.
             return ""
         if saved is None or (is_longer and not saved.goes_on):
@@ -325,7 +316,11 @@ class _Growing:
         return saved
 
     def _ended(
-        self, run: Run, source: _EarlierRun, number: int, end: ReplicateEnd
+        self,
+        run: Run,
+        source: _EarlierRun,
+        number: int,
+        end: ReplicateEnd | LedgerEntry,
     ) -> SavedReplicate:
         """Return what is saved of a replicate that has ended, with the model that it kept."""
         own = self._rows("rounds", source.run_id, number)
@@ -337,7 +332,7 @@ class _Growing:
             diverged=end.reason if is_diverged else "",
             stopped="" if is_diverged else end.reason,
         )
-        if source.entry is not None and source.entry.kept:
+        if source.entry.kept:
             about, tensors = self._models(source.run_id)
             for kept in about.replicates:
                 if kept.replicate == number:

@@ -7,7 +7,6 @@ the same: rows, checkpoints, display, MLflow, search algorithms, callbacks, rule
 import datetime
 import os
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,16 +22,10 @@ from raysafl.cluster.gpus import in_words, smallest_memory, why_unseen
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.sweep.execution import (
-    Datasets,
-    Job,
-    Room,
-    labels_of_packs,
-    scratch,
-)
+from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
 from raysafl.sweep.hosting import torch_threads, worker_of
 from raysafl.sweep.open_pack import Host, Hosted, News, OpenPack
-from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
+from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.session import is_interrupt
 from raysafl.sweep.stop_rules import Halt
@@ -80,7 +73,7 @@ class Here:
         memory = float(psutil.virtual_memory().available)
         if self.hardware.gpus:
             memory = min(memory, smallest_memory() * self.hardware.gpus)
-        return Room(1, memory * MEMORY_OF_PACK)
+        return Room(1, memory)
 
     def carry_out(
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
@@ -170,9 +163,7 @@ def _telling(
             stopped = False
             try:
                 while not (news.done or stopped or halt.stop_all()):
-                    news = opened.advance(
-                        terms.report_seconds, lambda: watch.ends_early
-                    )
+                    news = opened.advance(lambda: watch.ends_early)
                     watch.take(news)
                     watch.show([(pack, news)])
                     result = reports.of(news)
@@ -249,4 +240,3 @@ def _callbacks_told(
     finally:
         told.finished()
         keep_logs(told.written, job.store.logs)
-        shutil.rmtree(told.written, ignore_errors=True)

@@ -89,7 +89,7 @@ class Terms:
         store: the sweep's folder.
         commit: the git commit of the folder in which the sweep was started.
         report_seconds: the time between two reports; 0 reports every evaluated round.
-        flush_seconds: the time between two checkpoints.
+        flush_seconds: the time between two checkpoints that are quick to write.
         engine: the engine that computes gradients.
         metric: what the scheduler and the search algorithm go by.
         keep_states: whether the states are kept in which runs end.
@@ -156,29 +156,26 @@ class OpenPack:
         # The entries of runs that an earlier attempt has ended.
         self._ended: dict[str, LedgerEntry] = {}
 
-    def advance(
-        self, seconds: float, halted: Callable[[], bool] = lambda: False
-    ) -> News:
-        """Run rounds for some time, and then up to the next round that is evaluated.
+    def advance(self, halted: Callable[[], bool] = lambda: False) -> News:
+        """Run rounds until a report is due, and then up to the next evaluated one.
 
         Args:
-            seconds: how long; 0 for one evaluated round.
             halted: is asked after every round whether to return at once.
         """
         try:
-            return self._advance(seconds, halted)
+            return self._advance(halted)
         except StorageError as error:
             self._close()
             return News(self.terms.no_metrics, done=True, lost=str(error))
 
-    def _advance(self, seconds: float, halted: Callable[[], bool]) -> News:
+    def _advance(self, halted: Callable[[], bool]) -> News:
         try:
             if not self._begun:
                 self._begin()
             if self.session is None:
                 news = self._news_of_ended()
             else:
-                done = self.session.advance(seconds, halted)
+                done = self.session.advance(self.terms.report_seconds, halted)
                 news = self._news(self.session, done)
         except StorageError:
             raise
@@ -204,7 +201,7 @@ class OpenPack:
             self.terms.driver.check()
         self._lock = self.store.run_lock(self.pack.id)
         self._lock.acquire()
-        self._ended = self._ended_before()
+        self._ended = self.store.decided({run.id for run in self.pack.runs})
         runs = [run for run in self.pack.runs if run.id not in self._ended]
         if not runs:
             return
@@ -223,11 +220,6 @@ class OpenPack:
         # that are there now. The garbage collector would look at them every few rounds of
         # a large pack, which takes longer than a round.
         gc.freeze()
-
-    def _ended_before(self) -> dict[str, LedgerEntry]:
-        """Return the entries of runs that an earlier attempt has ended."""
-        found = self.store.ledger({run.id for run in self.pack.runs})
-        return {i: entry for i, entry in found.items() if entry.status.decided}
 
     def _news_of_ended(self) -> News:
         """Return the news of a pack all of whose runs had ended before."""

@@ -117,16 +117,8 @@ class OpenRun:
     def take(self, records: list[Record]) -> None:
         """Take the records of a round; there are none if it was not evaluated."""
         self.fresh += records
-        if not records:
-            return
-        here = {record.replicate for record in records}
-        stopped = [
-            record
-            for record in self.latest
-            if record.replicate not in here
-            and _has_ended(self.simulation.replicates[record.replicate])
-        ]
-        self.latest = sorted([*stopped, *records], key=lambda record: record.replicate)
+        if records:
+            self.latest = latest_of(self.simulation, self.latest, records)
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
@@ -323,6 +315,15 @@ def _first_reason(reasons: Sequence[str]) -> str:
 def _has_ended(replicate: Replicate) -> bool:
     """Whether a replicate goes on no more, and its last record counts: it has not diverged."""
     return replicate.done and not replicate.diverged
+
+
+def latest_of(
+    simulation: Simulation, before: Sequence[Record], records: Sequence[Record]
+) -> list[Record]:
+    """Return the last record of each replicate after a round: its own, or one of before."""
+    ended = [r for r in before if _has_ended(simulation.replicates[r.replicate])]
+    last = {record.replicate: record for record in [*ended, *records]}
+    return [last[replicate] for replicate in sorted(last)]
 
 
 def metrics_of(run: Run, records: Sequence[Record]) -> dict[str, float | int]:

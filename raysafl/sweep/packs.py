@@ -165,9 +165,10 @@ def form_packs(
         datasets: the loaded datasets, by the `source_key` of the data that load them.
         hardware: says how many runs a pack may have, or leaves it to this function.
         trials_at_once: how many trials run at the same time.
-        memory: the bytes that the vectors of one pack may take.
+        memory: the bytes of memory that each of these, or this process, has.
         engine: the engine's name, or "auto".
     """
+    memory *= MEMORY_OF_PACK
     needs = [
         # A stable sort keeps equal runs in the order of the sweep.
         sorted(group, key=lambda pair: -pair[0].work)

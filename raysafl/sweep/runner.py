@@ -43,8 +43,8 @@ class Runner(Options):
         track: how much is logged to MLflow: none, summary, curves or auto.
         engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
         flush_seconds: the time between two checkpoints of a run: the most work that a
-            crash loses. It is longer if a pack's checkpoints take more than 1.5 s to
-            write: twice as long for 3 s, and so on.
+            crash loses. The 30 s of the default are up to five minutes if a pack's
+            checkpoints take long to write, and these take a twentieth of the time.
         try_first: whether a cheap round is tried before anything is run or written, if
             there are components of the user's own classes.
         keep_states: whether the state in which each run ends is kept in `states/`, so

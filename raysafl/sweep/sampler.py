@@ -29,12 +29,6 @@ class Packs(Searcher):
         """
         return Packs, ()
 
-    def set_search_properties(
-        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
-    ) -> bool:
-        """Accept what Tune says, as the driver knows more."""
-        return True
-
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
@@ -42,9 +36,6 @@ class Packs(Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         """Write nothing: the same command asks anew."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Read nothing, as nothing is written."""
 
 
 class InOrder(Packs):
@@ -151,8 +142,7 @@ class Sampler(Packs):
         except (Exception, SystemExit) as error:
             run_id = run.id if run else _id_of_failed(config)
             self._register(run_id, config, run)
-            before = self.job.store.ledger_entry(run_id)
-            if before is None or not before.status.decided:
+            if not self.job.store.decided({run_id}):
                 self.watch.refuse(run_id, failure(error, run, provenance()))
             return None
         self._register(run.id, config, run)

@@ -136,5 +136,4 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
 def _label(value: Any) -> Label:
     """Return a value as a label: plain values stay, others become JSON text."""
     value = without_numpy(value)
-    is_label = isinstance(value, str | int | float | bool) or value is None
-    return value if is_label else json.dumps(value, default=str)
+    return value if isinstance(value, Label) else json.dumps(value, default=str)

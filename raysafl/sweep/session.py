@@ -1,6 +1,7 @@
 """Carries out the runs of a pack, and writes their results into the journal.
 
-While a run goes on, its rows and its state are saved every `flush_seconds` in one file.
+While a run goes on, its rows and its state are saved every `flush_seconds` in one file,
+more seldom if they are so large that this takes long.
 Runs that have ended by then are written together as one commit. So a crash at any point
 neither loses nor doubles a row (`raysafl.storage.journal`).
 """
@@ -24,9 +25,11 @@ from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 # Seconds between two checkpoints: the most work that a crash loses.
 FLUSH_SECONDS = 30.0
-# Checkpoints that take longer to write are written as many times more seldom. So with the
-# default above they take at most a twentieth of the time, even if they have gigabytes.
+# If a pack's checkpoints take longer than this to write, as they have gigabytes, they are
+# written as many times more seldom, so that they take a twentieth of the time.
 QUICK_SECONDS = FLUSH_SECONDS / 20
+# They are at most so many times more seldom, since a disk may be slow for once.
+MOST_SELDOM = 10
 
 
 class End(NamedTuple):
@@ -213,14 +216,15 @@ class Session:
 
     def flush(self) -> None:
         """Write the runs that have ended, and rows and checkpoints of the others."""
-        began = time.monotonic()
         self._write_complete()
+        began = time.monotonic()
         for own in self.open.values():
             own.flush()
             self._written.append(own.run.id)
         self._flushed = time.monotonic()
-        took = self._flushed - began
-        self._pause = self.flush_seconds * max(1.0, took / QUICK_SECONDS)
+        times = min((self._flushed - began) / QUICK_SECONDS, MOST_SELDOM)
+        slow = times * min(self.flush_seconds, FLUSH_SECONDS)
+        self._pause = max(self.flush_seconds, slow)
 
     def _write_complete(self) -> None:
         """Write the runs all of whose rounds have been run: their models, then a commit."""

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
 from pathlib import Path
-from types import CodeType
 from typing import NamedTuple
 
 from raysafl.core.component import Component
-from raysafl.core.users_code import OURS, is_users_file
+from raysafl.core.users_code import OURS, codes_inside, is_users_file
 from raysafl.core.users_parts import is_users_class
 from raysafl.storage.redaction import redacted
 
@@ -154,7 +153,7 @@ def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
         Frame(code.co_filename, line): kind.__name__
         for kind in classes
         for member in vars(kind).values()
-        for code in _codes_inside(
+        for code in codes_inside(
             getattr(getattr(member, "fget", member), "__code__", None)
         )
         for _, _, line in code.co_lines()
@@ -163,11 +162,3 @@ def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
     return next(
         (names[frame] for frame in reversed(list(frames)) if frame in names), ""
     )
-
-
-def _codes_inside(code: object) -> Iterator[CodeType]:
-    """Yield the code of a function and of all functions that are defined inside it."""
-    if isinstance(code, CodeType):
-        yield code
-        for constant in code.co_consts:
-            yield from _codes_inside(constant)

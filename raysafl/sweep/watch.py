@@ -168,8 +168,7 @@ class Watch:
 
     def _record_if_stopped(self, run: Run, news: News) -> None:
         """Record the one run of a pack, unless it has ended: it was stopped."""
-        before = self.store.ledger_entry(run.id)
-        if run.id in self.shown or (before is not None and before.status.decided):
+        if run.id in self.shown or self.store.decided({run.id}):
             return
         reason = f"stopped by {self.stopped_by} after round {news.metrics.get('round')}"
         ends = [
@@ -201,8 +200,8 @@ class Watch:
         """
         self.unfinished.append(pack)
         with self.recording():
-            ended = self.store.ledger({run.id for run in pack.runs})
-            ends = [End.of(i, e) for i, e in ended.items() if e.status.decided]
+            ended = self.store.decided({run.id for run in pack.runs})
+            ends = [End.of(run_id, entry) for run_id, entry in ended.items()]
             new = [end for end in ends if end.run_id not in self.shown]
             self._show_ends(new)
             self._track([end.run_id for end in new])

@@ -98,7 +98,7 @@ class GpuTraining:
         batch_T = tasks.by_local(lambda local: local.batch_size).tolist()
         widths = list(map(program_width, steps.width_T.tolist(), batch_T))
         steps = steps._replace(width_T=np.array(widths))
-        w_VP, row_T = self._starts(tasks, widths[0])
+        w_VP, row_T = self.starts(tasks)
 
         def cut(stack: Ints) -> list[Ints]:
             size = self.stack_size(widths[stack[0]], len(stack))
@@ -149,22 +149,24 @@ class GpuTraining:
         columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
         return Update(delta_TP, *columns, step.optimizer.kept())
 
-    def _starts(self, tasks: Tasks, width: int) -> Starts:
+    def starts(self, tasks: Tasks) -> Starts:
         """Return from where tasks start, on the device.
 
-        Args:
-            tasks: the tasks.
-            width: the number of samples in a batch of the first one.
-
         Raises:
-            TooLargeError: the start of one task alone needs more memory than there is.
-            MemoryError: those of several together need more.
+            TooLargeError: the one vector from which all tasks start does not fit.
+            MemoryError: the several vectors do not fit together.
         """
 
         def refuse(tasks: Tasks, reason: str) -> None:
-            if len(tasks) > 1:
-                raise MemoryError(f"out of memory: {len(tasks)} starts ({reason})")
-            self._lower(1, width, reason)
+            vectors, _ = tasks.distinct("start")
+            kind = TooLargeError if len(vectors) == 1 else MemoryError
+            raise kind(
+                "out of memory: the parameters from which clients start their training, "
+                f"{len(vectors)} times {self.model.num_parameters} numbers, do not fit into the "
+                f"memory of {device_name(self.inputs.x.device)}; give fewer clients a round, "
+                "fewer processes for one GPU, or a GPU with more memory (torch says: "
+                f"{reason})"
+            )
 
         found = within_memory(
             self.parameters.starts, [tasks], lambda one: [one], refuse, self.forget

@@ -34,7 +34,7 @@ from raysafl.training.inputs import Plan, StepCounts, draw_plan, step_seeds
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
-from raysafl.training.resident import Parameters, Resident
+from raysafl.training.resident import Parameters, Resident, Starts
 
 # Samples of a task in one pass of `LocalTrainer.gradients`.
 GRADIENT_BATCH = 250
@@ -143,6 +143,15 @@ class LocalTrainer:
         order = np.argsort(np.concatenate(stacks))
         return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
 
+    def starts(self, tasks: Tasks) -> Starts:
+        """Return from where tasks start, on the device.
+
+        Raises:
+            MemoryError: it has no room for that.
+        """
+        holder = self.parameters if self._gpu is None else self._gpu
+        return holder.starts(tasks)
+
     @torch.no_grad()
     def train_stacks(self, tasks: Tasks) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks as `train` does, one stack after the other.
@@ -158,6 +167,7 @@ class LocalTrainer:
                 generator (F.dropout in its forward), so that runs could not be
                 repeated.
             TooLargeError: one task alone needs more memory than the GPU has.
+            MemoryError: the starts of several tasks together need more.
         """
         generator_before = self._generator_state()
         owners = (tasks.columns[name].tolist() for name in ("cell", "client"))

@@ -198,7 +198,7 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
     run_in_process(run, whole, Worker(run.cells, run.data.load(), run.model))
     assert kills == 3 and trial.returncode == 0
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
-    assert cut.ledger_entry(run.id).status == "finished"
+    assert cut.ledger()[run.id].status == "finished"
 
 
 @pytest.mark.acceptance

@@ -118,7 +118,7 @@ def test_it_reports_every_evaluated_round_and_ends_with_the_ledger(
 ) -> None:
     results = to_the_end(start("tiny"))
     assert [r["round"] for r in results] == [1, 2, 3, 4]
-    entry = store.ledger_entry(tiny.id)
+    entry = store.ledger().get(tiny.id)
     assert entry is not None and entry.status == "finished"
     assert entry.metrics["test_accuracy"] == results[-1]["test_accuracy"]
     of = store.rounds().query("round == 3")["test_accuracy"].mean()
@@ -162,7 +162,7 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
     trial = start("broken")
     results = to_the_end(trial)
     assert np.isnan(results[-1]["test_accuracy"])
-    entry = store.ledger_entry(trial.open.pack.runs[0].id)
+    entry = store.ledger().get(trial.open.pack.runs[0].id)
     assert entry is not None and entry.status == "failed"
     assert re.fullmatch(
         r"Broken \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",
@@ -225,7 +225,7 @@ def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
     kept = next((store.path / "open").glob("*.ckpt")).read_bytes()
     end_actor(first.actors.handles[0])
     to_the_end(first)
-    entry = store.ledger_entry(first.open.pack.runs[0].id)
+    entry = store.ledger().get(first.open.pack.runs[0].id)
     was_lost = "LostActorsError: the client actor that was to (train|evaluate) was lost"
     assert entry is not None and re.match(was_lost, entry.reason)
     assert next((store.path / "open").glob("*.ckpt")).read_bytes() == kept

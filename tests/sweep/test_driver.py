@@ -46,7 +46,7 @@ def test_a_pack_on_a_machine_that_does_not_see_the_folder_computes_and_writes_no
         elsewhere = replace(driver, file=unshared / "tune" / driver.file.name)
         terms = Terms(unshared, commit="", report_seconds=0.0, driver=elsewhere)
         pack = OpenPack(Pack((tiny,)), {tiny.id: {}}, terms, host, is_interrupt)
-        news = pack.advance(0)
+        news = pack.advance()
     assert news.done and f"does not see the folder {unshared} of" in news.lost
     assert "Give --out a folder that all machines see" in news.lost
     assert not unshared.exists()

@@ -17,6 +17,7 @@ from raysafl.models import FlatModel
 from raysafl.objectives import Classification
 from raysafl.quickstart import BASE
 from raysafl.sweep.packs import (
+    MEMORY_OF_PACK,
     MOST_RUNS,
     WORK_OF_ROUND,
     Pack,
@@ -56,8 +57,10 @@ def formed(
     trials: int = 2,
     memory: float = 1e12,
 ) -> list[Pack]:
+    """Packs whose vectors may take so much memory."""
     hardware = Hardware(pack=pack)
-    return form_packs(runs, {BASE.data.source_key: dataset}, hardware, trials, memory)
+    datasets = {BASE.data.source_key: dataset}
+    return form_packs(runs, datasets, hardware, trials, memory / MEMORY_OF_PACK)
 
 
 def most_step(dataset: Dataset) -> float:

@@ -24,7 +24,6 @@ from raysafl.sweep import here
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import choose, choose_executor
 from raysafl.sweep.executor_name import ExecutorName
-from raysafl.sweep.packs import MEMORY_OF_PACK
 from raysafl.sweep.sampling import draw
 
 
@@ -63,7 +62,7 @@ def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
     assert files[0] == files[1] >= {"manifest.json", "runs.parquet", "curves.png"}
     pd.testing.assert_frame_equal(rows_of(alone), rows_of(on_ray))
     for run in grid(tiny).labelled().values():
-        here_, there = (o.store.ledger_entry(run.id) for o in (alone, on_ray))
+        here_, there = (o.store.ledger().get(run.id) for o in (alone, on_ray))
         assert here_ and there
         assert here_.kept == there.kept != ""
         assert here_.sums["clients"] == there.sums["clients"] != {}
@@ -406,7 +405,7 @@ def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
 def test_a_pack_is_bounded_by_the_share_of_the_gpus_memory() -> None:
     with emulated_cuda(total_memory=GIB // 8):
         room = here.Here(Hardware(gpus=0.5)).room()
-    assert room.memory == GIB // 16 * MEMORY_OF_PACK
+    assert room.memory == GIB // 16
 
 
 def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(

@@ -27,17 +27,18 @@ def test_a_second_attempt_at_a_pack_waits_for_the_first_and_takes_over_what_it_e
         work = Worker(tiny.cells, tiny.data.load(), tiny.model)
         return Hosted(work, "cpu", work.trainer.engine_name)
 
-    def attempt() -> OpenPack:
-        terms = Terms(store.path, commit="", report_seconds=0.0)
+    def attempt(report_seconds: float = np.inf) -> OpenPack:
+        terms = Terms(store.path, commit="", report_seconds=report_seconds)
         return OpenPack(pack, {tiny.id: {}}, terms, host, is_interrupt)
 
-    first = attempt()
-    assert not first.advance(0).done
+    first = attempt(report_seconds=0.0)
+    assert not first.advance().done
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(attempt().advance, np.inf)
+        second = pool.submit(attempt().advance)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.2)
-        news = first.advance(np.inf)
+        while not (news := first.advance()).done:
+            pass
         assert news.done and [end.run_id for end in news.ends] == [tiny.id]
         taken = second.result(timeout=PATIENCE)
     assert taken.done and [end.run_id for end in taken.ends] == [tiny.id]

@@ -8,7 +8,7 @@ import torch
 from helpers.emulated_cuda import GIB, EmulatedCuda, emulated_cuda
 from helpers.evaluation import evaluated
 from helpers.small_runs import Uploading
-from helpers.tasks import Task, Trainer
+from helpers.tasks import Task, Trainer, columns
 from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
 from test_trainer_dropout import Dropping
 from test_trainer_optimizer import BASE, KINDS, PRECISE
@@ -294,12 +294,14 @@ def test_starts_without_room_are_tried_again_and_then_refused_by_their_number(
 
     monkeypatch.setattr(Parameters, "starts", starts)
     model = MLP(hidden=[12])
-    alone = r"out of memory: .* of \d+ samples .* smaller batch_size.*9 TiB"
-    expected = alone if count == 1 else r"out of memory: 2 starts \(.*9 TiB"
-    with pytest.raises(MemoryError, match=expected) as refused:
-        trainer(model, "graph").train(tasks_of_one_client(model, count))
-    assert isinstance(refused.value, TooLargeError) == (count == 1)
-    assert tried == [count, count]
+    local = trainer(model, "graph")
+    expected = rf"out of memory: .* {count} times \d+ numbers.* fewer clients .*9 TiB"
+    for ask in (local.train, local.starts):
+        tried.clear()
+        with pytest.raises(MemoryError, match=expected) as refused:
+            ask(columns(tasks_of_one_client(model, count)))
+        assert isinstance(refused.value, TooLargeError) == (count == 1)
+        assert tried == [count, count]
 
 
 @pytest.mark.parametrize(

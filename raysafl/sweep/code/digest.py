@@ -35,7 +35,7 @@ from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from raysafl.core.users_code import is_users_module
+from raysafl.core.users_code import codes_inside, is_users_module
 from raysafl.simulation.run import Run
 
 # A module and a name in it. An empty name stands for all names of the module.
@@ -235,7 +235,7 @@ def _bytecodes(owner: type | FunctionType) -> Iterator[str]:
             yield str(list(members))
             values += [*value.__bases__, *members.values()]
             continue
-        codes = list(_codes(value.__code__))
+        codes = list(codes_inside(value.__code__))
         yield from (_bytecode(code, value.__doc__) for code in codes)
         names = {name for code in codes for name in code.co_names}
         values += [value.__globals__.get(name) for name in sorted(names)]
@@ -247,14 +247,6 @@ def _bytecodes(owner: type | FunctionType) -> Iterator[str]:
 
 def _qualified_name(value: Any) -> str:
     return str(getattr(value, "__qualname__", type(value).__name__))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of a function and of the functions inside it."""
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _codes(value)
 
 
 def _bytecode(code: CodeType, docstring: str | None) -> str:

@@ -27,8 +27,7 @@ def runs_to_forget(
     runs: Mapping[str, Run],
     digests: CodeDigests,
     stale: Stale,
-    known: Collection[str] | None,
-    chosen: Collection[str] | None,
+    chosen: Collection[str],
     labels: Mapping[str, Mapping[str, Any]],
     say: Callable[[str], None],
 ) -> set[str]:
@@ -37,13 +36,12 @@ def runs_to_forget(
     Args:
         store: the folder of the sweep.
         ledger: the runs that have ended.
-        runs: the runs of the sweep, as far as they are known, by id.
+        runs: the runs of the sweep, by id. Others are in no table, so that nothing is said
+            of them. There are none if a search algorithm asks for them: then all count.
         digests: computes the digests of the user's classes.
         stale: what the user has chosen.
-        known: the ids of the runs that the sweep has. Others are in no table, so that
-            nothing is said of them. None for all.
-        chosen: the runs that the user has chosen; None for all. The results of others
-            are kept, and named.
+        chosen: the runs that the user has chosen. The results of others are kept, and
+            named.
         labels: the labels of the runs, by id.
         say: takes a message for the user.
 
@@ -58,21 +56,27 @@ def runs_to_forget(
     for run_id in sorted(set(store.open_runs()) - ended.keys()):
         about = store.about(run_id)
         makers[run_id] = about.get("code"), about.get("raysafl", "")
-    if known is not None:
-        makers = {i: maker for i, maker in makers.items() if i in known}
+    if runs:
+        makers = {i: maker for i, maker in makers.items() if i in runs}
     changes = {}
     for run_id, (code, _) in makers.items():
         today = _todays_code(run_id, code or {}, runs, ledger, digests)
         if names := changed_classes(code, today):
             changes[run_id] = names
-    mine = set(changes) if chosen is None else set(changes) & set(chosen)
+    mine = set(changes) & set(chosen) if runs else set(changes)
     again = mine if stale is Stale.RERUN else mine - ended.keys()
     kept = (changes.keys() & ended.keys()) - again
 
     def text(run_ids: set[str]) -> str:
+        """Say which classes have changed, and name the first runs that they made."""
+        classes = sorted({name for i in run_ids for name in changes[i]})
         # In the order of the sweep.
-        ordered = (i for i in dict.fromkeys([*labels, *changes]) if i in run_ids)
-        return _changes_text({i: changes[i] for i in ordered}, labels)
+        ordered = [i for i in dict.fromkeys([*labels, *changes]) if i in run_ids]
+        named = [run_name(labels.get(i, {}), i) for i in ordered]
+        return (
+            f"the code of {', '.join(classes)} has changed since {were(len(named))} computed: "
+            f"{first_of(named, MOST_NAMED, '; ')}"
+        )
 
     if mine and stale is Stale.FAIL:
         raise ValueError(f"{text(mine)}. {CHOICES}")
@@ -116,20 +120,3 @@ def _todays_code(
         return digests.of_run(Run.model_validate(ledger[run_id].config))
     except ValueError:
         return {}
-
-
-def _changes_text(
-    changes: Mapping[str, list[str]], labels: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """Say which classes have changed, and name the first runs that they made.
-
-    Args:
-        changes: the classes that have changed, by run id.
-        labels: the labels of the runs, by id.
-    """
-    classes = sorted({name for names in changes.values() for name in names})
-    named = [run_name(labels.get(i, {}), i) for i in changes]
-    return (
-        f"the code of {', '.join(classes)} has changed since {were(len(named))} computed: "
-        f"{first_of(named, MOST_NAMED, '; ')}"
-    )

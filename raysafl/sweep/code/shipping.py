@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from raysafl.core.component import Component
-from raysafl.core.users_code import is_users_module
+from raysafl.core.users_code import WITHOUT_A_NAME, is_users_module
 
 
 def ship_user_code(components: Iterable[Component]) -> None:
@@ -45,7 +45,7 @@ def _user_file(module: ModuleType | None) -> Path | None:
     """
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")
-    is_script = name.partition(".")[0] in ("__main__", "__mp_main__")
+    is_script = name.partition(".")[0] in WITHOUT_A_NAME
     if not file or is_script or not is_users_module(name):
         return None
     return Path(file).resolve()

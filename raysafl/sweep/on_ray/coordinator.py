@@ -103,7 +103,7 @@ class Coordinator(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report what has become of the runs."""
-        news = self.open.advance(self.terms.report_seconds)
+        news = self.open.advance()
         return {
             **news.metrics,
             # TensorBoard draws curves over Tune's number of time steps.

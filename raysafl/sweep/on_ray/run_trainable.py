@@ -14,7 +14,7 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_space
 from raysafl.sweep.hosting import simulation_of
-from raysafl.sweep.open_run import metrics_of
+from raysafl.sweep.open_run import latest_of, metrics_of
 
 CHECKPOINT = "simulation.safetensors"
 
@@ -51,18 +51,16 @@ class RunTrainable(tune.Trainable):
         dataset = self.dataset if same else run.data.load()
         self.simulation = simulation_of(run, dataset, self.engine, own_device())
         # The last record of each replicate, also of those that have stopped.
-        self.latest: dict[int, Record] = {}
+        self.latest: list[Record] = []
 
     def step(self) -> dict[str, Any]:
         """Run rounds up to the next one that is evaluated, and report it."""
         records = self.simulation.step()
         while not records and not self.simulation.done:
             records = self.simulation.step()
-        replicates = self.simulation.replicates
-        stopped = {r: own for r, own in self.latest.items() if replicates[r].stopped}
-        self.latest = stopped | {own.replicate: own for own in records}
+        self.latest = latest_of(self.simulation, self.latest, records)
         return {
-            **metrics_of(self.simulation.run, list(self.latest.values())),
+            **metrics_of(self.simulation.run, self.latest),
             "round": self.simulation.round,
             # TensorBoard draws curves over this number.
             TIMESTEPS_TOTAL: self.simulation.round,
@@ -71,7 +69,7 @@ class RunTrainable(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the whole state of the simulation."""
-        latest = [vars(record) for record in self.latest.values()]
+        latest = [vars(record) for record in self.latest]
         content = dump(self.simulation, latest=latest)
         Path(checkpoint_dir, CHECKPOINT).write_bytes(content)
 
@@ -79,5 +77,4 @@ class RunTrainable(tune.Trainable):
         """Go on from a state that was written for the same run."""
         content = Path(checkpoint, CHECKPOINT).read_bytes()
         extra = restore(self.simulation, content)
-        records = [Record(**own) for own in extra["latest"]]
-        self.latest = {record.replicate: record for record in records}
+        self.latest = [Record(**own) for own in extra["latest"]]

@@ -11,15 +11,10 @@ import ray.cloudpickle
 from ray import tune
 from ray.tune.experiment import Trial
 
-from raysafl.cluster.gpus import idle_note
+from raysafl.cluster.gpus import check_seen, idle_note
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_private import environment
-from raysafl.cluster.ray_session import (
-    check_fits,
-    ray_session,
-    resources_of_nodes,
-    watched_ray,
-)
+from raysafl.cluster.ray_session import ray_session, resources_of_nodes, watched_ray
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.callbacks import Shown, keep_logs
@@ -28,7 +23,7 @@ from raysafl.sweep.driver import announced
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
-from raysafl.sweep.packs import MEMORY_OF_PACK, Pack
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.sampler import InOrder, Packs, Sampler
 from raysafl.sweep.watch import Watch
 
@@ -62,7 +57,7 @@ class OnRay:
     hardware: Hardware
     address: str | None
     say: Callable[[str], None]
-    # The bytes of the smallest GPU, once Ray has started; None if none is known.
+    # The bytes of the smallest GPU, once Ray has started; None if none is needed or known.
     _gpu_memory: int | None = field(default=None, init=False)
 
     @contextmanager
@@ -70,11 +65,14 @@ class OnRay:
         """Provide Ray for the block.
 
         Raises:
-            ValueError: no cluster answers, or a trial does not fit it.
+            ValueError: no cluster answers, or a trial does not fit it, or needs GPUs that
+                torch does not see.
         """
         with ray_session(self.address, preload=Coordinator.__module__):
-            self._gpu_memory = check_fits(self.hardware)
-            if note := idle_note(self.hardware, resources_of_nodes()):
+            nodes = resources_of_nodes()
+            self.hardware.check(nodes)
+            self._gpu_memory = check_seen() if self.hardware.gpus else None
+            if note := idle_note(self.hardware, nodes):
                 self.say(note)
             yield
 
@@ -84,7 +82,7 @@ class OnRay:
         memory = self.hardware.memory_of_trial(nodes)
         if self._gpu_memory is not None:
             memory = min(memory, self._gpu_memory * self.hardware.gpus)
-        return Room(self.hardware.trials_at_once(nodes), memory * MEMORY_OF_PACK)
+        return Room(self.hardware.trials_at_once(nodes), memory)
 
     def carry_out(
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
