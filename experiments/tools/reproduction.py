@@ -344,7 +344,7 @@ def _time_of_runs(sweep):
 
 
 def measured_sweeps():
-    """Return what was measured, how long it took, and on which CPU."""
+    """Return what was measured, how long it took, and on which processors."""
     rows = []
     for name, sweep in sweeps().items():
         runs = sweep.runs.drop_duplicates("run_id")
@@ -354,7 +354,8 @@ def measured_sweeps():
         entries = f"{planned - unended} of {planned}" if unended else planned
         size = f"{entries} x {' or '.join(map(str, seeds))}"
         machine = (sweep.store.path / "machine.json").read_text()
-        cpu = ", ".join(re.findall(r'"cpu": "(\w+)"', machine))
+        processors = re.findall(r'"cpu": "(\w+)"', machine)
+        processors += sorted(set(runs["device"]) - {"cpu"})
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
         rows.append(
             [
@@ -362,7 +363,7 @@ def measured_sweeps():
                 sweep.manifest.scale,
                 size,
                 _time_of_runs(sweep),
-                cpu,
+                ", ".join(processors),
                 commits,
             ]
         )
@@ -371,7 +372,7 @@ def measured_sweeps():
         "scale",
         "entries x seeds",
         "time",
-        "CPU",
+        "processors",
         "commit",
     ]
     return pipe_table(head, rows, 3)
