@@ -91,6 +91,7 @@ def _outcome(file, hours, measured):
         return ["not run", *[NOTHING] * 3, f"all: {hours}"]
     entries, manifest = compared(folders[0])
     found = distance(entries, manifest)
+    points = found.difference * 100 / manifest.table.scale
     judged = int((entries["verdict"] == "inside").sum())
     verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
     held = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
@@ -102,7 +103,7 @@ def _outcome(file, hours, measured):
         missing = f"{unended} of {len(manifest.entries)} runs; {hours} in all"
     return [
         manifest.scale,
-        number(found.difference, manifest.table.unit) if found.entries else NOTHING,
+        number(points, "%") if found.entries else NOTHING,
         f"{judged} of {found.entries}" if found.entries else NOTHING,
         f"{held} of {known}" if known else NOTHING,
         missing,
