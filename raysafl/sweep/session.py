@@ -23,7 +23,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.open_run import OpenRun, rows_of
 from raysafl.sweep.user_errors import describe_error, kept_traceback
 
-# Seconds between two checkpoints: the most work that a crash loses.
+# Seconds between two checkpoints, and so about the most work that a crash loses.
 FLUSH_SECONDS = 30.0
 # If a pack's checkpoints take longer than this to write, as they have gigabytes, they are
 # written as many times more seldom, so that they take a twentieth of the time.
