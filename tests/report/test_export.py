@@ -173,6 +173,24 @@ def test_small_multiples_of_many_methods_have_five_lines_named_where_they_end() 
     assert 45 < low < 51 and 80 < high < 85
 
 
+def test_a_row_of_panels_names_the_methods_that_have_a_line_in_one_of_them() -> None:
+    manifest, rows = study_of_many()
+    kept = [e for e in manifest.entries if e.labels["algorithm"] in METHODS[:3]]
+    kept = [e for e in kept if e.labels["policy"] in POLICIES[:3]]
+    run = [
+        entry.run_id
+        for entry in kept
+        if entry.labels["algorithm"] == METHODS[0]
+        or (entry.labels["algorithm"], entry.labels["policy"])
+        == (METHODS[1], POLICIES[0])
+    ]
+    study = study_of(manifest.replace(entries=kept), rows[rows["run_id"].isin(run)])
+    (figure,) = curves(study, paper_style("5.5"))
+    assert [len(axes.get_lines()) for axes in figure.axes] == [2, 1, 1]
+    named = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert sorted(named) == METHODS[:2]
+
+
 def test_a_panel_in_which_nothing_would_be_seen_has_a_range_and_numbers_of_its_own() -> (
     None
 ):

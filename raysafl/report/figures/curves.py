@@ -178,7 +178,7 @@ class _Plot:
     ) -> tuple[Figure, str]:
         """Draw rows of panels: those of some labels, each with a group of the methods.
 
-        Lines are named at their ends in the last panel of a row, unless there are many or
+        The lines of a row are named at their ends in its last panel, unless there are many or
         the names are long. A note says whether panels have a vertical axis of their own.
         """
         figure, grid = _panel_grid(rows, wide, self.what, style)
@@ -196,8 +196,11 @@ class _Plot:
                     axes.set_title(title)
         zoom = _set_ranges(lines)
         for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
-            last = row[len(panels) - 1]
-            _name_lines(last, self.layout, group, lines[last], style)
+            own = [lines[axes] for axes in row[: len(panels)]]
+            drawn = [label for label in group if any(label in found for found in own)]
+            if drawn:
+                last = row[len(panels) - 1]
+                _name_lines(last, self.layout, drawn, lines[last], style)
         if not is_named:
             name_methods(figure, self.layout, style, is_line=True)
         return figure, zoom
