@@ -191,6 +191,26 @@ def test_a_row_of_panels_names_the_methods_that_have_a_line_in_one_of_them() -> 
     assert sorted(named) == METHODS[:2]
 
 
+def test_methods_are_shared_out_among_rows_of_panels_by_those_that_have_lines_there() -> (
+    None
+):
+    """Here panels stand three in a row, and the first row has two of sixteen methods."""
+    manifest, rows = study_of_many()
+    few = [
+        entry.run_id
+        for entry in manifest.entries
+        if entry.labels["policy"] not in POLICIES[:3]
+        or entry.labels["algorithm"] in METHODS[:2]
+    ]
+    study = study_of(manifest, rows[rows["run_id"].isin(few)])
+    pages = curves(study, paper_style("5.5"))
+    shown = [axes for page in pages for axes in page.axes if axes.get_visible()]
+    assert [len(axes.get_lines()) for axes in shown[:3]] == [2, 2, 2]
+    assert min(len(axes.get_lines()) for axes in shown) == 2
+    titles = [axes.get_title() for axes in shown if axes.get_title()]
+    assert len(titles) == len(set(titles)) == len(POLICIES)
+
+
 def test_a_panel_in_which_nothing_would_be_seen_has_a_range_and_numbers_of_its_own() -> (
     None
 ):

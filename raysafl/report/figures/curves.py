@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -45,6 +45,8 @@ from raysafl.report.wording import scale_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Label
 
+# Panels side by side, and the methods of which they show the lines.
+Row: TypeAlias = tuple[list[Key], list[Label]]
 # Largest number of panels on all pages together.
 MOST = 192
 PANEL_WIDTH = 2.5  # inches on the screen, as all sizes below
@@ -66,12 +68,12 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
 
     Drawn is the column by which the runs are judged. Panels share their axes; the
     vertical one leaves out the climb of the first fifth of the rounds. Of six to sixteen
-    methods each panel has five at most: the first one, and a part of the others, which
-    are named beside the panels. More panels than fit on a page make more pages, up to 192
-    panels, which are evenly spaced if there are more combinations of labels. Once there
-    are rows, combinations of labels without any row have no panel. Replicates that
-    diverged or failed are left out, as in the table. If the runs were
-    drawn there is one panel, in which the best lines are named.
+    methods with lines in some panels, each row of these has five at most: the first one,
+    and a part of the others, which are named beside the panels. More panels than fit on
+    a page make more pages, up to 192 panels, which are evenly spaced if there are more
+    combinations of labels. Once there are rows, combinations of labels without any row
+    have no panel. Replicates that diverged or failed are left out, as in the table. If
+    the runs were drawn there is one panel, in which the best lines are named.
     """
     manifest = study.lines.manifest
     what = Quantity.judging(manifest)
@@ -129,20 +131,18 @@ def _pages(
         fewer if len(panels) < len(begun) else "",
     ]
     plot = _Plot(layout, others, of_run, of_panel, what)
-    groups = _shared_out(layout.methods)
     wide = _wide(panels, style)
-    rows = [
-        (panels[i : i + wide], group)
-        for i in range(0, len(panels), wide)
-        for group in groups
-    ]
     fitting = int((style.height - AROUND) // (PANEL_HEIGHT * style.room))
-    # The groups of the same panels stay together.
-    step = max(1, fitting // len(groups)) * len(groups)
-    pages = [rows[i : i + step] for i in range(0, len(rows), step)]
+    pages: list[list[Row]] = [[]]
+    for i in range(0, len(panels), wide):
+        rows = plot.rows(panels[i : i + wide])
+        # The rows of the same panels stay together.
+        if pages[-1] and len(pages[-1]) + len(rows) > fitting:
+            pages.append([])
+        pages[-1] += rows
     made = []
     for i, page in enumerate(pages):
-        figure, zoom = plot.page(page, wide, len(groups), style)
+        figure, zoom = plot.page(page, wide, style)
         place = f"this is page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
         entitle(figure, manifest.title or manifest.name, [*notes, zoom, place], style)
         made.append(figure)
@@ -150,7 +150,7 @@ def _pages(
 
 
 def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
-    """Divide methods so that a panel can be read; the first method is in each group."""
+    """Divide many methods so that a panel can be read; the first one is in each group."""
     if not LINES_OF_PANEL < len(methods) <= APART:
         return [list(methods)]
     first, *others = methods
@@ -169,38 +169,40 @@ class _Plot:
     of_panel: Mapping[Key, list[Entry]]
     what: Quantity
 
-    def page(
-        self,
-        rows: Sequence[tuple[list[Key], list[Label]]],
-        wide: int,
-        groups: int,
-        style: Style,
-    ) -> tuple[Figure, str]:
+    def rows(self, panels: list[Key]) -> list[Row]:
+        """Return the rows in which panels stand, each with a part of the methods there."""
+        entries = [entry for panel in panels for entry in self.of_panel.get(panel, [])]
+        here = {self.layout.method_of(entry) for entry in entries}
+        methods = [label for label in self.layout.methods if label in here]
+        return [(panels, group) for group in _shared_out(methods)]
+
+    def page(self, rows: Sequence[Row], wide: int, style: Style) -> tuple[Figure, str]:
         """Draw rows of panels: those of some labels, each with a group of the methods.
 
         The lines of a row are named at their ends in its last panel, unless there are many or
         the names are long. A note says whether panels have a vertical axis of their own.
         """
         figure, grid = _panel_grid(rows, wide, self.what, style)
-        names = list(map(self.layout.method_name, self.layout.methods))
+        names = [self.layout.method_name(label) for _, group in rows for label in group]
         room = NAMES * fitting_letters(figure.get_figwidth(), style.small)
-        is_short = len(names) <= LINES_OF_PANEL and max(map(len, names)) <= room
-        is_named = self.layout.method is not None and (groups > 1 or is_short)
+        are_few = all(len(group) <= LINES_OF_PANEL for _, group in rows)
+        is_short = are_few and max(map(len, names), default=math.inf) <= room
+        are_divided = len({tuple(panels) for panels, _ in rows}) < len(rows)
+        is_named = self.layout.method is not None and (are_divided or is_short)
         lines: dict[Axes, dict[Label, Limits]] = {}
-        for i, (row, (panels, group)) in enumerate(zip(grid, rows, strict=True)):
+        before: list[Key] = []
+        for row, (panels, group) in zip(grid, rows, strict=True):
             for axes, panel in zip(row, panels, strict=False):
                 lines[axes] = self._panel(axes, panel, group)
-                if i % groups == 0:
+                if panels != before:
                     labels = dict(zip(self.others, panel, strict=True))
                     title = fitted_title(words_of(labels), figure, wide, style)
                     axes.set_title(title)
+            before = panels
         zoom = _set_ranges(lines)
         for row, (panels, group) in zip(grid, rows, strict=True) if is_named else []:
-            own = [lines[axes] for axes in row[: len(panels)]]
-            drawn = [label for label in group if any(label in found for found in own)]
-            if drawn:
-                last = row[len(panels) - 1]
-                _name_lines(last, self.layout, drawn, lines[last], style)
+            last = row[len(panels) - 1]
+            _name_lines(last, self.layout, group, lines[last], style)
         if not is_named:
             name_methods(figure, self.layout, style, is_line=True)
         return figure, zoom
@@ -327,7 +329,7 @@ def _wide(panels: list[Key], style: Style) -> int:
 
 
 def _panel_grid(
-    rows: Sequence[tuple[list[Key], list[Label]]],
+    rows: Sequence[Row],
     wide: int,
     what: Quantity,
     style: Style,
