@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import cache
@@ -352,9 +352,7 @@ def report_command(
             console.print(screen(runs, store.manifest(), console.width))
         if len(paths) > 1:
             files += write_comparison(stores, out)
-    console.print(
-        f"Written: {', '.join(short(file) for file in files)}", soft_wrap=True
-    )
+    _say_written(files)
     _refuse_damaged(damaged, console)
 
 
@@ -409,7 +407,7 @@ def export_command(
     )
     with working():
         files = chosen.write(to)
-    console.print(f"Written: {', '.join(map(short, files))}", soft_wrap=True)
+    _say_written(files)
 
 
 @app.command("results")
@@ -697,9 +695,7 @@ def data_show_command(
     with working():
         table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
-    console.print(
-        f"Written: {', '.join(short(path) for path in files)}", soft_wrap=True
-    )
+    _say_written(files)
 
 
 @app.command("list")
@@ -794,6 +790,12 @@ def _chosen_runs(
     if unlisted:
         chosen |= held - manifest.labels().keys()
     return chosen & held
+
+
+def _say_written(files: Iterable[Any]) -> None:
+    """Print the files that a command has written, each in a line."""
+    lines = ["Written:", *(f"  {short(file)}" for file in files)]
+    console.print("\n".join(lines), soft_wrap=True)
 
 
 def _refuse_damaged(damaged: int, where: Console) -> None:

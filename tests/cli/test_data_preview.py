@@ -173,7 +173,8 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
     Path("mine.py").write_text(EXPERIMENT)
     code, said = call(monkeypatch, "data", "show", "mine.py", "--only", "method=SAFARI")
     assert code == 0 and "method SAFARI" in said and "FedAvg" not in said
-    assert "Written: data/mine/labels-1.png, data/mine/participation-1.png" in said
+    written = ("labels-1.png", "participation-1.png")
+    assert "\n  ".join(["Written:", *(f"data/mine/{f}" for f in written)]) in said
     assert Path("data/mine/labels-1.png").is_file()
     code, said = call(
         monkeypatch, "data", "show", "mine.py", "--out", "x", "--rounds", "5"

@@ -456,7 +456,7 @@ def test_markup_in_names_and_labels_is_printed_as_it_is(
     code, said = call_here(monkeypatch, "report", "results/[red]q")
     assert code == 0, said
     assert "[/] and :star: of [bold]q" in said and "SAFARI[/red]" in said
-    assert "Written: results/[red]q/table.md" in said
+    assert "Written:\n  results/[red]q/table.md\n" in said
     code, said = call_here(monkeypatch, "results", "s == 4", "results")
     assert code == 0 and "SAFARI[/red]" in said
     code, said = call_here(monkeypatch, "compact", "results/[red]q")
