@@ -31,7 +31,12 @@ class PooledSequential(nn.Sequential):
     pairs: frozenset[int] = frozenset()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute what `nn.Sequential` computes, to the last bit."""
+        """Compute what `nn.Sequential` computes.
+
+        On images in the memory format channels_last it is the same to the last bit. The
+        pooling returns its images in this format; given others, torch may take another
+        convolution after it than in `nn.Sequential`, which rounds another way.
+        """
         parts = list(self)
         i = 0
         while i < len(parts):

@@ -67,7 +67,7 @@ def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> No
 
 def test_the_modules_of_a_sequence_stay_what_they_were_when_used_directly() -> None:
     layers = [
-        nn.Conv2d(1, 2, 3),
+        nn.Conv2d(3, 2, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.ReLU(),
@@ -78,7 +78,8 @@ def test_the_modules_of_a_sequence_stay_what_they_were_when_used_directly() -> N
     (pooled,) = fuse_pooling(net)
     assert type(net) is PooledSequential and pooled is net and net.pairs == {1}
     assert list(dict(net.named_parameters())) == names and list(net) == layers
-    x = torch.randn(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    x = x.contiguous(memory_format=torch.channels_last)
     net.fused = True
     expected = plain(x)
     assert torch.equal(net(x), expected)
@@ -110,10 +111,9 @@ def test_other_poolings_are_left_alone(pool: nn.Module) -> None:
 
 def test_a_network_computes_the_same_with_and_without_it() -> None:
     flat = FlatModel(CNN(channels=[4, 6], hidden=10), (3, 8, 8), 4)
-    w_P, x_B = (
-        flat.init(Key(0)),
-        torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1)),
-    )
+    w_P = flat.init(Key(0))
+    x_B = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    x_B = x_B.contiguous(memory_format=torch.channels_last)
     assert [len(pool.pairs) for pool in flat.pools] == [2]
     assert torch.equal(flat.logits(w_P, x_B), flat.logits(w_P, x_B, stacked=True))
 

@@ -123,7 +123,7 @@ def _pages(
     every = layout.combinations(manifest, others)
     # Panels that have no rows yet are left out, once others have some.
     begun = [panel for panel in every if panel in of_panel] or every
-    empty = f"{len(every) - len(begun)} of {len(every)} panels are {what.empty}"
+    empty = f"{what.empty}: {len(every) - len(begun)} of {len(every)} panels"
     panels = thinned(begun, MOST)
     fewer = f"shown are {len(panels)} of {len(begun):,} panels, evenly spaced"
     notes += [
