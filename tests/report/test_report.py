@@ -528,7 +528,7 @@ def test_a_panel_without_rows_says_so_and_has_no_place_beside_panels_with_rows()
     (page,) = curves(study_of(sweep, rounds[rounds["run_id"].isin(ids)]))
     (axes,) = page.axes
     assert axes.get_title().endswith("2") and len(axes.get_lines()) == 2
-    assert "not run yet: 1 of 2 panels" in page.get_label()
+    assert "Not run yet: 1 of 2 panels" in page.get_label()
 
 
 def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
