@@ -54,6 +54,18 @@ def our_curves(folder):
     return joined.assign(value=joined["test_accuracy"], step=joined["round"] + 1)
 
 
+def verdicts(folder, data):
+    """Return the table of `compared` for the results in a folder.
+
+    Args:
+        folder: The folder of a sweep.
+        data: A key of `authors_curves.NAMES`.
+    """
+    theirs = window_means(published.authors_curves(data), [*ENTRY, "method"], WINDOWS)
+    deviation, _ = published.deviations(theirs)
+    return compared(our_curves(folder), theirs, deviation)
+
+
 def compared(ours, theirs, deviation):
     """Return the table of our entries against the authors', one row an entry and window."""
     mine = window_means(ours, [*ENTRY, "deal"])

@@ -25,6 +25,7 @@ from scipy.stats import t
 from experiments.fast.setting import DISTRIBUTIONS
 from raysafl.data import data_root
 from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.wording import NOTHING
 
 # For each dataset the windows of rounds whose mean accuracies are compared: the middle of
 # training, and its end, of which the tables print the last five tests.
@@ -42,6 +43,8 @@ CLIENTS = {"fashion": 100, "cifar10": 100, "shakespeare": 139}
 METHODS = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedprox": "FedProx"}
 SAME_LAW = ["fedavg", "fedavgm"]
 ENTRY = ["alpha", "participation", "q"]
+# The values of q above 0 that tables 3, 6 and 7 print; tables 5 and 8 have further ones.
+Q_OF_TABLES = ("0.1", "0.2", "0.3", "0.4", "0.5", "Ada.(1)", "Ada.(7)")
 
 
 def authors_curves(data="fashion"):
@@ -135,6 +138,55 @@ def comparisons(theirs, deviation):
                 }
             )
     return pd.DataFrame(rows)
+
+
+def gains(theirs, deviation):
+    """Return what each value of q of tables 3, 6 and 7 gains over q = 0, in points.
+
+    There is a row for each method, alpha and distribution. "Chance" is the largest
+    difference of two runs that is not told from chance: a gain is bold if it is larger,
+    and so two values of q differ if their gains differ by more.
+    """
+    window = theirs.columns[-1]
+    rows = []
+    for method in METHODS:
+        by_q = _of_method(theirs, method)[window].unstack("q")
+        for (alpha, law), own in by_q.iterrows():
+            if "0" not in own.dropna() or alpha not in deviation.index:
+                continue
+            apart = 2 * np.sqrt(2) * deviation[window][alpha]
+            row = {"method": METHODS[method], "alpha": alpha, "participation": law}
+            row |= {f"q = {q}": _marked(own[q] - own["0"], apart) for q in Q_OF_TABLES}
+            rows.append(row | {"chance": f"± {apart:.1f}"})
+    return pd.DataFrame(rows)
+
+
+def fedprox_by_entry(theirs, deviation):
+    """Return FedProx minus the mean of its law's two FedAvg runs, entry by entry, in points.
+
+    "Chance" is the largest such difference that is not told from chance; larger ones are
+    bold.
+    """
+    window = theirs.columns[-1]
+    law = (_of_method(theirs, "fedavg") + _of_method(theirs, "fedavgm")) / 2
+    differences = (_of_method(theirs, "fedprox") - law)[window].unstack("q")
+    rows = []
+    for (alpha, name), own in differences.dropna(how="all").iterrows():
+        if alpha not in deviation.index:
+            continue
+        apart = 2 * np.sqrt(1.5) * deviation[window][alpha]
+        row = {"alpha": alpha, "participation": name}
+        for q in ("0", *Q_OF_TABLES, "1"):
+            row[f"q = {q}"] = _marked(own.get(q, np.nan), apart)
+        rows.append(row | {"chance": f"± {apart:.1f}"})
+    return pd.DataFrame(rows)
+
+
+def _marked(difference, apart):
+    if np.isnan(difference):
+        return NOTHING
+    text = f"{difference:+.1f}"
+    return f"**{text}**" if abs(difference) > apart else text
 
 
 def against_fedavg(theirs, deviation):
@@ -254,7 +306,9 @@ def main(arguments=None):
     parts = [as_text(spread_table(found))]
     for title, compare in (
         ("Values of q, in the last window", comparisons),
+        ("Each value of q against q = 0", gains),
         ("Algorithms", against_fedavg),
+        ("FedProx against FedAvg, entry by entry", fedprox_by_entry),
     ):
         for data, theirs in means.items():
             table = compare(theirs, found[data][0])

@@ -37,7 +37,8 @@ Fashion-MNIST has two deals. `365` is the one that the authors' code makes with 
 and for q = 0 the cohorts that it draws then; it is known to the last index. `own` is of the
 same law, drawn by this platform.
 
-What stays different: initial weights are drawn by this platform; one mean and one standard
+What stays different: a client of FedProx returns its last local model, where the code
+returns the best of them; initial weights are drawn by this platform; one mean and one standard
 deviation standardise all channels of CIFAR-10, where the code has one pair for each;
 augmented test images are drawn once; the plays are another file with fewer characters
 than the 80 that the network has. The curves of CIFAR-10 and Shakespeare are older than the

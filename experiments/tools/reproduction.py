@@ -3,7 +3,8 @@
     python -m experiments.tools.reproduction           # write the numbers
     python -m experiments.tools.reproduction --check   # fail if they are outdated
 
-Run it from the repository's root. The tables of docs/reproduction.md, docs/answers.md
+Run it from the repository's root; `RAYSAFL_DATA` must name a folder with the curves of
+FAST's authors (`fast_authors/curves.parquet`). The tables of docs/reproduction.md, docs/answers.md
 and results/README.md stand between markers (`<!-- name -->`), and each is made by one
 function. In experiments/README.md the last column of the tables is filled; its column of
 hours is written by hand, and docs/reproduction.md takes it from there.
@@ -15,8 +16,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from experiments.fast.against_authors import verdicts
 from experiments.tools.answers import standing, with_intervals
 from experiments.tools.measured import (
+    MEASURED,
     PAPERS,
     ROOT,
     compared,
@@ -34,7 +37,7 @@ from raysafl.core.text import count, duration
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.entries import EVERYWHERE, distance, matching
-from raysafl.report.analysis.evidence import bias
+from raysafl.report.analysis.evidence import bias, t_quantile
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import (
@@ -48,6 +51,8 @@ from raysafl.storage.manifest import PAPER
 
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
+# Sweeps that are held against the curves of FAST's authors, and the names of their data.
+CURVES = {"fast_curves_fashion_mnist": "fashion", "fast_curves_cifar10": "cifar10"}
 SCRIPTS = r"safari/theorem1|fsl/figure9|theorems/"  # files without a sweep
 
 
@@ -90,12 +95,9 @@ def _outcome(file, hours, measured):
     if not folders:
         return ["not run", *[NOTHING] * 3, f"all: {hours}"]
     entries, manifest = compared(folders[0])
-    found = distance(entries, manifest)
-    points = found.difference * 100 / manifest.table.scale
-    judged = int((entries["verdict"] == "inside").sum())
-    verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
-    held = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
-    known = sum(verdict.places > 0 for verdict in verdicts)
+    claims = [check_claim(claim, entries, manifest) for claim in manifest.claims]
+    held = sum(claim.held == claim.places > 0 for claim in claims)
+    known = sum(claim.places > 0 for claim in claims)
     missing = NOTHING
     if manifest.scale != PAPER:
         missing = f"scale `paper`: {hours}"
@@ -103,11 +105,26 @@ def _outcome(file, hours, measured):
         missing = f"{unended} of {len(manifest.entries)} runs; {hours} in all"
     return [
         manifest.scale,
-        number(points, "%") if found.entries else NOTHING,
-        f"{judged} of {found.entries}" if found.entries else NOTHING,
+        *_distance_and_verdict(folders[0]),
         f"{held} of {known}" if known else NOTHING,
         missing,
     ]
+
+
+def _distance_and_verdict(folder):
+    """Return the mean distance of a sweep in points, and how many numbers are inside."""
+    if folder in CURVES:
+        windows = verdicts(MEASURED / folder, CURVES[folder])
+        points = windows["distance"].astype(float).abs().mean()
+        judged, total = int((windows["verdict"] == "inside").sum()), len(windows)
+    else:
+        entries, manifest = compared(folder)
+        found = distance(entries, manifest)
+        points = found.difference * 100 / manifest.table.scale
+        judged, total = int((entries["verdict"] == "inside").sum()), found.entries
+    if not total:
+        return [NOTHING, NOTHING]
+    return [number(points, "%"), f"{judged} of {total}"]
 
 
 def _unended(sweep):
@@ -282,24 +299,38 @@ def _factorial(name):
     shares = ", ".join(f"{axis} {part / total:.0%}" for axis, part in squares.items())
     interactions = 1 - sum(squares.values()) / total
 
-    wide = entries.pivot_table(
-        "y", "label.algorithm", "label.participation", sort=False
+    columns = list(dict.fromkeys(entries["label.participation"]))
+    per_seed = (
+        sweeps()[name]
+        .runs.assign(y=lambda runs: 100 * runs["last10"])
+        .pivot_table(
+            "y", ["label.algorithm", "seed"], "label.participation", sort=False
+        )[columns]
+        .assign(mean=lambda wide: wide.mean(axis=1))
     )
-    order = list(dict.fromkeys(entries["label.participation"]))
-    wide = wide[order].assign(mean=wide[order].mean(axis=1))
-    wide.loc["mean"] = wide.mean()
+    order = list(dict.fromkeys(entries["label.algorithm"]))
     rows = [
-        [str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()
+        [str(label), *map(_with_interval_over_seeds, per_seed.loc[label].T.to_numpy())]
+        for label in order
     ]
+    of_all = per_seed.groupby("seed").mean().T.to_numpy()
+    rows.append(["mean", *map(_with_interval_over_seeds, of_all)])
 
     lost = int(entries["y"].isna().sum())
     missing = f" {count(lost, 'entry')} without a number." if lost else ""
     text = (
-        f"`{name}`: `last10`, mean of both partitions. Share of the variance of "
+        f"`{name}`: `last10`, mean of both partitions ± 95 % over seeds. Share of the variance of "
         f"entries explained by main effects: {shares}; interactions {interactions:.0%}."
         f"{missing}"
     )
-    return f"{text}\n\n{pipe_table(['algorithm', *map(str, wide.columns)], rows, 1)}"
+    return f"{text}\n\n{pipe_table(['algorithm', *columns, 'mean'], rows, 1)}"
+
+
+def _with_interval_over_seeds(values):
+    """Write the mean of one value a seed ± half of its 95 % interval (Student's t)."""
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    half = error * t_quantile(np.asarray(len(values) - 1.0))
+    return spread(float(values.mean()), float(half), "%")
 
 
 def shared_runs():

@@ -40,7 +40,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         known: all names that would have been right.
 
     Returns:
-        The most similar name, if one is similar enough, and all known names.
+        The most similar name, if one is similar enough, and all known names, each once.
 
     Example:
         >>> nearest("fedavgg", ["FedAvg", "FedProx"])
@@ -48,7 +48,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("xyz", ["FedAvg", "FedProx"])
         'known are FedAvg, FedProx'
     """
-    names = sorted(known)
+    names = sorted(set(known))
     there = ", ".join(names) or "none"
     if close := closest(name, names):
         return f"did you mean '{close}'? (known: {there})"

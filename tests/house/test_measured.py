@@ -151,6 +151,7 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("real_data")
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
     script = [sys.executable, "-m", "experiments.tools.reproduction", "--check"]
     done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
