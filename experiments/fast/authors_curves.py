@@ -156,7 +156,8 @@ def gains(theirs, deviation):
                 continue
             apart = 2 * np.sqrt(2) * deviation[window][alpha]
             row = {"method": METHODS[method], "alpha": alpha, "participation": law}
-            row |= {f"q = {q}": _marked(own[q] - own["0"], apart) for q in Q_OF_TABLES}
+            for q in Q_OF_TABLES:
+                row[f"q = {q}"] = _marked(own.get(q, np.nan) - own["0"], apart)
             rows.append(row | {"chance": f"± {apart:.1f}"})
     return pd.DataFrame(rows)
 
