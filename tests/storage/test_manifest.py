@@ -13,7 +13,7 @@ def test_runs_without_a_label_are_not_among_those_that_have_it() -> None:
     assert manifest.select({"p": "1"}) == ["run0", "run1"]
     assert manifest.select({"p": "3,1"}) == ["run0", "run1", "run2"]
     assert manifest.select({"p": "1, 3", "s": "2"}) == ["run0"]
-    with pytest.raises(ValueError, match="no run has p=5: known are 1, 3$"):
+    with pytest.raises(ValueError, match=r"no run has p=5: known are 1, 3$"):
         manifest.select({"p": "1,5"})
     with pytest.raises(ValueError, match="no run has s=5"):
         manifest.select({"s": "5"})
