@@ -16,7 +16,7 @@ all of them. FedAvg has no server round. The report ranks the readings by their 
 to the printed numbers.
 
 Run it with `raysafl run experiments/safari/readings.py`. Its 132 entries with 5 seeds
-each take about 55 minutes of one core; with `--scale small` they take about 1 minute on
+each take about 31 minutes of one core; with `--scale small` they take about 1 minute on
 two cores.
 """
 

@@ -13,7 +13,7 @@ All algorithms share their seeds, and so their cohorts. Entries of one column ar
 therefore paired.
 
 Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 entries with 3
-seeds each take about 36 minutes of one core; with `--scale small` they take about 1
+seeds each take about 23 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 

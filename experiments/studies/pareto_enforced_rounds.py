@@ -11,7 +11,7 @@ their seeds, and so their cohorts. `arbitrary_ratio` is the percentage of rounds
 which clients train and that are not enforced.
 
 Run it with `raysafl run experiments/studies/pareto_enforced_rounds.py`. Its 110 entries
-with 5 seeds each take about 55 minutes of one core; with `--scale small` they take
+with 5 seeds each take about 34 minutes of one core; with `--scale small` they take
 about 1 minute on two cores.
 """
 

@@ -10,7 +10,7 @@ so that no method gains by its best moment. The bytes that were sent are in
 `runs.parquet`.
 
 Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 entries with 5
-seeds each take about 53 minutes of one core; with `--scale small` they take about 1
+seeds each take about 25 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 

@@ -9,7 +9,7 @@ with n0 = 100 or 1,000 samples at the server. A snapshot that falls on a server 
 involves no client and is not counted.
 
 Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 entries with 5
-seeds each take about 10 minutes of one core; with `--scale small` they take about 1
+seeds each take about 7 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 
