@@ -54,16 +54,22 @@ def our_curves(folder):
     return joined.assign(value=joined["test_accuracy"], step=joined["round"] + 1)
 
 
-def verdicts(folder, data):
+def window_verdicts(folder, data):
     """Return the table of `compared` for the results in a folder.
 
     Args:
         folder: The folder of a sweep.
         data: A key of `authors_curves.NAMES`.
     """
-    theirs = window_means(published.authors_curves(data), [*ENTRY, "method"], WINDOWS)
-    deviation, _ = published.deviations(theirs)
+    theirs, deviation = _theirs(published.authors_curves(data))
     return compared(our_curves(folder), theirs, deviation)
+
+
+def _theirs(curves):
+    """Return the authors' means by window, and the deviation of one run."""
+    theirs = window_means(curves, [*ENTRY, "method"], WINDOWS)
+    deviation, _ = published.deviations(theirs)
+    return theirs, deviation
 
 
 def compared(ours, theirs, deviation):
@@ -87,7 +93,7 @@ def compared(ours, theirs, deviation):
                     "rounds": f"{window[0]} to {window[1]}",
                     "authors": ", ".join(f"{value:.1f}" for value in printed),
                     "ours, by deal": ", ".join(f"{value:.1f}" for value in deals),
-                    "distance": f"{distance:+.1f}",
+                    "distance": distance,
                     "allowed": f"{limit:.1f}",
                     "verdict": "inside" if abs(distance) <= limit else "outside",
                 }
@@ -173,11 +179,11 @@ def main(arguments=None):
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args(arguments)
     curves = published.authors_curves(options.data)
-    theirs = window_means(curves, [*ENTRY, "method"], WINDOWS)
-    deviation, _ = published.deviations(theirs)
+    theirs, deviation = _theirs(curves)
     ours = our_curves(options.folder)
+    windows = compared(ours, theirs, deviation)
     tables = [
-        compared(ours, theirs, deviation),
+        windows.assign(distance=windows["distance"].map("{:+.1f}".format)),
         compared_probabilities(ours, options.data),
     ]
     text = "\n\n".join(as_text(table) for table in tables if len(table))

@@ -140,12 +140,12 @@ def comparisons(theirs, deviation):
     return pd.DataFrame(rows)
 
 
-def gains(theirs, deviation):
+def gains_by_entry(theirs, deviation):
     """Return what each value of q of tables 3, 6 and 7 gains over q = 0, in points.
 
-    There is a row for each method, alpha and distribution. "Chance" is the largest
-    difference of two runs that is not told from chance: a gain is bold if it is larger,
-    and so two values of q differ if their gains differ by more.
+    There is a row for each method, alpha and distribution. "Chance" is two deviations of
+    the difference of two runs: larger gains are bold, and two values of q are told apart if
+    their gains differ by more.
     """
     window = theirs.columns[-1]
     rows = []
@@ -165,12 +165,11 @@ def gains(theirs, deviation):
 def fedprox_by_entry(theirs, deviation):
     """Return FedProx minus the mean of its law's two FedAvg runs, entry by entry, in points.
 
-    "Chance" is the largest such difference that is not told from chance; larger ones are
-    bold.
+    "Chance" is two deviations of such a difference; larger ones are bold.
     """
     window = theirs.columns[-1]
-    law = (_of_method(theirs, "fedavg") + _of_method(theirs, "fedavgm")) / 2
-    differences = (_of_method(theirs, "fedprox") - law)[window].unstack("q")
+    differences = _of_method(theirs, "fedprox") - _mean_of_law(theirs)
+    differences = differences[window].unstack("q")
     rows = []
     for (alpha, name), own in differences.dropna(how="all").iterrows():
         if alpha not in deviation.index:
@@ -197,13 +196,11 @@ def against_fedavg(theirs, deviation):
     FedProx FedAvg is the mean of the two runs of its law.
     """
     rows = []
-    runs = {method: _of_method(theirs, method) for method in METHODS}
-    law = (runs["fedavg"] + runs["fedavgm"]) / 2
     for method, reference, of in (
-        ("fedprox", law, 1.5),
-        ("fedavgm", runs["fedavg"], 2.0),
+        ("fedprox", _mean_of_law(theirs), 1.5),
+        ("fedavgm", _of_method(theirs, "fedavg"), 2.0),
     ):
-        differences = (runs[method] - reference).dropna(how="all")
+        differences = (_of_method(theirs, method) - reference).dropna(how="all")
         for alpha, own in differences.groupby("alpha"):
             for window in own if alpha in deviation.index else ():
                 d = own[window].dropna()
@@ -289,6 +286,11 @@ def as_text(frame):
     return pipe_table([*map(str, frame)], frame.astype(str).to_numpy().tolist(), 3)
 
 
+def _mean_of_law(theirs):
+    """Return the means of the two runs of each entry that are FedAvg."""
+    return (_of_method(theirs, "fedavg") + _of_method(theirs, "fedavgm")) / 2
+
+
 def _of_method(theirs, method):
     return theirs.xs(method, level="method")
 
@@ -307,7 +309,7 @@ def main(arguments=None):
     parts = [as_text(spread_table(found))]
     for title, compare in (
         ("Values of q, in the last window", comparisons),
-        ("Each value of q against q = 0", gains),
+        ("Each value of q against q = 0", gains_by_entry),
         ("Algorithms", against_fedavg),
         ("FedProx against FedAvg, entry by entry", fedprox_by_entry),
     ):

@@ -19,7 +19,7 @@ A reading that is chosen by its distance to this table must be confirmed on tabl
 had no say in the choice, such as tables 5 and 10.
 
 Run it with `raysafl run experiments/safari/readings_inputs.py`. Its 48 entries with 5
-seeds each take about 20 minutes of one core; with `--scale small` they take about 1
+seeds each take about 17 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from experiments.fast.against_authors import verdicts
+from experiments.fast.against_authors import window_verdicts
 from experiments.tools.answers import standing, with_intervals
 from experiments.tools.measured import (
     MEASURED,
@@ -52,7 +52,11 @@ from raysafl.storage.manifest import PAPER
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
 # Sweeps that are held against the curves of FAST's authors, and the names of their data.
-CURVES = {"fast_curves_fashion_mnist": "fashion", "fast_curves_cifar10": "cifar10"}
+CURVES = {
+    "fast_curves_fashion_mnist": "fashion",
+    "fast_curves_cifar10": "cifar10",
+    "fast_table3_fashion_mnist": "fashion",
+}
 SCRIPTS = r"safari/theorem1|fsl/figure9|theorems/"  # files without a sweep
 
 
@@ -95,9 +99,9 @@ def _outcome(file, hours, measured):
     if not folders:
         return ["not run", *[NOTHING] * 3, f"all: {hours}"]
     entries, manifest = compared(folders[0])
-    claims = [check_claim(claim, entries, manifest) for claim in manifest.claims]
-    held = sum(claim.held == claim.places > 0 for claim in claims)
-    known = sum(claim.places > 0 for claim in claims)
+    checked = [check_claim(claim, entries, manifest) for claim in manifest.claims]
+    held = sum(verdict.held == verdict.places > 0 for verdict in checked)
+    known = sum(verdict.places > 0 for verdict in checked)
     missing = NOTHING
     if manifest.scale != PAPER:
         missing = f"scale `paper`: {hours}"
@@ -114,8 +118,8 @@ def _outcome(file, hours, measured):
 def _distance_and_verdict(folder):
     """Return the mean distance of a sweep in points, and how many numbers are inside."""
     if folder in CURVES:
-        windows = verdicts(MEASURED / folder, CURVES[folder])
-        points = windows["distance"].astype(float).abs().mean()
+        windows = window_verdicts(MEASURED / folder, CURVES[folder])
+        points = windows["distance"].abs().mean()
         judged, total = int((windows["verdict"] == "inside").sum()), len(windows)
     else:
         entries, manifest = compared(folder)

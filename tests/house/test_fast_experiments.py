@@ -56,8 +56,12 @@ def test_the_page_shows_our_curves_as_they_were_measured(
     fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (FOLDER.parent / "docs" / "fast.md").read_text()
-    for name, data in (("fashion_mnist", "fashion"), ("cifar10", "cifar10")):
-        folder = FOLDER.parent / "results" / "measured" / f"fast_curves_{name}"
+    for name, data in (
+        ("curves_fashion_mnist", "fashion"),
+        ("table3_fashion_mnist", "fashion"),
+        ("curves_cifar10", "cifar10"),
+    ):
+        folder = FOLDER.parent / "results" / "measured" / f"fast_{name}"
         fast("against_authors").main(
             [str(folder), "--data", data, "--out", str(tmp_path)]
         )
@@ -148,7 +152,7 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert prox["single entries beyond chance"] == 3
     assert averaged["mean difference"] == "+0.5 ± 0.0"
     assert averaged["single entries beyond chance"] == 0
-    row = published.gains(theirs, deviation).iloc[0]
+    row = published.gains_by_entry(theirs, deviation).iloc[0]
     assert row["chance"] == "± 2.8"
     assert [row["q = 0.1"], row["q = 0.5"]] == ["+1.0", "**+4.0**"]
     assert row["q = Ada.(7)"] == NOTHING
