@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -87,6 +88,8 @@ class World:
     def folder(self, sweep: Sweep, runs: Collection[Run]) -> Store:
         """Return the results folder of some runs of a sweep, as `raysafl run` would leave it."""
         store = Store(self.path / sweep.name)
+        # Another test may have left other runs of this sweep there.
+        shutil.rmtree(store.path, ignore_errors=True)
         store.create()
         store.write_manifest(sweep.manifest())
         self.run(runs)
