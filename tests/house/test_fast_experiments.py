@@ -161,3 +161,54 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert row["chance"] == "± 2.4"
     assert [row["q = 0"], row["q = 0.5"]] == ["**+2.8**"] * 2
     assert row["q = 1"] == NOTHING
+
+
+def test_the_runs_of_a_slip_differ_in_one_field_alone(fast: Any) -> None:
+    slips = fast("slips")
+    entry_run = fast("setting").entry_run
+    found: dict[str, list[str]] = {}
+    for slip in slips.SLIPS:
+        for name in slip.participations:
+            for q in (1,) if name == "Uniform" else slips.QS:
+                entry = (slip.dataset, name, q, slips.ALPHA)
+                code = entry_run(*entry, "FedAvg", slip.reading)
+                printed = entry_run(*entry, slip.method, "printed")
+                fields = type(code).model_fields
+                differ = [f for f in fields if getattr(code, f) != getattr(printed, f)]
+                found.setdefault(slip.text, []).extend(differ)
+    # Uniform participation has one entry, and each distribution has eight.
+    assert found == {
+        "Weibull is not divided by 1.2": ["participation"] * 8,
+        "FedProx has its term": ["algorithm"] * 25,
+        "FedAvgM keeps its momentum": ["algorithm"] * 25,
+        "the learning rate is halved": ["local"] * 17,
+    }
+
+
+def test_the_change_of_a_slip_is_that_of_its_runs(fast: Any, tmp_path: Path) -> None:
+    slips = fast("slips")
+    published = fast("authors_curves")
+    curves = published.authors_curves()
+    theirs = published.window_means(curves, [*published.ENTRY, "method"], slips.WINDOWS)
+    deviation, _ = published.deviations(theirs)
+    rounds = np.arange(0, 600)
+    tested = np.where(rounds % 10 == 9, 0.7 + rounds / 6000, np.nan)
+    code = pd.DataFrame(
+        {"run_id": "a", "replicate": 0, "round": rounds, "test_accuracy": tested}
+    )
+    slip = slips.SLIPS[0]
+    found = [
+        slips.Pair(slip, "Weibull", q, code, code.assign(test_accuracy=tested + by))
+        for q, by in ((0, 0.02), (0.5, 0.04))
+    ]
+    table = slips.changes_by_window(found, theirs, deviation)
+    assert list(table["change"]) == ["+2.0", "+2.0", "+4.0", "+4.0"]
+    # The tests after rounds 100, 110, ..., 300 have the mean 0.7 + 199 / 6000.
+    assert table["ours by the code"][0] == "73.3"
+    one = deviation[slips.WINDOWS[0]][slips.ALPHA]
+    assert table["chance"][0] == f"± {2 * np.sqrt(2) * one:.1f}"
+    small = slips.mean_changes(found).iloc[0]
+    # Two changes of 2 and 4 points: the standard error is 1, and t with one degree 12.7.
+    assert small["mean change"] == "+3.0 ± 12.7" and small["entries"] == 2
+    slips.draw(found, curves, tmp_path / "slips.png")
+    assert (tmp_path / "slips.png").stat().st_size > 10_000

@@ -1,0 +1,242 @@
+"""Show what the slips in the code of FAST's authors change.
+
+    python -m experiments.fast.slips [--out DIR]
+
+Run it from the repository's root. It pairs runs in results/measured that differ in one slip
+alone: one run is what the code does, the other what the paper prints (the readings
+`authors` and `printed` of `experiments.fast.setting`). Both are on our own deal with
+alpha = 0.1, and have the same seed.
+
+At the scales `paper` and `window` one run stands for an entry, so a change is held against
+chance as in `experiments.fast.authors_curves`: two runs of one law are told apart if they
+differ by more than 2 sqrt(2) deviations of one run. At scale `small` the changes of all
+entries are averaged; an entry's accuracy is there the mean of its last five tests over
+two seeds.
+"""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t
+
+from experiments.fast import authors_curves as published
+from experiments.fast.against_authors import WINDOWS
+from experiments.fast.authors_curves import ENTRY, SAME_LAW, as_text, window_means
+from experiments.fast.setting import DISTRIBUTIONS, entry_run, small, window
+from experiments.tools.measured import sweeps
+
+ALPHA = 0.1
+QS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")  # those of tables 3, 6 and 7
+LAST = 5  # number of tests whose mean is an entry's accuracy at scale `small`
+
+
+class Slip(NamedTuple):
+    """What the paper prints and the code does otherwise, and the runs that show it."""
+
+    text: str  # what is so as printed, and not in the code
+    dataset: str
+    method: str  # of the runs as printed
+    participations: tuple[str, ...]
+    # The reading in which FedAvg differs from the runs as printed in this slip alone.
+    reading: str
+
+
+class Pair(NamedTuple):
+    """The rows of two runs that differ in one slip."""
+
+    slip: Slip
+    participation: str
+    q: object
+    code: pd.DataFrame  # as the code has it
+    printed: pd.DataFrame
+
+
+SLIPS = (
+    Slip(
+        "Weibull is not divided by 1.2",
+        "Fashion-MNIST",
+        "FedAvg",
+        ("Weibull",),
+        "authors",
+    ),
+    Slip(
+        "FedProx has its term",
+        "Fashion-MNIST",
+        "FedProx",
+        ("Uniform", *DISTRIBUTIONS),
+        "printed",
+    ),
+    Slip(
+        "FedAvgM keeps its momentum",
+        "Fashion-MNIST",
+        "FedAvgM",
+        ("Uniform", *DISTRIBUTIONS),
+        "printed",
+    ),
+    Slip(
+        "the learning rate is halved",
+        "CIFAR-10",
+        "FedAvg",
+        # As printed, Weibull differs in its division as well.
+        ("Uniform", "Beta", "Gamma"),
+        "authors",
+    ),
+)
+
+
+def pairs(scale):
+    """Return the pairs of runs that were measured at a scale.
+
+    Args:
+        scale: The function that makes it of a run of scale `paper`.
+    """
+    rows = {}
+    for folder, sweep in sweeps().items():
+        if folder.startswith("fast_"):
+            frame = sweep.store.rounds()
+            rows.update((run_id, own) for run_id, own in frame.groupby("run_id"))
+    found = []
+    for slip in SLIPS:
+        for name in slip.participations:
+            for q in (1,) if name == "Uniform" else QS:
+                entry = (slip.dataset, name, q, ALPHA)
+                code = scale(entry_run(*entry, "FedAvg", slip.reading)).id
+                printed = scale(entry_run(*entry, slip.method, "printed")).id
+                if code in rows and printed in rows:
+                    found.append(Pair(slip, name, q, rows[code], rows[printed]))
+    return found
+
+
+def changes_by_window(found, theirs, deviation):
+    """Return what each slip changes in each window, one row a pair and window.
+
+    Args:
+        found: The `pairs` of 600 rounds.
+        theirs: The authors' means by window, as `window_means` has them.
+        deviation: The deviation of one run by alpha, one column a window.
+    """
+    rows = []
+    for pair in found:
+        code = _window_means(pair.code)
+        printed = _window_means(pair.printed)
+        for span in WINDOWS[: code.notna().sum()]:
+            entry = (ALPHA, pair.participation, str(pair.q))
+            of_law = [theirs.loc[(*entry, method), span] for method in SAME_LAW]
+            chance = 2 * np.sqrt(2) * deviation[span][ALPHA]
+            rows.append(
+                {
+                    "as printed": pair.slip.text,
+                    "participation": pair.participation,
+                    "q": pair.q,
+                    "rounds": f"{span[0]} to {span[1]}",
+                    "authors": ", ".join(f"{value:.1f}" for value in of_law),
+                    "ours by the code": f"{code[span]:.1f}",
+                    "ours as printed": f"{printed[span]:.1f}",
+                    "change": f"{printed[span] - code[span]:+.1f}",
+                    "chance": f"± {chance:.1f}",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def mean_changes(found):
+    """Return the mean change of each slip over entries, with its 95 % interval.
+
+    Args:
+        found: The `pairs` of scale `small`.
+    """
+    rows = []
+    for slip in SLIPS:
+        changes = pd.Series(
+            [_last(own.printed) - _last(own.code) for own in found if own.slip == slip]
+        )
+        if len(changes) < 2:
+            continue
+        half = t.ppf(0.975, len(changes) - 1) * changes.sem()
+        rows.append(
+            {
+                "as printed": f"{slip.text} ({slip.dataset})",
+                "entries": len(changes),
+                "mean change": f"{changes.mean():+.1f} ± {half:.1f}",
+                "least": f"{changes.min():+.1f}",
+                "largest": f"{changes.max():+.1f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _window_means(rows):
+    """Return a run's mean accuracy in each window, in per cent."""
+    # The steps are the authors': see `against_authors.our_curves`.
+    curve = rows.assign(step=rows["round"] + 1, value=rows["test_accuracy"])
+    return window_means(curve, "run_id", WINDOWS).iloc[0]
+
+
+def _last(rows):
+    """Return the mean of the last tests of all seeds, in per cent."""
+    tested = rows.dropna(subset="test_accuracy").sort_values("round")
+    return 100 * tested.groupby("replicate")["test_accuracy"].tail(LAST).mean()
+
+
+def draw(found, curves, path):
+    """Draw each pair of runs over the authors' two curves of its law.
+
+    Args:
+        found: The `pairs` of 600 rounds.
+        curves: What `authors_curves.authors_curves` returns.
+        path: The file to write.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(found), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+    for pair, panel in zip(found, panels, strict=True):
+        entry = [ALPHA, pair.participation, str(pair.q)]
+        theirs = curves[(curves[ENTRY] == entry).all(axis=1)]
+        for method in SAME_LAW:
+            own = theirs[theirs["method"] == method]
+            label = f"authors, {published.METHODS[method]}"
+            panel.plot(own["step"], 100 * own["value"], lw=0.8, label=label)
+        for rows, color, label in (
+            (pair.code, "black", "ours by the code"),
+            (pair.printed, "tab:red", "ours as printed"),
+        ):
+            tested = rows.dropna(subset="test_accuracy")
+            accuracy = 100 * tested["test_accuracy"]
+            panel.plot(tested["round"], accuracy, lw=1.2, color=color, label=label)
+        panel.set(
+            title=f"{pair.slip.text}\n{pair.participation}, q = {pair.q}",
+            xlim=(0, pair.printed["round"].max()),
+            ylim=(10, 95),
+        )
+        panel.legend(fontsize=6, loc="lower right")
+    figure.supxlabel("round")
+    figure.supylabel("test accuracy, %")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments=None):
+    """Print the tables and, if a folder is named, draw the curves there."""
+    parser = argparse.ArgumentParser(description="What FAST's slips change")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    curves = published.authors_curves()
+    theirs = window_means(curves, [*ENTRY, "method"], WINDOWS)
+    deviation, _ = published.deviations(theirs)
+    found = pairs(window)
+    for table in (
+        changes_by_window(found, theirs, deviation),
+        mean_changes(pairs(small)),
+    ):
+        if len(table):
+            print(f"{as_text(table)}\n")
+    if options.out and found:
+        options.out.mkdir(parents=True, exist_ok=True)
+        draw(found, curves, options.out / "fast_slips.png")
+
+
+if __name__ == "__main__":
+    main()
