@@ -12,6 +12,9 @@ chance as in `experiments.fast.authors_curves`: two runs of one law are told apa
 differ by more than 2 sqrt(2) deviations of one run. At scale `small` the changes of all
 entries are averaged; an entry's accuracy is there the mean of its last five tests over
 two seeds.
+
+The halved learning rate of CIFAR-10 begins in round 5,000, which no run of ours reaches. So
+the authors' own curves are asked whether anything happens to them there.
 """
 
 import argparse
@@ -30,6 +33,14 @@ from experiments.tools.measured import sweeps
 
 ALPHA = 0.1
 QS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")  # those of tables 3, 6 and 7
+BORDERS = (
+    4000,
+    4500,
+    5000,
+    5500,
+    6000,
+)  # rounds before and after which curves are compared
+SPAN = 500  # rounds on each side of a border
 LAST = 5  # number of tests whose mean is an entry's accuracy at scale `small`
 
 
@@ -168,6 +179,37 @@ def mean_changes(found):
     return pd.DataFrame(rows)
 
 
+def around_borders(curves):
+    """Return what happens to the authors' curves at some rounds, one row for each.
+
+    Where a learning rate is halved, accuracy should rise faster than before, and differ
+    less from test to test. "Rise" is the mean of the `SPAN` rounds that follow minus that
+    of those before, with the 95 % interval over curves; "steps" are the standard deviation
+    of differences between neighbouring tests, in points.
+
+    Args:
+        curves: What `authors_curves.authors_curves` returns for CIFAR-10.
+    """
+    by = [*ENTRY, "method"]
+    wide = 100 * curves.pivot_table(index="step", columns=by, values="value")
+    rows = []
+    for border in BORDERS:
+        before = wide.loc[border - SPAN : border - 1]
+        after = wide.loc[border : border + SPAN - 1]
+        rise = (after.mean() - before.mean()).dropna()
+        half = t.ppf(0.975, len(rise) - 1) * rise.sem()
+        rows.append(
+            {
+                "round": border,
+                "curves": len(rise),
+                "rise": f"{rise.mean():+.2f} ± {half:.2f}",
+                "steps before": f"{before.diff().std().mean():.2f}",
+                "steps after": f"{after.diff().std().mean():.2f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
 def _window_means(rows):
     """Return a run's mean accuracy in each window, in per cent."""
     # The steps are the authors': see `against_authors.our_curves`.
@@ -230,6 +272,7 @@ def main(arguments=None):
     for table in (
         changes_by_window(found, theirs, deviation),
         mean_changes(pairs(small)),
+        around_borders(published.authors_curves("cifar10")),
     ):
         if len(table):
             print(f"{as_text(table)}\n")

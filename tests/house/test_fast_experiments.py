@@ -212,3 +212,20 @@ def test_the_change_of_a_slip_is_that_of_its_runs(fast: Any, tmp_path: Path) -> 
     assert small["mean change"] == "+3.0 ± 12.7" and small["entries"] == 2
     slips.draw(found, curves, tmp_path / "slips.png")
     assert (tmp_path / "slips.png").stat().st_size > 10_000
+
+
+def test_a_rate_that_is_halved_shows_in_curves_around_its_round(fast: Any) -> None:
+    slips = fast("slips")
+    curves = fast("authors_curves").authors_curves("cifar10")
+    as_published = slips.around_borders(curves)
+    late = (curves["step"] >= 5000) & (curves["step"] < 5500)
+    shifted = curves.assign(value=curves["value"] + 0.02 * late)
+    table = slips.around_borders(shifted)
+    moved = [
+        float(new.split()[0]) - float(old.split()[0])
+        for new, old in zip(table["rise"], as_published["rise"], strict=True)
+    ]
+    np.testing.assert_allclose(moved, [0, 0, 2, -2, 0], atol=0.011)
+    # In the authors' curves nothing happens at round 5,000.
+    rises = [float(rise.split()[0]) for rise in as_published["rise"]]
+    assert rises[1] > rises[2] > rises[3]
