@@ -390,7 +390,7 @@ def measured_sweeps():
         entries = f"{planned - unended} of {planned}" if unended else planned
         size = f"{entries} x {' or '.join(map(str, seeds))}"
         machine = (sweep.store.path / "machine.json").read_text()
-        processors = re.findall(r'"cpu": "(\w+)"', machine)
+        processors = sorted(set(re.findall(r'"cpu": "(\w+)"', machine)))
         processors += sorted(set(runs["device"]) - {"cpu"})
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
         rows.append(

@@ -33,7 +33,16 @@ MNIST = [
 ]
 # Sweeps of which only some runs have been computed so far: they take many hours, or data
 # that are not at hand.
-PARTIAL = {"fast_curves_fashion_mnist", "fast_table3_fashion_mnist", "fsl_table1"}
+PARTIAL = {
+    "fast_curves_fashion_mnist",
+    "fast_table3_fashion_mnist",
+    "fast_table3_fashion_mnist-small",
+    "fast_table6_fashion_mnist-small",
+    "fast_table6_fashion_mnist-window",
+    "fast_table7_fashion_mnist-small",
+    "fast_table7_fashion_mnist-window",
+    "fsl_table1",
+}
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
