@@ -7,7 +7,7 @@ alone: one run is what the code does, the other what the paper prints (the readi
 `authors` and `printed` of `experiments.fast.setting`). Both are on our own deal with
 alpha = 0.1, and have the same seed.
 
-At the scales `paper` and `window` one run stands for an entry, so a change is held against
+At scale `window` one run stands for an entry, so a change is held against
 chance as in `experiments.fast.authors_curves`: two runs of one law are told apart if they
 differ by more than 2 sqrt(2) deviations of one run. At scale `small` the changes of all
 entries are averaged; an entry's accuracy is there the mean of its last five tests over
@@ -36,7 +36,7 @@ ALPHA = 0.1
 QS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")  # those of tables 3, 6 and 7
 # Rounds before and after which curves are compared.
 BORDERS = (4000, 4500, 5000, 5500, 6000)
-SPAN = 500  # rounds on each side of a border
+SPAN = 500  # rounds on each side of a border; borders lie so far apart
 LAST = 5  # number of tests whose mean is an entry's accuracy at scale `small`
 
 
@@ -68,17 +68,23 @@ SLIPS = (
 )
 
 
-def pairs(scale):
+def measured_rows():
+    """Return the rows of each run of FAST's in results/measured that ended, by its id."""
+    rows = {}
+    for folder, sweep in sweeps().items():
+        if folder.startswith("fast_"):
+            ended = sweep.store.rounds(sweep.store.ledger().keys())
+            rows.update((run_id, own) for run_id, own in ended.groupby("run_id"))
+    return rows
+
+
+def pairs(scale, rows):
     """Return the pairs of runs that were measured at a scale.
 
     Args:
         scale: The function that makes it of a run of scale `paper`.
+        rows: The `measured_rows`.
     """
-    rows = {}
-    for folder, sweep in sweeps().items():
-        if folder.startswith("fast_"):
-            frame = sweep.store.rounds()
-            rows.update((run_id, own) for run_id, own in frame.groupby("run_id"))
     found = []
     for slip in SLIPS:
         for name in slip.participations:
@@ -103,7 +109,7 @@ def changes_by_window(found, theirs, deviation):
     for pair in found:
         code = _window_means(pair.code)
         printed = _window_means(pair.printed)
-        for span in WINDOWS[: code.notna().sum()]:
+        for span in WINDOWS[:2]:
             entry = (ALPHA, pair.participation, str(pair.q))
             of_law = [theirs.loc[(*entry, method), span] for method in SAME_LAW]
             chance = 2 * np.sqrt(2) * deviation[span][ALPHA]
@@ -136,12 +142,11 @@ def mean_changes(found):
         )
         if len(changes) < 2:
             continue
-        half = t.ppf(0.975, len(changes) - 1) * changes.sem()
         rows.append(
             {
                 "as printed": slip.text,
                 "entries": len(changes),
-                "mean change": f"{changes.mean():+.1f} ± {half:.1f}",
+                "mean change": _interval(changes, 1),
                 "least": f"{changes.min():+.1f}",
                 "largest": f"{changes.max():+.1f}",
             }
@@ -152,32 +157,39 @@ def mean_changes(found):
 def around_borders(curves):
     """Return what happens to the authors' curves at some rounds, one row for each.
 
-    Where a learning rate is halved, accuracy should rise faster than before, and differ
-    less from test to test. "Rise" is the mean of the `SPAN` rounds that follow minus that
-    of those before, with the 95 % interval over curves; "steps" are the standard deviation
-    of differences between neighbouring tests, in points.
+    Where a learning rate is halved, accuracy should rise faster, and tests should differ
+    less from one to the next. "Rise" is the mean accuracy of the `SPAN` rounds that follow
+    minus that of those before, and "steps" is the change of the standard deviation of
+    differences between neighbouring tests, both in points. "Against neighbours" is by how
+    much this exceeds the mean of what happens at the borders before and after, with its 95 %
+    interval over curves.
 
     Args:
         curves: What `authors_curves.authors_curves` returns for CIFAR-10.
     """
     by = [*ENTRY, "method"]
     wide = 100 * curves.pivot_table(index="step", columns=by, values="value")
+    starts = range(BORDERS[0] - 2 * SPAN, BORDERS[-1] + 2 * SPAN, SPAN)
+    parts = {start: wide.loc[start : start + SPAN - 1] for start in starts}
+    rise = pd.DataFrame({at: own.mean() for at, own in parts.items()}).diff(axis=1)
+    steps = pd.DataFrame({at: own.diff().std() for at, own in parts.items()})
+    columns = {"rise": rise, "steps": steps.diff(axis=1)}
     rows = []
     for border in BORDERS:
-        before = wide.loc[border - SPAN : border - 1]
-        after = wide.loc[border : border + SPAN - 1]
-        rise = (after.mean() - before.mean()).dropna()
-        half = t.ppf(0.975, len(rise) - 1) * rise.sem()
-        rows.append(
-            {
-                "round": border,
-                "curves": len(rise),
-                "rise": f"{rise.mean():+.2f} ± {half:.2f}",
-                "steps before": f"{before.diff().std().mean():.2f}",
-                "steps after": f"{after.diff().std().mean():.2f}",
-            }
-        )
+        row = {"round": border, "curves": rise[border].count()}
+        for name, change in columns.items():
+            beside = (change[border - SPAN] + change[border + SPAN]) / 2
+            row[name] = f"{change[border].mean():+.2f}"
+            row[f"{name} against neighbours"] = _interval(change[border] - beside, 2)
+        rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _interval(values, digits):
+    """Return the mean of values with its 95 % interval, as text."""
+    known = values.dropna()
+    half = t.ppf(0.975, len(known) - 1) * known.sem()
+    return f"{known.mean():+.{digits}f} ± {half:.{digits}f}"
 
 
 def _window_means(rows):
@@ -238,14 +250,14 @@ def main(arguments=None):
     curves = published.authors_curves()
     theirs = window_means(curves, [*ENTRY, "method"], WINDOWS)
     deviation, _ = published.deviations(theirs)
-    found = pairs(window)
+    rows = measured_rows()
+    found = pairs(window, rows)
     for table in (
         changes_by_window(found, theirs, deviation),
-        mean_changes(pairs(small)),
+        mean_changes(pairs(small, rows)),
         around_borders(published.authors_curves("cifar10")),
     ):
-        if len(table):
-            print(f"{as_text(table)}\n")
+        print(f"{as_text(table)}\n")
     if options.out and found:
         options.out.mkdir(parents=True, exist_ok=True)
         draw(found, curves, options.out / "fast_slips.png")
