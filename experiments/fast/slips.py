@@ -117,7 +117,7 @@ def changes_by_window(found, theirs, deviation):
                 {
                     "as printed": pair.slip.text,
                     "participation": pair.participation,
-                    "q": pair.q,
+                    "q": str(pair.q),
                     "rounds": f"{span[0]} to {span[1]}",
                     "authors": ", ".join(f"{value:.1f}" for value in of_law),
                     "ours by the code": f"{code[span]:.1f}",
