@@ -27,13 +27,19 @@ from scipy.stats import t
 
 from experiments.fast import authors_curves as published
 from experiments.fast.against_authors import WINDOWS
-from experiments.fast.authors_curves import ENTRY, SAME_LAW, as_text, window_means
+from experiments.fast.authors_curves import (
+    ENTRY,
+    Q_OF_TABLES,
+    SAME_LAW,
+    as_text,
+    window_means,
+)
 from experiments.fast.setting import DISTRIBUTIONS, entry_run, small, window
 from experiments.tools.measured import sweeps
 
 DATASET = "Fashion-MNIST"
 ALPHA = 0.1
-QS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")  # those of tables 3, 6 and 7
+QS = (0, *(q if q.startswith("Ada") else float(q) for q in Q_OF_TABLES))
 # Rounds before and after which curves are compared.
 BORDERS = (4000, 4500, 5000, 5500, 6000)
 SPAN = 500  # rounds on each side of a border; borders lie so far apart
@@ -60,11 +66,11 @@ class Pair(NamedTuple):
     printed: pd.DataFrame
 
 
-ALL = ("Uniform", *DISTRIBUTIONS)
+PARTICIPATIONS = ("Uniform", *DISTRIBUTIONS)
 SLIPS = (
     Slip("Weibull is not divided by 1.2", "FedAvg", ("Weibull",), "authors"),
-    Slip("FedProx has its term", "FedProx", ALL, "printed"),
-    Slip("FedAvgM keeps its momentum", "FedAvgM", ALL, "printed"),
+    Slip("FedProx has its term", "FedProx", PARTICIPATIONS, "printed"),
+    Slip("FedAvgM keeps its momentum", "FedAvgM", PARTICIPATIONS, "printed"),
 )
 
 
