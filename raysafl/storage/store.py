@@ -39,6 +39,7 @@ from raysafl.storage.paths import (
     local_folder,
 )
 from raysafl.storage.rows import sorted_rows
+from raysafl.storage.sealed import seal, unsealed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 # What a sweep's folder holds, as patterns.
 FOLDERS = (*PLACES, "tune")
 FILES = ("manifest.json", "runs.parquet", "table.md", "*.html", "*.png")
+# What to do about a manifest that cannot be read.
+ANEW = "`raysafl run FILE` writes it anew from the experiment file"
 
 
 @dataclass(frozen=True)
@@ -178,9 +181,8 @@ class Store(Journal):
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write `manifest.json`, which says what the sweep is."""
-        atomic_write(
-            self.path / "manifest.json", manifest.model_dump_json(indent=1).encode()
-        )
+        content = seal(manifest.model_dump_json(indent=1).encode())
+        atomic_write(self.path / "manifest.json", content)
 
     def manifest(self) -> Manifest:
         """Read `manifest.json`, which says what the sweep is.
@@ -192,11 +194,11 @@ class Store(Journal):
         if not file.is_file():
             raise ValueError(f"{self.path} holds no sweep: it has no file {file.name}")
         try:
-            return Manifest.from_json(file.read_text())
+            return Manifest.from_json(unsealed(file.read_bytes()).decode())
         except (ValueError, RecursionError) as error:
             # The fault of a part is named once for each model around it.
             why = str(error).replace("Manifest: ", "")
-            raise ValueError(f"{file} cannot be read: {why}") from error
+            raise ValueError(f"{file} cannot be read: {why}; {ANEW}") from error
 
     def write_runs(self, frame: "pd.DataFrame") -> None:
         """Write the table of runs and replicates to `runs.parquet`."""

@@ -178,7 +178,7 @@ class Attempt:
         try:
             there = self.store.manifest()
         except ValueError as error:
-            self.options.note(f"{error}. It is written anew")
+            self.options.note(f"{error}, and does so now")
             return
         own = self.manifest
         if (there.name, there.scale) != (own.name, own.scale):

@@ -25,6 +25,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.sealed import seal
 from raysafl.storage.store import Store
 from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.server import _command
@@ -165,7 +166,7 @@ def test_names_that_lead_out_of_the_results_are_refused(
         name="s", axes=["x"], entries=[Entry(run_id="aa", labels={})], table=table
     )
     text = good.to_json().replace('"aa"', '"../../../etc/passwd"')
-    (tmp_path / "s" / "manifest.json").write_text(text)
+    (tmp_path / "s" / "manifest.json").write_bytes(seal(text.encode()))
     with pytest.raises(ValueError, match=r"manifest\.json cannot be read: .*run_id"):
         store.manifest()
 
