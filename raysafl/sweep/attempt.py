@@ -2,12 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from raysafl.core.needs import is_installed
@@ -21,7 +20,7 @@ from raysafl.storage.paths import StorageError, explain_full_disk
 from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.sealed import OpenState
-from raysafl.storage.store import Store
+from raysafl.storage.store import Store, remove_empty
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.code.old_results import runs_to_forget
 from raysafl.sweep.code.stale import Stale
@@ -91,7 +90,7 @@ class Attempt:
             store.lock(),
             ExitStack() as refusal,
         ):
-            refusal.callback(_remove, made)
+            refusal.callback(remove_empty, made)
             self._plan()
             self.todo = {i: self.runs[i] for i in self.chosen if i not in self.kept}
             if is_new := bool(self.todo or self.sweep.is_searched):
@@ -349,13 +348,6 @@ def _in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run_work, daemon=True).start()
     return future
-
-
-def _remove(made: Iterable[Path]) -> None:
-    """Remove new folders and files of a sweep that was refused, if nothing is in them."""
-    for place in made:
-        with suppress(OSError):
-            place.rmdir() if place.is_dir() else place.unlink()
 
 
 def _nothing() -> None:
