@@ -105,7 +105,7 @@ class LedgerEntry(BaseModel):
             computed with other software, elsewhere.
         over_before: how many rounds, of all replicates together, were over before the
             attempt in which it ended.
-        python, raysafl, host, torch, ray, commit, device, engine: with what and where
+        python, raysafl, host, numpy, torch, ray, commit, device, engine: with what and where
             it ran.
     """
 
@@ -129,6 +129,7 @@ class LedgerEntry(BaseModel):
     python: str = ""
     raysafl: str = ""
     host: str = ""
+    numpy: str = ""
     torch: str = ""
     ray: str = ""
     commit: str = ""

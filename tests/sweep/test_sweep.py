@@ -647,6 +647,7 @@ def test_the_ledger_names_versions_commit_host_and_configuration(
     assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
     assert {
         "python",
+        "numpy",
         "torch",
         "ray",
         "raysafl",
