@@ -816,8 +816,7 @@ def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
     own = {name: value for name, value in options.items() if name in names}
     of_trial = {n: v for n, v in options.items() if n in Hardware.model_fields}
     # The manifest names the command, so that the report can say how to run it again.
-    # An argument that is a URI is recognized best on its own.
-    command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
+    command = shlex.join(["raysafl", *sys.argv[1:]])
     own |= {"hardware": Hardware(**of_trial), "command": command}
     runner = Runner(sweep, console=console, **own)
     if options.get("dry_run"):
@@ -833,7 +832,7 @@ def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
 
 
 class _RedactingFormatter(logging.Formatter):
-    """Formats what libraries log, without credentials."""
+    """Formats what libraries log, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -867,7 +866,7 @@ def _show_error(text: str) -> None:
 def main() -> None:
     """Run a command; turn whatever ends it into one message and an exit code.
 
-    No credentials are shown in messages, warnings, logs and tracebacks of libraries.
+    No secrets of the environment are shown in messages, warnings, logs and tracebacks of libraries.
     """
     warnings.showwarning = _show_warning
     if logging.lastResort is not None:

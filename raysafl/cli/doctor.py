@@ -142,7 +142,7 @@ def check_mlflow(root: Location) -> str:
     if not is_installed("mlflow"):
         return absence("mlflow", "sweeps are not logged (`--track none`)")
     uri = default_uri(root.resolve())
-    return f"{redacted(uri)} answers, {ping(uri)} experiments"
+    return f"{uri} answers, {ping(uri)} experiments"
 
 
 def check_ray(address: str | None) -> str:

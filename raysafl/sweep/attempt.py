@@ -17,7 +17,6 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.paths import StorageError, explain_full_disk
-from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store, remove_empty
@@ -315,9 +314,8 @@ class Attempt:
 
         uri = options.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote:
-            where = redacted(uri)
             options.note(
-                f"MLflow's database cannot lie in an object store; it is {where}"
+                f"MLflow's database cannot lie in an object store; it is {uri}"
             )
 
         return Tracker(self.store, uri, options.say, track, _curve_as_png)

@@ -101,7 +101,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def kept_traceback(error: BaseException) -> str:
-    """Return the traceback for the ledger: without credentials, and its end if it is long."""
+    """Return the traceback for the ledger: without secrets, and its end if it is long."""
     text = redacted(traceback_text(error))
     if len(text) <= LONGEST:
         return text
