@@ -177,7 +177,7 @@ def is_held(file: Location) -> bool:
         return True
     except OSError:
         # Where there is no flock, the lock is a file that names its holder.
-        return _names_a_holder(file)
+        return isinstance(file, Path) and _names_a_holder(file)
     return False
 
 

@@ -217,7 +217,7 @@ class Remote:
         except FileNotFoundError:
             raise
         except (OSError, ArrowException) as error:
-            raise StorageError(f"{self}: {_reason_and_hint(error, self.uri)}") from None
+            raise StorageError(f"{self}: {_reason_and_hint(error)}") from None
 
 
 Location = Path | Remote

@@ -22,10 +22,7 @@ from raysafl.storage.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-ORIGIN = (
-    *("python", "numpy", "torch", "ray", "raysafl"),
-    *("commit", "host", "device", "engine"),
-)
+ORIGIN = "python numpy torch ray raysafl commit host device engine".split()
 # The columns of the rows from which statistics are computed.
 NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 

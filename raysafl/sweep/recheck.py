@@ -46,8 +46,8 @@ def recheck(store: Store, number: int, **options: Any) -> Iterator[tuple[str, st
     runs = [_run_of(run_id, ledger[run_id]) for run_id in chosen]
     with tempfile.TemporaryDirectory(prefix="raysafl-") as folder:
         again = Store(Path(folder) / "again")
-        common = {"track": Tracking.NONE, "try_first": False, "quiet": True}
-        Runner(Sweep("again", runs=runs), again.path, **common, **options).run()
+        options |= {"track": Tracking.NONE, "try_first": False, "quiet": True}
+        Runner(Sweep("again", runs=runs), again.path, **options).run()
         for run_id in chosen:
             rows = [_rows_without_times(own, run_id) for own in (store, again)]
             yield run_name(labels[run_id], run_id), unlike_columns(*rows)
