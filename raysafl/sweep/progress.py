@@ -177,7 +177,8 @@ class LineDisplay(Display):
 
     There is a line for each run that ends, or one for all runs that end at the same time
     if they are more than `MOST_TOLD`, and where nothing has been printed for
-    `SECONDS_A_LINE` seconds, one that says how far the sweep is.
+    `SECONDS_A_LINE` seconds, one that says how far the sweep is. What is done before the
+    runs begin has one line each.
 
     Args:
         console: what it prints to.
@@ -186,6 +187,7 @@ class LineDisplay(Display):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
+        self._printed = ""
         # When a line is due: the first one soon.
         self._due = time.monotonic() + FIRST_LINE_SECONDS
 
@@ -202,10 +204,12 @@ class LineDisplay(Display):
             self._print(f"[{self.done}/{self.total}] {others} runs have ended together")
 
     def _tick(self) -> None:
-        if time.monotonic() > self._due:
+        is_said = self.phase and self._printed == self.line
+        if time.monotonic() > self._due and not is_said:
             self._print(self.line)
 
     def _print(self, line: str) -> None:
+        self._printed = line
         self._due = time.monotonic() + SECONDS_A_LINE
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 

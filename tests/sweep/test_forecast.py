@@ -31,7 +31,7 @@ SWEEP = fl.Sweep("rates", runs, axes=("lr",))
 
 def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
     sweep = Sweep("s", {(k,): run for k, run in enumerate(runs)}, axes=("k",))
-    options = {"executor": "here", "track": "none", **options}
+    options = {"executor": "here", "track": "none", "try_first": False, **options}
     return Runner(sweep, out, **options).forecast()  # type: ignore[arg-type]
 
 

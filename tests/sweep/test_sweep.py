@@ -265,7 +265,7 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     }
     assert not outcome.ok and outcome.missing == 0
     assert "): RuntimeError: a user's mistake" in said
-    assert "failed, Broken (test_sweep.py:" in said
+    assert "failed, round (test_sweep.py:" in said
     reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
     assert reason.startswith("round ") and "not finite" in reason
     # What failed is tried again, what diverged is not.
