@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from raysafl.core.text import count, printable, span
+from raysafl.core.text import about, count, printable
 from raysafl.sweep.time_left import TimeLeft
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Display:
         """
         self.running = running
         self.at = at
+        if packs and not self.is_cut:
+            self.phase = ""
         if self.planned:
             self.left.see(time.monotonic(), self.finished, self.planned, packs)
         self._draw()
@@ -152,10 +154,10 @@ class Display:
     @property
     def time_left(self) -> str:
         """The estimate as text; empty if there is none yet."""
-        found = self.left.range(time.monotonic())
+        found = self.left.seconds(time.monotonic())
         if found is None or self.done == self.total:
             return ""
-        return f"{span(*found)} left"
+        return f"{about(found)} left"
 
     @property
     def present(self) -> str:
