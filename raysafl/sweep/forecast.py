@@ -215,7 +215,9 @@ def _measured(
                 own = a_round * run.rounds * run.replicates
                 rates.append(need.work / own)
                 seconds += own * work / need.work
-                what = f"{type(run.model).__name__} on {type(run.data.dataset).__name__}"
+                what = (
+                    f"{type(run.model).__name__} on {type(run.data.dataset).__name__}"
+                )
                 lines.append(
                     f"a round of {what}, batches of {run.local.batch_size}, one seed: "
                     f"{a_round:.2g} s"

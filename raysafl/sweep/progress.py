@@ -226,12 +226,12 @@ class BarDisplay(Display):
 
         self.progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            TextColumn("{task.fields[runs]}"),
             BarColumn(),
             TextColumn("{task.description}"),
             console=console,
         )
-        self._task = self.progress.add_task("", total=1, visible=False)
+        self._task = self.progress.add_task("", total=None, visible=False, runs="")
 
     def enter(self, phase: str) -> None:
         """Show what is being done from now on; see `Display`."""
@@ -250,8 +250,9 @@ class BarDisplay(Display):
 
     def _draw(self) -> None:
         told = self.phase or ", ".join(filter(None, [self.present, self.time_left]))
+        runs = f"{self.done}/{self.total} runs" if self.total else ""
         self.progress.update(
-            self._task, completed=self.done, description=told, visible=True
+            self._task, completed=self.done, description=told, visible=True, runs=runs
         )
 
     def _tick(self) -> None:

@@ -230,9 +230,7 @@ def test_the_time_left_is_what_this_attempt_told_and_less_is_left_as_time_passes
         assert "all of these have ended" in status_of(store).lines()[-1]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-5", "[1, 2]", "NaN", "Infinity", '"5 s"', "{}"]
-)
+@pytest.mark.parametrize("text", ["", "-5", "[1, 2]", "NaN", "Infinity", '"5 s"', "{}"])
 def test_a_damaged_estimate_is_not_told(text: str, tmp_path: Path) -> None:
     store, _ = of_twelve_runs(tmp_path / "s")
     with store.lock():

@@ -26,7 +26,11 @@ def carried_out(
     while waiting or running:
         while waiting and len(running) < most:
             heapq.heappush(running, (now + waiting[0] / speed, waiting.pop(0)))
-        yield now, ended, [(own, 1 - (stop - now) * speed / own) for stop, own in running]
+        yield (
+            now,
+            ended,
+            [(own, 1 - (stop - now) * speed / own) for stop, own in running],
+        )
         now = min(running[0][0], now + 2.0)
         while running and running[0][0] <= now:
             ended.append(heapq.heappop(running)[1])

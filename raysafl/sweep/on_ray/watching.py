@@ -75,7 +75,9 @@ class WatchTrials(tune.Callback):
             try:
                 self.hardware.check(resources_of_nodes())
             except ValueError as error:
-                log.warning("no trial can run: %s, or add the node that was lost", error)
+                log.warning(
+                    "no trial can run: %s, or add the node that was lost", error
+                )
 
     def on_trial_result(
         self,

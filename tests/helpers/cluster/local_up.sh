@@ -18,7 +18,7 @@
 # 'ray[default,tune]' and the project's packages, not a new one; only one script at a time.
 set -Eeuo pipefail
 MACHINES=${1:-0}
-REPO=$(cd "$(dirname "$0")/../.." && pwd)
+REPO=$(cd "$(dirname "$0")/../../.." && pwd)
 NET=10.77.0
 
 if [ -z "${INSIDE:-}" ]; then
