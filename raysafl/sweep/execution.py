@@ -244,10 +244,11 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 
     def put_off(number: int, frame: FrameType | None) -> None:
         restore()
+        name = signal.Signals(number)
         if watch.display.phase:
-            handlers[number](number, frame)
+            handlers[name](number, frame)
             return
-        arrived.append(signal.Signals(number))
+        arrived.append(name)
         watch.interrupt()
 
     def restore() -> None:

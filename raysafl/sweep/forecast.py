@@ -215,12 +215,10 @@ def _measured(
                 own = a_round * run.rounds * run.replicates
                 rates.append(need.work / own)
                 seconds += own * work / need.work
-                what = (
-                    f"{type(run.model).__name__} on {type(run.data.dataset).__name__}"
-                )
+                samples = len(datasets[run.data.source_key].train)
                 lines.append(
-                    f"a round of {what}, batches of {run.local.batch_size}, one seed: "
-                    f"{a_round:.2g} s"
+                    f"a round of {type(run.model).__name__} on {samples:,} samples in batches "
+                    f"of {run.local.batch_size}: {a_round:.2g} s a seed"
                 )
                 continue
         rest += work
