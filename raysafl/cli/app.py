@@ -77,7 +77,10 @@ Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of sever
 NumActors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
 Cpus = Annotated[float, typer.Option(help="Number of CPUs of each client actor.")]
 Gpus = Annotated[
-    float, typer.Option(help="GPU of each client actor: 0, 1, 0.5, 0.25, ...")
+    str,
+    typer.Option(
+        help="GPU of each client actor: 0, 1, 0.5, 0.25, ...; auto uses all GPUs."
+    ),
 ]
 Trials = Annotated[
     int | None,
@@ -220,7 +223,7 @@ def quickstart_command(
     out: Out = None,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     address: Address = None,
     executor: ExecutorOption = ExecutorName.AUTO,
@@ -253,7 +256,7 @@ def run_command(
     executor: ExecutorOption = ExecutorName.AUTO,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     pack: PackSize = "auto",
     autoscale: Autoscale = False,

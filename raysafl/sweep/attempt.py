@@ -278,21 +278,26 @@ class Attempt:
         except StorageError as error:
             conclude = _nothing
             raise self._with_advice(error) from error
+        except KeyboardInterrupt:
+            if not (display.running or display.done):
+                conclude = _nothing
+            raise
         finally:
             try:
                 conclude()
             except StorageError as error:
                 raise self._with_advice(error) from error
             finally:
-                if tracker is not None and tracker.waiting:
-                    waiting = count(tracker.waiting, "run")
-                    left = f"still to be logged to MLflow: {waiting}"
-                    self.options.note(left)
-                synced = True
-                if tracker is not None:
-                    display.enter("logging to MLflow")
-                    synced = tracker.finish()
+                synced = tracker is None or self._finish(tracker)
         return synced
+
+    def _finish(self, tracker: "Tracker") -> bool:
+        """Log what is still to be logged; return whether MLflow has all results."""
+        if tracker.waiting:
+            waiting = count(tracker.waiting, "run")
+            self.options.note(f"still to be logged to MLflow: {waiting}")
+        self.display.enter("logging to MLflow")
+        return tracker.finish()
 
     def seconds(self, datasets: dict[str, Dataset]) -> float:
         """Return about how long the work takes on one core."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from raysafl.core.text import count, printable, span
+from raysafl.core.text import about, count, printable
 from raysafl.sweep.time_left import TimeLeft
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Display:
         """
         self.running = running
         self.at = at
+        if packs and not self.is_cut:
+            self.phase = ""
         if self.planned:
             self.left.see(time.monotonic(), self.finished, self.planned, packs)
         self._draw()
@@ -152,10 +154,10 @@ class Display:
     @property
     def time_left(self) -> str:
         """The estimate as text; empty if there is none yet."""
-        found = self.left.range(time.monotonic())
+        found = self.left.seconds(time.monotonic())
         if found is None or self.done == self.total:
             return ""
-        return f"{span(*found)} left"
+        return f"{about(found)} left"
 
     @property
     def present(self) -> str:
@@ -228,12 +230,12 @@ class BarDisplay(Display):
 
         self.progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            TextColumn("{task.fields[runs]}"),
             BarColumn(),
             TextColumn("{task.description}"),
             console=console,
         )
-        self._task = self.progress.add_task("", total=1, visible=False)
+        self._task = self.progress.add_task("", total=None, visible=False, runs="")
 
     def enter(self, phase: str) -> None:
         """Show what is being done from now on; see `Display`."""
@@ -252,8 +254,9 @@ class BarDisplay(Display):
 
     def _draw(self) -> None:
         told = self.phase or ", ".join(filter(None, [self.present, self.time_left]))
+        runs = f"{self.done}/{self.total} runs" if self.total else ""
         self.progress.update(
-            self._task, completed=self.done, description=told, visible=True
+            self._task, completed=self.done, description=told, visible=True, runs=runs
         )
 
     def _tick(self) -> None:
