@@ -16,8 +16,10 @@ from raysafl.storage.statistics import FIXED, declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = (*COUNTS, "missing")[1:]
-# Stands before the number of an entry that has not learnt.
-MARK = "†"
+# Before the number of an entry that has not learnt.
+UNLEARNT = "‡"
+# Before the number of an entry that cannot be told apart from the best one.
+CLOSE = "†"
 # A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
 # digit follows, so that prices are none.
 FORMULA = re.compile(r"(\$(?!\s)[^$\n]+(?<!\s)\$(?!\d))")
@@ -86,7 +88,7 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
     lost = {name: int(entry[name]) for name in LOST}
     text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit, decimals)
     if entry["above_chance"] < LEARNT:
-        text = f"{MARK} {text}"
+        text = f"{UNLEARNT} {text}"
     final = entry.get(f"mean.{final_of(statistic)}")
     if final is not None and not math.isnan(final):
         text += f", final {number(final, unit, decimals)}"
@@ -104,7 +106,7 @@ def legend(entries: pd.DataFrame) -> str:
     lines = []
     if (entries["above_chance"] < LEARNT).any():
         lines.append(
-            f"{MARK} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
+            f"{UNLEARNT} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
             f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
         )
     some = entries[entries["replicates"] > entries["without"]]

@@ -446,15 +446,15 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
     runs.loc[lost, "status"] = "diverged"
     for text in (as_shown(sweep, runs), markdown(runs, sweep)):
         plain = " ".join(text.replace("`", "").split())
-        assert plain.count("† 12.00 ±") == 1
+        assert plain.count("‡ 12.00 ±") == 1
         assert (
-            "† marks what has not learnt: its last5 has come less than 10 % of the way"
+            "‡ marks what has not learnt: its last5 has come less than 10 % of the way"
             in plain
         )
         assert "others are diverged" in plain
     # Without a level of chance, nothing is marked.
     unknown = as_shown(sweep, runs.assign(chance=math.nan, status="finished"))
-    assert "†" not in unknown and "[3 of 5]" not in unknown
+    assert "‡" not in unknown and "[3 of 5]" not in unknown
 
 
 def test_labels_in_square_brackets_reach_the_screen() -> None:

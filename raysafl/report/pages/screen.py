@@ -10,20 +10,16 @@ from rich.console import Console, Group
 from rich.table import Table as Screen
 from rich.text import Text
 
-from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.entries import aggregate, compare
-from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.winner import judging, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
-from raysafl.report.pages.sections import pivot
+from raysafl.report.pages.sections import entries_text, marks_text, pivot
 from raysafl.report.wording import (
     SPREAD,
-    caption,
     legend,
     scale_note,
     spread_note,
-    versus,
     winner_text,
 )
 from raysafl.storage.manifest import Manifest, label_text
@@ -48,24 +44,24 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
-    is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
-    best = winner_of(runs, manifest) if is_chosen else None
-    less = versus(manifest.table)
-    runs, manifest = improvements(runs, manifest)
-    entries = compare(aggregate(runs, manifest), manifest)
-    part = Part.of(entries, manifest, Layout.of(manifest), best, MOST)
-    grid = pivot(part)
-    numbers = max(1, len(grid.head) - grid.heads)
+    numbers = Numbers.of(runs, manifest, MOST)
+    part = numbers.part
+    grid = pivot(part, numbers.marks)
+    columns = max(1, len(grid.head) - grid.heads)
     ruler = Console(width=10_000, file=io.StringIO())
-    for size in range(min(numbers, max(1, width // HEAD)), 0, -1):
-        firsts = range(grid.heads, grid.heads + numbers, size)
+    for size in range(min(columns, max(1, width // HEAD)), 0, -1):
+        firsts = range(grid.heads, grid.heads + columns, size)
         tables = [_fill(part, grid, range(i, i + size), width) for i in firsts]
         if size == 1 or max(ruler.measure(own).maximum for own in tables) <= width:
             break
+    best = numbers.winner
+    if best is None and judging(runs, manifest) != manifest.quality:
+        best = winner_of(runs, manifest)
     title = manifest.title or manifest.name
     notes = (
-        caption(manifest, part.entries, less),
-        spread_note(entries, manifest.table),
+        entries_text(numbers),
+        marks_text(numbers),
+        spread_note(numbers.entries, numbers.shown.table),
         scale_note(manifest),
         legend(part.entries),
         part.note,
@@ -97,7 +93,7 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
     for i, column in zip(places, columns, strict=False):
         key = across[i - grid.heads] if heads else ()
         name = ", ".join(map(label_text, key)) or grid.head[i]
-        letters = max([HEAD, *(len(own.partition("\n")[0]) for own in column)])
+        letters = max([HEAD, *(len(text.plain.partition("\n")[0]) for text in column)])
         out.add_column(
             Text(textwrap.fill(name, letters, break_long_words=False)),
             justify="right",
@@ -112,19 +108,22 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
             out.add_section()
         # Labels that repeat the row above are left out.
         labels = [*[""] * repeats, *map(str, row[repeats : grid.heads])]
-        out.add_row(*map(Text, [*labels, *numbers]))
+        out.add_row(*map(Text, labels), *numbers)
     return out
 
 
-def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[str]:
-    """Write a column of numbers: ours, their spreads aligned, and the paper's below."""
+def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[Text]:
+    """Write a column of numbers: ours, their spreads aligned, and the paper's below.
+
+    Nothing is judged on a screen.
+    """
     cells = [row[place] for row in rows]
     pairs = [cell if isinstance(cell, Pair) else Pair(cell, "") for cell in cells]
     ends = [pair.ours.partition(SPREAD) for pair in pairs]
     longest = max((len(end) for *_, end in ends), default=0)
-    return [
-        "\n".join(filter(None, (mean + sign + end.rjust(longest), pair.beside)))
-        if sign
-        else "\n".join(filter(None, (mean, pair.beside)))
-        for pair, (mean, sign, end) in zip(pairs, ends, strict=True)
-    ]
+    texts = []
+    for pair, (mean, sign, end) in zip(pairs, ends, strict=True):
+        number = mean + sign + end.rjust(longest) if sign else mean
+        text = Text(number, style="bold" if pair.strong else "")
+        texts.append(text.append(f"\n{pair.beside}", "none") if pair.beside else text)
+    return texts

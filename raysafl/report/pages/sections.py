@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,12 @@ from raysafl.report.analysis.layout import (
     entries_by_labels,
     labels_text,
 )
-from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.numbers import Numbers, compares_methods
 from raysafl.report.analysis.part import MOST, Part, thinned
+from raysafl.report.analysis.standing import Marks
 from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
 from raysafl.report.wording import (
+    CLOSE,
     NOTHING,
     caption,
     decimals_of,
@@ -52,7 +53,8 @@ def table(numbers: Numbers) -> list[Block]:
     return [
         entries_text(numbers),
         numbers.part.note,
-        pivot(numbers.part, standing_out(numbers)),
+        pivot(numbers.part, numbers.marks),
+        marks_text(numbers),
         legend(numbers.part.entries),
         f"{note} All entries are listed below." if note else "",
     ]
@@ -67,42 +69,33 @@ def entries_text(numbers: Numbers) -> str:
 def standings(numbers: Numbers) -> list[Block]:
     """Say which method or entry is best, and how other methods stand."""
     if numbers.winner is not None:
-        return [
-            f"{winner_text(numbers.winner, numbers.manifest)} It is bold in the table."
-        ]
-    if numbers.manifest.goal or not _is_told(numbers):
+        return [winner_text(numbers.winner, numbers.manifest)]
+    if not compares_methods(numbers.methods):
         return []
     unit = numbers.shown.table.unit
     shown = numbers.shown.table.statistic
-    chosen_by = numbers.chooser.manifest.table.statistic
-    ranks = numbers.chooser.ranks
+    ranked_by = numbers.ranking.manifest.table.statistic
+    ranks = numbers.ranking.ranks
     entries = numbers.entries.set_index("run_id")
     # No mean is one of the replicates alone that reached a value, or of easy settings alone.
     means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
-    runs = numbers.chooser.rows.groupby("method")["run_id"].unique()
+    runs = numbers.ranking.rows.groupby("method")["run_id"].unique()
     rows = [
         [
             method,
             number_or_dash(means[runs[method]].mean(skipna=False), unit),
             f"{ranks[method].mean():.1f}",
-            f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
+            f"{len(numbers.marks.best.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for method in numbers.chooser.methods
+        for method in numbers.ranking.methods
     ]
-    ranked = "mean rank" if chosen_by == shown else "mean rank on validation samples"
-    head = [numbers.layout.method or "", "mean", ranked]
-    head.append("best, or not told apart from it")
+    ranked = "mean rank" if ranked_by == shown else "mean rank on validation samples"
+    head = [numbers.layout.method or "", "mean", ranked, "best mean"]
     data = (
-        f"The means show `{shown}`, and the best was chosen by the same numbers, so its own is "
-        "rather too good."
-        if chosen_by == shown
-        else f"The best was chosen on the validation samples, by `{chosen_by}`; the means and the "
-        f"table show `{shown}`, on the test set, which had no part in this choice."
-    )
-    bold = (
-        f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        f"interval of the difference in `{shown}`, seed by seed, holds 0. With few seeds intervals "
-        f"are wide, and much is bold. Nothing is adjusted for the number of comparisons. {data}"
+        f"Means and ranks are of `{shown}`, so the mean of the first method is optimistic."
+        if ranked_by == shown
+        else f"The ranks are by `{ranked_by}`, on the validation samples. The means, the table "
+        f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
     )
     first = [
         f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
@@ -110,7 +103,8 @@ def standings(numbers: Numbers) -> list[Block]:
     verb = "has" if len(first) == 1 else "share"
     return [
         f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
-        f"`{chosen_by}`. {setting_text(numbers)}The best entry of each setting is {bold}",
+        f"`{ranked_by}`. {setting_text(numbers)}*Best mean* counts the settings in which "
+        f"a method has the best mean of `{shown}`. {data}",
         Grid("How methods stand", head, rows),
     ]
 
@@ -130,25 +124,31 @@ def setting_text(numbers: Numbers) -> str:
     return f"A setting is a choice of {names}{each if rates else ''}. "
 
 
-def standing_out(numbers: Numbers) -> Collection[str]:
-    """Return the runs whose numbers stand out: the winner, or what may be the best."""
-    if numbers.winner is not None:
-        return (numbers.winner.run_id,)
-    return numbers.close if not numbers.manifest.goal and _is_told(numbers) else ()
+def marks_text(numbers: Numbers) -> str:
+    """Say what is bold in the table, and what a dagger marks; empty if nothing is marked."""
+    winner = numbers.winner
+    if not numbers.marks.best:
+        return ""
+    what, best = "means", "the best mean of each setting"
+    if winner is not None:
+        what, best = "runs", f"the best run, by `{winner.metric}`"
+    text = f"Bold is {best}."
+    if numbers.marks.close:
+        few = (numbers.entries["replicates"] < 2).any()
+        text += (
+            f" {CLOSE} marks the {what} next to it that cannot be told apart from it: the "
+            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0"
+            f"{', or they have fewer than two seeds in common' if few else ''}."
+        )
+    return text
 
 
-def _is_told(numbers: Numbers) -> bool:
-    """Whether methods are compared with each other, and not with a paper or a baseline."""
-    sweep = numbers.manifest
-    return len(numbers.methods.methods) > 1 and not (sweep.paper or sweep.table.minus)
-
-
-def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
+def pivot(part: Part, marks: Marks) -> Grid:
     """Write the table with the axes that go down and across.
 
     Args:
         part: the entries.
-        strong: the ids of the runs whose numbers stand out.
+        marks: the runs that are bold or have a dagger.
     """
     layout = part.layout
     shown = part.manifest.table
@@ -159,11 +159,13 @@ def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
         if key not in found:
             return ""
         here = found[key]
-        own = ours(here, shown.statistic, shown.unit, decimals)
-        # Nothing is judged on a screen.
-        verdict = Verdict(here.get("verdict", ""))
+        text = ours(here, shown.statistic, shown.unit, decimals)
+        if here["run_id"] in marks.close:
+            text = f"{CLOSE} {text}"
         beside = theirs(here, shown.unit)
-        return Pair(own, beside, verdict, here["run_id"] in strong)
+        return Pair(
+            text, beside, Verdict(here["verdict"]), here["run_id"] in marks.best
+        )
 
     columns = layout.combinations(part.manifest, layout.across)
     labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
