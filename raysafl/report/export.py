@@ -16,12 +16,13 @@ from raysafl.report.figures.listed import FIGURES, page_names
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.figures.venues import USUAL, paper_style
+from raysafl.report.pages.csv import as_csv
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.over_settings import over_settings
 from raysafl.report.pages.sections import entries_text, marks_text, pivot
-from raysafl.report.wording import legend, spread_note
+from raysafl.report.wording import as_markdown, legend, spread_note, without_markup
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
@@ -113,7 +114,7 @@ class Figures:
         return {
             "table.tex": latex(grid, axis, self._caption()),
             "table.md": pipe_table(grid.head, grid.rows, grid.heads) + "\n",
-            "table.csv": self._long().to_csv(index=False),
+            "table.csv": as_csv(self._long()),
         }
 
     def files_of_methods(self) -> dict[str, str]:
@@ -123,17 +124,18 @@ class Figures:
             return {}
         about, grid, *_ = blocks
         assert isinstance(about, str) and isinstance(grid, Grid)
-        about = re.sub("[`*]", "", about)
+        about = without_markup(about)
         means = self.study.numbers.methods.interquartile_means
         return {
             "methods.tex": latex(grid, "", about),
-            "methods.md": f"{pipe_table(grid.head, grid.rows, grid.heads)}\n\n{about}\n",
-            "methods.csv": means.to_csv(index=False),
+            "methods.md": f"{pipe_table(grid.head, grid.rows, grid.heads)}\n\n"
+            f"{as_markdown(about)}\n",
+            "methods.csv": as_csv(means),
         }
 
     def files(self) -> dict[str, bytes]:
         """Return the content of all files by name: tables, each figure, their captions."""
-        captions = [f"- table: {self._caption()}"]
+        captions = [f"- table: {as_markdown(self._caption())}"]
         texts = self.files_of_table() | self.files_of_methods()
         made = {name: text.encode() for name, text in texts.items()}
         if "methods.md" in texts:
@@ -142,7 +144,8 @@ class Figures:
             pages = self.draw(kind)
             about = listed.about(listed.caption, self.manifest)
             for name, page in zip(page_names(kind, len(pages)), pages, strict=True):
-                captions.append(f"- {name}: {about} {page.get_label()}".rstrip())
+                said = as_markdown(f"{about} {page.get_label()}")
+                captions.append(f"- {name}: {said}")
                 with self.style.used():
                     made |= {f"{name}.{own}": to_file(page, own) for own in KINDS}
         return made | {CAPTIONS: "\n".join([*captions, ""]).encode()}
@@ -175,10 +178,11 @@ class Figures:
     def _caption(self) -> str:
         """Say what the numbers of the table are."""
         numbers = self.study.numbers
-        texts = [entries_text(numbers), numbers.part.note, marks_text(numbers)]
+        note = as_markdown(numbers.part.note)
+        texts = [entries_text(numbers), note, marks_text(numbers)]
         texts.append(legend(numbers.part.entries))
         texts.append(spread_note(numbers.entries, numbers.shown.table))
-        return " ".join(filter(None, texts)).replace("`", "")
+        return without_markup(" ".join(filter(None, texts)))
 
     def _long(self) -> pd.DataFrame:
         """Return a row for each entry, with its numbers as they are."""

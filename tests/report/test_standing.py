@@ -123,7 +123,7 @@ def test_the_mark_of_the_best_is_the_same_in_every_format() -> None:
             r"\\textbf\{([\d.]+)\}", figures.files_of_table()["table.tex"]
         ),
     }
-    assert bold == dict.fromkeys(bold, ["85.00", "90.33"])
+    assert bold == {name: ["85.00", "90.33"] for name in bold}
     tex = figures.files_of_table()["table.tex"].replace(r"$\dagger$", "†")
     for text in (terminal, markdown(document), html(document), tex):
         assert re.findall(r"† ([\d.]+)", text) == ["84.33"]

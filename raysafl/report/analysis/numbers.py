@@ -52,9 +52,7 @@ class Numbers:
     winner: Winner | None
 
     @classmethod
-    def of(
-        cls, runs: pd.DataFrame, manifest: Manifest, most: int = MOST
-    ) -> "Numbers":
+    def of(cls, runs: pd.DataFrame, manifest: Manifest, most: int = MOST) -> "Numbers":
         """Compute the numbers of a sweep, of which only a part may have run.
 
         Args:

@@ -9,7 +9,7 @@ from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid, Lines
 from raysafl.report.pages.sections import setting_text
-from raysafl.report.wording import NOTHING, number_or_dash, spread
+from raysafl.report.wording import NOTHING, as_markdown, number_or_dash, spread
 
 # The title of the section.
 OVER_SETTINGS = "Methods over all settings"
@@ -62,7 +62,7 @@ def over_settings(numbers: Numbers) -> list[Block]:
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
     clear = methods.pairs[methods.pairs["holm"] < CLEAR]
     told = [f"{r['method']} from {r['other']}" for _, r in clear.iterrows()]
-    names = f": {first_of(told, PAIRS_NAMED)}" if told else ""
+    names = f": {as_markdown(first_of(told, PAIRS_NAMED))}" if told else ""
     few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
     tests = (
         f"{friedman}Wilcoxon's signed-rank test over settings, with p adjusted by Holm, tells "

@@ -17,10 +17,12 @@ from raysafl.report.pages.document import Cell, Grid, Pair
 from raysafl.report.pages.sections import entries_text, marks_text, pivot
 from raysafl.report.wording import (
     SPREAD,
+    as_markdown,
     legend,
     scale_note,
     spread_note,
     winner_text,
+    without_markup,
 )
 from raysafl.storage.manifest import Manifest, label_text
 
@@ -64,12 +66,12 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
         spread_note(numbers.entries, numbers.shown.table),
         scale_note(manifest),
         legend(part.entries),
-        part.note,
+        as_markdown(part.note),
         winner_text(best, manifest) if best else "",
     )
     tables[0].title = Text(title)
-    text = "\n".join(filter(None, notes)).replace("`", "").replace("**", "")
-    tables[-1].caption = Text(text)
+    text = "\n".join(filter(None, notes))
+    tables[-1].caption = Text(without_markup(text))
     return Group(*tables)
 
 

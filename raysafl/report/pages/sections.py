@@ -21,6 +21,7 @@ from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair,
 from raysafl.report.wording import (
     CLOSE,
     NOTHING,
+    as_markdown,
     caption,
     decimals_of,
     legend,
@@ -52,7 +53,7 @@ def table(numbers: Numbers) -> list[Block]:
     note = spread_note(numbers.entries, numbers.shown.table)
     return [
         entries_text(numbers),
-        numbers.part.note,
+        as_markdown(numbers.part.note),
         pivot(numbers.part, numbers.marks),
         marks_text(numbers),
         legend(numbers.part.entries),
@@ -98,7 +99,9 @@ def standings(numbers: Numbers) -> list[Block]:
         f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
     )
     first = [
-        f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
+        f"**{as_markdown(m)}**"
+        for m, rank in ranks.mean().items()
+        if rank == ranks.mean().min()
     ]
     verb = "has" if len(first) == 1 else "share"
     return [
@@ -117,11 +120,11 @@ def setting_text(numbers: Numbers) -> str:
         return ""
     rates = [axis for axis in axes if axis in set(numbers.methods.rates["axis"])]
     each = (
-        f", and each value of {' and '.join(rates)} counts like any other, whether or not it "
-        "suits a method"
+        f", and each value of {as_markdown(' and '.join(rates))} counts like any other, whether "
+        "or not it suits a method"
     )
     names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
-    return f"A setting is a choice of {names}{each if rates else ''}. "
+    return f"A setting is a choice of {as_markdown(names)}{each if rates else ''}. "
 
 
 def marks_text(numbers: Numbers) -> str:
@@ -235,7 +238,9 @@ def all_entries(numbers: Numbers) -> list[Block]:
         ),
         f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
         f"(t){delta}.",
-        "\n".join(f"- `{n}`: {meaning}" for n, meaning in meanings.items() if meaning),
+        "\n".join(
+            f"- `{n}`: {as_markdown(text)}" for n, text in meanings.items() if text
+        ),
     ]
 
 
@@ -269,7 +274,7 @@ def methods(numbers: Numbers) -> list[Block]:
                 Verdict(("higher" if pair["diff"] > 0 else "lower") if clear else ""),
             ]
         )
-    base = numbers.layout.method_name(pairs["baseline"].iloc[0])
+    base = as_markdown(numbers.layout.method_name(pairs["baseline"].iloc[0]))
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested (those of the means over each "
