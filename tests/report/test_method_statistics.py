@@ -20,6 +20,9 @@ from raysafl.report.analysis.method_statistics import (
     least_difference,
     mean_of_settings,
 )
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.results import results_document
 
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
 # J. Demsar, JMLR 2006, table 6: the AUC of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data
@@ -321,6 +324,24 @@ def test_seed_by_seed_each_method_is_compared_with_the_first_in_each_setting(
         low, high = test.confidence_interval(0.95)
         expected = [(ours - base).mean(), (high - low) / 2, test.pvalue]
         assert list(row[["diff", "half", "p"]]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("baseline", ["", "SAFARI", "FSL"])
+def test_all_that_compares_pairs_takes_the_baseline_or_else_the_first_method(
+    values: dict[str, list[list[float]]], baseline: str
+) -> None:
+    """By the order of the sweep, "Zeta" is first; FedAvg is a method like any other."""
+    listed = {"Zeta": values["FSL"], **values}
+    first = compared(listed)
+    table = first.manifest.table.replace(baseline=baseline)
+    found = MethodStatistics(first.runs, first.manifest.replace(table=table))
+    wanted = baseline or "Zeta"
+    assert set(found.seed_by_seed["baseline"]) == {wanted}
+    assert wanted not in set(found.seed_by_seed["label.algorithm"])
+    assert found.improvement["over"].iloc[0] == wanted
+    report = markdown(results_document(Numbers.of(found.runs, found.manifest)))
+    assert f"Each method minus {wanted} in `final`" in report
+    assert f"| better than {wanted} |" in report
 
 
 def test_mean_ranks_and_friedmans_statistic_are_those_that_demsar_prints() -> None:

@@ -369,7 +369,7 @@ def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
     rows += run_rows(second, [math.nan], status="failed", reason="OSError:\nno space")
     text = markdown(pd.DataFrame(rows), sweep)
     assert (
-        "- algorithm = FedAvg: 2 replicates diverged: round 17: loss \\| is NaN" in text
+        "- algorithm = FedAvg: 2 replicates diverged: round 17: loss | is NaN" in text
     )
     assert "- algorithm = SAFARI: 1 replicate failed: OSError: no space" in text
     assert "| FedAvg | 10.00 [1 of 3] |" in text and "| SAFARI | failed |" in text
@@ -412,6 +412,21 @@ def test_the_screen_fits_into_a_hundred_columns() -> None:
     assert any("0.1 " in line and "0.2 " in line and "0.3 " in line for line in lines)
     assert sum("p →" in line for line in lines) == 1 and "p =" not in "".join(lines)
     assert sum("paper 58.50 ± 0.24" in line for line in lines) == 2
+
+
+def test_the_screen_shows_the_further_statistics_that_a_table_asks_for() -> None:
+    usual = manifest(AXES, table={"also": ["final", "last10", "best", "after_server"]})
+    assert "last10" not in as_shown(usual, runs_of(usual))
+    also = {"also": ["last10", "total_steps"]}
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table=also)
+    runs = runs_of(sweep).assign(last10=0.25, total_steps=[100.0, 300.0, 500.0] * 2)
+    shown = " ".join(as_shown(sweep, runs).split())
+    assert "final last10 total_steps" in shown
+    assert shown.count("25.00 ± 0.00 300.0 ± 200.0") == 2
+    across = manifest(AXES | {"p": [1, 2]}, table=also)
+    runs = runs_of(across).assign(last10=0.25, total_steps=2.0)
+    heads = " ".join(as_shown(across, runs, 200).split())
+    assert "last10, p = 1 last10, p = 2" in heads
 
 
 def test_a_table_wider_than_the_screen_is_divided_into_tables_of_some_columns() -> None:

@@ -198,7 +198,7 @@ def holm(p: Floats) -> Floats:
 
 
 def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
-    """Compare every method with the first one, seed by seed, for all other labels.
+    """Compare every method with the baseline, seed by seed, for all other labels.
 
     Where all runs have several partitions, their means over a partition's seeds take the
     place of seeds.
@@ -219,12 +219,11 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     rows: list[dict[str, Any]] = []
     pairs: list[tuple[str, str]] = []
     if axis and len(done):
-        first = layout.values[axis][0]
-        bases = baselines(manifest, {axis: first})
+        bases = baselines(manifest, {axis: layout.baseline})
         for entry, base in zip(manifest.entries, bases, strict=True):
             if base:
                 labels = {f"label.{name}": v for name, v in entry.labels.items()}
-                rows.append(labels | {"baseline": first})
+                rows.append(labels | {"baseline": layout.baseline})
                 pairs.append((entry.run_id, base))
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
     found = pd.DataFrame(rows, columns=columns)

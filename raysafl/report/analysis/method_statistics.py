@@ -18,8 +18,6 @@ from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, label_text
 
-# The method that others are compared with, if a sweep has it; otherwise its first one.
-BASELINE = "FedAvg"
 POWER = 0.8
 # Largest number of methods that a report compares.
 MOST_METHODS = 48
@@ -234,9 +232,10 @@ class MethodStatistics:
         is the `least_difference` in one setting, from differences within settings.
         """
         rows = []
-        # The first method may have no score yet.
-        known = [BASELINE, *map(self.layout.method_name, self.layout.methods)]
-        baseline = next((name for name in known if name in self.methods), "")
+        # The baseline may have no score yet.
+        known = [self.layout.baseline, *self.layout.methods]
+        names = map(self.layout.method_name, known)
+        baseline = next((name for name in names if name in self.methods), "")
         for over in dict.fromkeys([baseline, *self.methods[1:2]]):
             for method in self.methods:
                 both = self.scores[[method, over]].dropna()
@@ -251,12 +250,12 @@ class MethodStatistics:
                 std = math.sqrt(own.var().mean())
                 least = least_difference(std, seeds)
                 rows.append((method, over, len(both), *found, seeds, std, least))
-        names = ["method", "over", "pairs", "probability", "low", "high"]
-        return pd.DataFrame(rows, columns=[*names, "seeds", "std", "least"])
+        columns = ["method", "over", "pairs", "probability", "low", "high"]
+        return pd.DataFrame(rows, columns=[*columns, "seeds", "std", "least"])
 
     @cached_property
     def seed_by_seed(self) -> pd.DataFrame:
-        """Each method minus the first one, in each setting, with p and 95 % interval of pairs."""
+        """Each method minus the baseline, in each setting, with p and 95 % interval of pairs."""
         return paired(self.runs, self.manifest, self.layout)
 
     @cached_property

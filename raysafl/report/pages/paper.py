@@ -151,7 +151,8 @@ def nearest_statistics(numbers: Numbers) -> list[Block]:
         )
         lines.append(
             f"- {as_markdown(group)}: **`{best['statistic']}`**, "
-            f"{_in_unit(best['distance'], unit)} from the paper's in the mean over {count(int(best['entries']), 'entry')}"
+            f"{_in_unit(best['distance'], unit)} from the paper's in the mean over "
+            f"{count(int(best['entries']), 'entry')}"
             + (f" ({others})" if others else "")
         )
     return [CHOSEN_AFTERWARDS, "\n".join(lines)] if lines else []

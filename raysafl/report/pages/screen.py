@@ -25,6 +25,7 @@ from raysafl.report.wording import (
     without_markup,
 )
 from raysafl.storage.manifest import Manifest, label_text
+from raysafl.storage.statistics import also_by_default
 
 # Largest number of entries in a terminal.
 MOST = 300
@@ -48,7 +49,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     """
     numbers = Numbers.of(runs, manifest, MOST)
     part = numbers.part
-    grid = pivot(part, numbers.marks)
+    grid = pivot(part, numbers.marks, _also(numbers))
     columns = max(1, len(grid.head) - grid.heads)
     ruler = Console(width=10_000, file=io.StringIO())
     for size in range(min(columns, max(1, width // HEAD)), 0, -1):
@@ -75,6 +76,20 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     return Group(*tables)
 
 
+def _also(numbers: Numbers) -> list[str]:
+    """Return the statistics that the table shows beside its own because the user asks for them."""
+    manifest = numbers.shown
+    usual = also_by_default(manifest.columns, manifest.quality)
+    also = manifest.table.also
+    asked = also[len(usual) :] if also[: len(usual)] == usual else also
+    return [
+        name
+        for name in dict.fromkeys(asked)
+        if name != manifest.table.statistic
+        and numbers.part.entries[f"mean.{name}"].notna().any()
+    ]
+
+
 def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
     """Fill a table with the columns of numbers at some places of the grid."""
     layout = part.layout
@@ -93,7 +108,7 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
         out.add_column(Text(head), vertical="bottom")
     columns = [_aligned(grid.rows, i) for i in places if i < len(grid.head)]
     for i, column in zip(places, columns, strict=False):
-        key = across[i - grid.heads] if heads else ()
+        key = across[i - grid.heads] if heads and i - grid.heads < len(across) else ()
         name = ", ".join(map(label_text, key)) or grid.head[i]
         letters = max([HEAD, *(len(text.plain.partition("\n")[0]) for text in column)])
         out.add_column(

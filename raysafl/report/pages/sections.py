@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -146,23 +147,30 @@ def marks_text(numbers: Numbers) -> str:
     return text
 
 
-def pivot(part: Part, marks: Marks) -> Grid:
+def pivot(part: Part, marks: Marks, also: Sequence[str] = ()) -> Grid:
     """Write the table with the axes that go down and across.
 
     Args:
         part: the entries.
         marks: the runs that are bold or have a dagger.
+        also: further statistics, which have columns of their own.
     """
     layout = part.layout
     shown = part.manifest.table
     found = entries_by_labels(part.entries, layout.axes)
-    decimals = decimals_of(part.entries[f"mean.{shown.statistic}"])
+    names = [shown.statistic, *also]
+    decimals = {name: decimals_of(part.entries[f"mean.{name}"]) for name in names}
 
-    def entry(key: tuple[Any, ...]) -> Cell:
+    def entry(key: tuple[Any, ...], name: str) -> Cell:
         if key not in found:
             return ""
         here = found[key]
-        text = ours(here, shown.statistic, shown.unit, decimals)
+        if name != shown.statistic:
+            unit = unit_of(part.manifest, name)
+            return spread(
+                here[f"mean.{name}"], here[f"std.{name}"], unit, decimals[name]
+            )
+        text = ours(here, name, shown.unit, decimals[name])
         if here["run_id"] in marks.close:
             text = f"{CLOSE} {text}"
         beside = theirs(here, shown.unit)
@@ -173,8 +181,16 @@ def pivot(part: Part, marks: Marks) -> Grid:
     columns = layout.combinations(part.manifest, layout.across)
     labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
     heads = [labels_text(own, layout.across) or shown.statistic for own in labels]
+    heads += [
+        ", ".join(filter(None, (name, labels_text(own, layout.across))))
+        for name in also
+        for own in labels
+    ]
     rows = [
-        [*map(label_text, row), *(entry((*row, *column)) for column in columns)]
+        [
+            *map(label_text, row),
+            *(entry((*row, *column), name) for name in names for column in columns),
+        ]
         for row in layout.combinations(part.manifest, layout.down)
     ]
     head = [*layout.down, *heads]
@@ -245,7 +261,7 @@ def all_entries(numbers: Numbers) -> list[Block]:
 
 
 def methods(numbers: Numbers) -> list[Block]:
-    """Write the paired comparisons of every method with the first one."""
+    """Write the paired comparisons of every method with the baseline."""
     manifest = numbers.manifest
     method = numbers.layout.method
     pairs = numbers.methods.seed_by_seed
