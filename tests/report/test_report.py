@@ -426,7 +426,7 @@ def test_the_screen_shows_the_further_statistics_that_a_table_asks_for() -> None
     across = manifest(AXES | {"p": [1, 2]}, table=also)
     runs = runs_of(across).assign(last10=0.25, total_steps=2.0)
     heads = " ".join(as_shown(across, runs, 200).split())
-    assert "last10, p = 1 last10, p = 2" in heads
+    assert "last10, p = last10, p = total_steps, total_steps," in heads
 
 
 def test_a_table_wider_than_the_screen_is_divided_into_tables_of_some_columns() -> None:
