@@ -14,6 +14,7 @@ from raysafl.storage.statistics import (
     ACCURACY,
     Statistic,
     known_statistics,
+    quality_statistics,
 )
 
 # A run's id becomes a part of the names of its files.
@@ -380,6 +381,17 @@ class Manifest(Component):
         """Return -1 if a lower value of the table's statistic is better, otherwise 1."""
         known = self.statistic(self.table.statistic)
         return -1 if known is not None and not known.higher_is_better else 1
+
+    @property
+    def ranked_by(self) -> tuple[str, bool]:
+        """The statistic by which the best run is first, and whether a lower value is better.
+
+        It is the last value of the goal of a search, otherwise the statistic of the table.
+        """
+        if self.goal is None:
+            return self.table.statistic, self.sign < 0
+        column, mode = self.goal
+        return quality_statistics(column)[0], mode == "min"
 
     @property
     def named_statistics(self) -> list[str]:
