@@ -419,6 +419,7 @@ def results_command(
 
     Runs that have not ended are listed without statistics, as running or interrupted.
     """
+    from raysafl.report.pages.csv import as_csv
     from raysafl.report.query import as_table, results
 
     if csv and json:
@@ -427,11 +428,7 @@ def results_command(
     locations = [parse_location(path) for path in paths or ["results"]]
     found = results(locations, query, sort, ascending, top, wanted)
     if csv or json:
-        text = (
-            found.to_csv(index=False)
-            if csv
-            else found.to_json(orient="records", indent=1)
-        )
+        text = as_csv(found) if csv else found.to_json(orient="records", indent=1)
         typer.echo(printable(text.rstrip()))
     else:
         console.print(as_table(found), soft_wrap=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Characters that move a terminal's cursor, change its title or turn text round.
 CONTROL = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]"
 )
 # The largest number of characters by which `in_brief` describes a value.
 LONGEST = 120
