@@ -4,6 +4,7 @@ import io
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.attempt import Attempt
-from raysafl.sweep.executor_choice import choose, choose_executor
+from raysafl.sweep.executor_choice import check_executor, choose, choose_executor
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.sampling import draw
 
@@ -472,6 +473,39 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
     scheduler = tune.schedulers.ASHAScheduler()
     name, why = choose(asked(tiny, scheduler=scheduler), lambda: 0.0)
     assert name is ExecutorName.RAY and "scheduler" in why
+
+
+def test_trials_at_once_are_refused_where_there_is_no_ray(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = asked(tiny, Hardware(trials=2))
+    with pytest.raises(ValueError, match=r"in this process, but 2 trials at once are"):
+        check_executor(replace(two, executor="here"))
+    monkeypatch.setattr("raysafl.core.needs.is_installed", lambda package: False)
+    with pytest.raises(ValueError, match=r"2 trials at once .* pip install 'ray\[tune"):
+        check_executor(two)
+
+
+def test_the_traceback_of_a_failed_run_is_said_to_be_in_mlflow_only_if_it_is(
+    tiny: Run, tmp_path: Path
+) -> None:
+    for track, is_there in (("none", False), ("summary", True)):
+        _, said = go(
+            Sweep("s", [tiny.replace(algorithm=Fails())]),
+            tmp_path / track,
+            track=track,
+            try_first=False,
+        )
+        assert "The traceback of each failed run" in said
+        assert ("and in MLflow" in said) == is_there
+
+
+class Fails(Algorithm):
+    """An algorithm whose rounds fail."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        yield from ()
+        raise RuntimeError("on purpose")
 
 
 def test_auto_takes_the_ray_that_this_program_has_started(
