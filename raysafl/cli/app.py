@@ -7,6 +7,7 @@ does not leave it half done.
 """
 
 import logging
+import re
 import shlex
 import sys
 import time
@@ -417,13 +418,19 @@ def results_command(
 ) -> None:
     """Filter and sort stored runs; statistics are means over finished replicates.
 
-    Runs that have not ended are listed without statistics, as running or interrupted.
+    Stopped runs have those of the rounds that they ran. Runs that have not ended are
+    listed without statistics, as running or interrupted.
     """
     from raysafl.report.pages.csv import as_csv
     from raysafl.report.query import as_table, results
 
     if csv and json:
         raise ValueError("give --csv or --json, not both")
+    if any(re.fullmatch(r"[=<>!]+|and|or|in|is|not|like", p) for p in paths or []):
+        raise ValueError(
+            "a condition is one argument of the shell: put it in quotes, such as "
+            "raysafl results \"algorithm == 'SAFARI' and client_prob > 0.5\" results"
+        )
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
     found = results(locations, query, sort, ascending, top, wanted)

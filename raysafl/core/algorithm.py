@@ -484,6 +484,8 @@ class Setting:
         client_samples: The mean number of training samples over the clients.
         server_samples: The number n_0 of samples that the server holds.
         local: The run's local training.
+        rounds: The number of all rounds of the run. (`key.round` is that of the present
+            one.)
         cohort: The expected number of clients in a round, if the participation policy
             treats all clients alike (`Participation.sampling`); else None.
     """
@@ -492,6 +494,7 @@ class Setting:
     client_samples: float
     server_samples: int
     local: LocalTraining
+    rounds: int = 1
     cohort: float | None = None
 
 
@@ -538,7 +541,11 @@ class Algorithm(Component):
         """Raise a ValueError if the algorithm cannot run under this policy."""
 
     def prepare(self, setting: Setting) -> Self:
-        """Return this algorithm with the defaults filled in that depend on the run."""
+        """Return this algorithm with what depends on the run, before its first round.
+
+        An algorithm that needs the number of rounds, for example, has a field for it, and
+        returns `self.replace(rounds=setting.rounds)`.
+        """
         return self
 
     @property

@@ -22,6 +22,7 @@ SYNONYMS = {
     "replicates": "seeds",
     "minibatch": "batch_size",
     "passes": "epochs",
+    "source": "dataset",
     "l2": "weight_decay",
     "mu": "prox",
 }

@@ -236,6 +236,7 @@ class Replicate:
             client_samples=sum(sizes) / len(sizes),
             server_samples=server_size,
             local=self.local,
+            rounds=run.rounds,
             cohort=None if sampling is None else sampling.cohort,
         )
         w_P = work.init(cell)

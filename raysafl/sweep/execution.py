@@ -83,7 +83,7 @@ class Executor(Protocol):
         """
 
     def search(self, job: "Job", datasets: Datasets, watch: Watch) -> None:
-        """Carry out the runs that the sweep's search algorithm asks for, one a pack.
+        """Carry out the runs that the sweep's search algorithm asks for.
 
         Args:
             job: the sweep, and how it is carried out.
@@ -184,7 +184,9 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         with _reported(watch):
             executor.search(job, datasets, watch)
         return
-    packs = _packs_to_do(job, executor.room(), datasets)
+    packs = packs_of(job, job.todo.values(), executor.room(), datasets)
+    if note := memory_note(packs):
+        job.options.note(note)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
@@ -203,18 +205,16 @@ def _reported(watch: Watch) -> Iterator[None]:
         raise StorageError(watch.lost)
 
 
-def _packs_to_do(job: Job, room: Room, datasets: Datasets) -> list[Pack]:
-    """Form packs that an executor has room for."""
-    runs = job.todo.values()
+def packs_of(
+    job: Job, runs: Iterable[Run], room: Room, datasets: Datasets
+) -> list[Pack]:
+    """Form packs of runs that an executor has room for."""
     if job.options.is_one_by_one:
         return [Pack((run,), run.rounds * run.replicates) for run in runs]
     options = job.options
-    packs = form_packs(
+    return form_packs(
         runs, datasets, options.hardware, room.packs, room.memory, options.engine
     )
-    if note := memory_note(packs):
-        job.options.note(note)
-    return packs
 
 
 def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]]:

@@ -124,16 +124,15 @@ def _only_ray(options: Options) -> str:
         return "a cluster that adds nodes is asked for"
     if options.sweep.scheduler is not None:
         return "Tune's scheduler compares trials that run at the same time"
+    if (hardware.trials or 1) > 1:
+        return f"{hardware.trials} trials at once are asked for"
     return ""
 
 
 def _better_on_ray(options: Options) -> str:
     """Say what is asked for that Ray is meant for; empty if nothing is."""
-    trials = options.hardware.trials or 1
     if options.hardware.gpu_share:
         return "GPUs are asked for"
-    if trials > 1:
-        return f"{trials} trials at once are asked for"
     if ray_runs():
         return "this program has started Ray"
     return ""

@@ -10,7 +10,7 @@ from raysafl.sweep.executor_choice import check_executor
 from raysafl.sweep.forecast import Forecast
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.sampling import ONE_BY_ONE
+from raysafl.sweep.sampling import AS_RESULTS_COME
 from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
 
@@ -110,7 +110,7 @@ class Runner(Options):
             self._check()
             if self.sweep.is_searched:
                 raise ValueError(
-                    f"sweep '{self.sweep.name}': {ONE_BY_ONE}, so nothing can be said of "
+                    f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so nothing can be said of "
                     "them before it runs"
                 )
             return Attempt(self).forecast()
@@ -129,5 +129,5 @@ class Runner(Options):
             need("mlflow", f"track '{self.track}'")
         if self.only and self.sweep.is_searched:
             raise ValueError(
-                f"sweep '{self.sweep.name}': {ONE_BY_ONE}, so there are no labels to choose by"
+                f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so there are no labels to choose by"
             )

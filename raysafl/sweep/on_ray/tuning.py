@@ -105,7 +105,7 @@ class OnRay:
             self._fit(job, follow, shown, InOrder(given), len(given))
 
     def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
-        """Let Tune ask for the runs one by one; see `Executor.search`."""
+        """Let Tune ask for the packs one by one; see `Executor.search`."""
         references = _put_datasets(datasets)
 
         def given(pack: Pack, dataset: Dataset) -> Given:
@@ -115,10 +115,11 @@ class OnRay:
                 references.update(_put_datasets({source: dataset}))
             return _handed_over(job, pack, references[source])
 
-        sampler = Sampler(job, dict(datasets), watch, given)
+        sampler = Sampler(job, dict(datasets), watch, self.room(), given)
         follow = WatchTrials(watch, sampler.packs, self.hardware)
         shown = Shown(sampler.labels)
-        self._fit(job, follow, shown, sampler, job.sweep.num_samples)
+        # Packs that are halved down to single runs are fewer than twice as many.
+        self._fit(job, follow, shown, sampler, 2 * job.sweep.num_samples)
 
     def _fit(
         self,
