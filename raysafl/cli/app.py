@@ -7,6 +7,7 @@ does not leave it half done.
 """
 
 import logging
+import re
 import shlex
 import sys
 import time
@@ -77,7 +78,10 @@ Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of sever
 NumActors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
 Cpus = Annotated[float, typer.Option(help="Number of CPUs of each client actor.")]
 Gpus = Annotated[
-    float, typer.Option(help="GPU of each client actor: 0, 1, 0.5, 0.25, ...")
+    str,
+    typer.Option(
+        help="GPU of each client actor: 0, 1, 0.5, 0.25, ...; auto uses all GPUs."
+    ),
 ]
 Trials = Annotated[
     int | None,
@@ -220,7 +224,7 @@ def quickstart_command(
     out: Out = None,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     address: Address = None,
     executor: ExecutorOption = ExecutorName.AUTO,
@@ -253,7 +257,7 @@ def run_command(
     executor: ExecutorOption = ExecutorName.AUTO,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     pack: PackSize = "auto",
     autoscale: Autoscale = False,
@@ -414,21 +418,24 @@ def results_command(
 ) -> None:
     """Filter and sort stored runs; statistics are means over finished replicates.
 
-    Runs that have not ended are listed without statistics, as running or interrupted.
+    Stopped runs have those of the rounds that they ran. Runs that have not ended are
+    listed without statistics, as running or interrupted.
     """
+    from raysafl.report.pages.csv import as_csv
     from raysafl.report.query import as_table, results
 
     if csv and json:
         raise ValueError("give --csv or --json, not both")
+    if any(re.fullmatch(r"[=<>!]+|and|or|in|is|not|like", p) for p in paths or []):
+        raise ValueError(
+            "a condition is one argument of the shell: put it in quotes, such as "
+            "raysafl results \"algorithm == 'SAFARI' and client_prob > 0.5\" results"
+        )
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
     found = results(locations, query, sort, ascending, top, wanted)
     if csv or json:
-        text = (
-            found.to_csv(index=False)
-            if csv
-            else found.to_json(orient="records", indent=1)
-        )
+        text = as_csv(found) if csv else found.to_json(orient="records", indent=1)
         typer.echo(printable(text.rstrip()))
     else:
         console.print(as_table(found), soft_wrap=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from raysafl.cli.device_check import check_gpu
-from raysafl.cluster.gpus import in_words, why_unseen
+from raysafl.cluster.gpus import in_words, num_gpus, why_unseen
 from raysafl.cluster.hardware import usable_cores
 from raysafl.core.needs import OPTIONAL, is_installed
 from raysafl.core.text import count
@@ -81,13 +81,6 @@ def check_devices() -> str:
     notes = [f"{VISIBLE} is {hidden!r}"] if hidden is not None else []
     notes += [f"nvidia-smi finds none either: {complaint}"] if complaint else []
     return "; ".join([has, f"torch sees no GPU, {built}", *notes])
-
-
-def num_gpus() -> int:
-    """Return how many GPUs torch sees, and can reach."""
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def driver_versions() -> tuple[list[str], str]:

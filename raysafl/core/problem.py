@@ -315,6 +315,10 @@ class Model(Component):
     """
 
     abstract: ClassVar[bool] = True
+    _made_by: ClassVar[str] = (
+        ", a class whose method `build(self, input_shape, num_classes)` makes a network "
+        "(docs/one_page.md shows how to write one)"
+    )
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32",
         description="Type in which layers compute. bfloat16, where torch's autocast "

@@ -296,7 +296,7 @@ class Projection:
             tags |= self._tags(run_id)
             if run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, "RUNNING")
-        shown = [n for n in shown_statistics(table) if n in reading.statistics]
+        shown = [n for n in shown_statistics(self.manifest) if n in reading.statistics]
         statistics = {name: reading.statistics[name][0] for name in shown}
         # The stamp does not count as long as the run is shown as running.
         tags[STAMP] = stamp
@@ -370,7 +370,7 @@ class Projection:
         params = run.data.params
         # MLflow changes no parameter and deletes no metric, so other ones need a new run.
         is_same = all(params.get(p.key, p.value) == p.value for p in own)
-        shown = run.data.metrics.keys() & {*shown_statistics(self.manifest.table)}
+        shown = run.data.metrics.keys() & {*shown_statistics(self.manifest)}
         is_same &= shown <= reading.statistics.keys()
         if tags.get(DIGEST, logged) == logged and is_same:
             return run
@@ -419,7 +419,7 @@ class Projection:
             ending.content(),
             self._tags(run_id),
             self._curve is None,
-            [table.scale, table.unit, shown_statistics(table)],
+            [table.scale, table.unit, shown_statistics(self.manifest)],
         ]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[
             :16

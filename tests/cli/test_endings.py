@@ -253,7 +253,7 @@ def test_ctrl_c_raised_by_an_experiment_file_ends_the_command_as_ctrl_c_does(
     ("line", "message"),
     [
         ("sys.exit()", "mine.py:9 ends the program (SystemExit: None)"),
-        ("return {}[3]", "Error: Mine (mine.py:9): KeyError: 3"),
+        ("return {}[3]", "Error: load (mine.py:9): KeyError: 3"),
     ],
 )
 def test_what_the_users_data_raise_before_a_sweep_names_the_users_line(
