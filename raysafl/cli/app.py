@@ -594,7 +594,7 @@ def recheck_command(
     executor: ExecutorOption = ExecutorName.AUTO,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     engine: Engine = "auto",
 ) -> None:
@@ -608,7 +608,8 @@ def recheck_command(
         raise ValueError(f"-n {number} is no number of runs: give 1 or more")
     if file:
         load_sweep(file)
-    hardware = Hardware(actors=actors, cpus=cpus, gpus=gpus, trials=trials)
+    of_trial: dict[str, Any] = {"gpus": gpus, "trials": trials}
+    hardware = Hardware(actors=actors, cpus=cpus, **of_trial)
     options = {"executor": executor, "address": address, "engine": engine}
     store = Store(parse_location(path))
     with working():

@@ -299,7 +299,7 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     assert {entry.status for entry in store.ledger().values()} == {"finished"}
     # Elsewhere than on Ray, which takes longer to start.
     options["executor"] = "here"
-    assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
+    assert Runner(sweep, store.path, **options).run().ok  # type: ignore[arg-type]
     whole = Store(tmp_path / "whole")
     whole.create()
     for run in runs.values():
