@@ -293,12 +293,12 @@ class Manifest(Component):
     )
     command: str = Field(
         default="",
-        description="the command that runs the sweep again, without credentials",
+        description="the command that runs the sweep again, without secrets",
     )
 
     @field_validator("command")
     @classmethod
-    def _without_credentials(cls, command: str) -> str:
+    def _without_secrets(cls, command: str) -> str:
         return redacted(command)
 
     @field_validator("paper", "more")

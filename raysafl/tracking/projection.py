@@ -16,7 +16,6 @@ from raysafl.core.component import flatten
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest, label_text
 from raysafl.storage.mlflow_view import MlflowView, write_view
-from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking, stride, thinning_note
 from raysafl.tracking.client import (
@@ -139,9 +138,7 @@ class Projection:
             self._parent = self._find_runs() or self._create(name, tags, start)
             self._client.update_run(self._parent.info.run_id, "RUNNING")
             # Where MLflow shows the sweep.
-            self._view = MlflowView(
-                redacted(uri), self._experiment, self._parent.info.run_id
-            )
+            self._view = MlflowView(uri, self._experiment, self._parent.info.run_id)
             write_view(store, self._view)
             self._describe({})
             failed.pop_all()

@@ -442,11 +442,11 @@ def test_a_misspelt_choice_is_told_with_the_nearest_name(
         measured.choose(**{option: value})  # type: ignore[arg-type]
 
 
-def test_a_venue_without_the_extra_is_told_with_what_to_do(
+def test_a_venue_without_tueplots_is_told_with_what_to_do(
     measured: Figures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tueplots.figsizes", None)
-    with pytest.raises(ValueError, match=r"pip install 'raysafl\[paper\]'"):
+    monkeypatch.setitem(__import__("sys").modules, "tueplots", None)
+    with pytest.raises(ValueError, match=r"as 3\.25.*pip install tueplots$"):
         measured.choose("icml2024")
     assert measured.choose("3.25").style.width == 3.25
 
