@@ -12,10 +12,7 @@ from raysafl.storage.mlflow_view import NAME, MlflowView, read_view, write_view
 from raysafl.storage.store import Store
 from raysafl.tracking.client import default_uri
 
-PAGE = (
-    "/#/experiments/3/runs?viewStateShareKey=raysafl"
-    "&workflowType=machine_learning"
-)
+PAGE = "/#/experiments/3/runs?viewStateShareKey=raysafl&workflowType=machine_learning"
 
 
 @pytest.fixture
@@ -66,5 +63,7 @@ def test_the_page_has_the_link_below_the_command(
     write_report(store)
     text = page.read_text()
     link = PAGE.replace("&", "&amp;")
-    assert f'<a href="http://127.0.0.1:5000{link}">all runs and their charts</a>' in text
+    assert (
+        f'<a href="http://127.0.0.1:5000{link}">all runs and their charts</a>' in text
+    )
     assert text.index("To run it again") < text.index("In MLflow")
