@@ -39,8 +39,11 @@ class MlflowView:
 
     @property
     def page(self) -> str:
-        """The page that shows all runs with their curves, as it follows a server's URL."""
-        view = {"viewStateShareKey": VIEW_KEY, "compareRunsMode": "CHART", **MODE}
+        """The page that lists all runs with their numbers, as it follows a server's URL.
+
+        Its charts are one click away. Beside charts, MLflow's list has no columns.
+        """
+        view = {"viewStateShareKey": VIEW_KEY, **MODE}
         return f"/#/experiments/{self.experiment}/runs?{urlencode(view)}"
 
     @property

@@ -87,7 +87,7 @@ def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
     """Return the description of a sweep as Markdown, of at most `limit` characters.
 
     It is `table.md`, or the title and the notes as long as that does not exist. Below
-    the title are links to the report and to the charts of all runs.
+    the title are links to the report and to all runs and their charts.
 
     Args:
         store: the folder of the sweep.
@@ -129,6 +129,6 @@ def _links(store: Store, view: MlflowView) -> str:
     page = view.page.removeprefix("/")
     report = view.report.removeprefix("/")
     return (
-        f"[Charts of all runs]({page}) · [Report]({report}), also in the folder of the "
+        f"[All runs and their charts]({page}) · [Report]({report}), also in the folder of the "
         f"results: `{folder / 'report.html'}`"
     )

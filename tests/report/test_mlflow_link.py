@@ -12,10 +12,7 @@ from raysafl.storage.mlflow_view import NAME, MlflowView, read_view, write_view
 from raysafl.storage.store import Store
 from raysafl.tracking.client import default_uri
 
-PAGE = (
-    "/#/experiments/3/runs?viewStateShareKey=raysafl&compareRunsMode=CHART"
-    "&workflowType=machine_learning"
-)
+PAGE = "/#/experiments/3/runs?viewStateShareKey=raysafl&workflowType=machine_learning"
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ def test_another_database_is_named_in_the_command(store: Store) -> None:
 def test_a_server_of_its_own_is_linked_to(store: Store) -> None:
     write_view(store, MlflowView("https://mlflow.example.org/x/", "3", "abc"))
     link = f"https://mlflow.example.org/x{PAGE}"
-    assert mlflow_text(store) == f"In MLflow: [the charts of all runs]({link})."
+    assert mlflow_text(store) == f"In MLflow: [all runs and their charts]({link})."
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"uri": "x"}', b"[]"])
@@ -66,5 +63,7 @@ def test_the_page_has_the_link_below_the_command(
     write_report(store)
     text = page.read_text()
     link = PAGE.replace("&", "&amp;")
-    assert f'<a href="http://127.0.0.1:5000{link}">the charts of all runs</a>' in text
+    assert (
+        f'<a href="http://127.0.0.1:5000{link}">all runs and their charts</a>' in text
+    )
     assert text.index("To run it again") < text.index("In MLflow")

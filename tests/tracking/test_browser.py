@@ -11,6 +11,7 @@ from helpers.servers import free_port
 
 from raysafl.quickstart import SWEEP
 from raysafl.report.figures.lines import curve_of_run
+from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
 from raysafl.tracking.client import connect, default_uri, disconnect
@@ -150,6 +151,26 @@ def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     assert seen.errors == [] and all(
         a.startswith((url, "data:", "blob:")) for a in seen.asked
     )
+    page.close()
+
+
+@pytest.mark.acceptance
+def test_the_page_of_a_sweep_lists_the_number_that_ranks_its_runs_the_best_one_first(
+    browser: Any, mlflow: tuple[str, str, str], real_results: Path
+) -> None:
+    url, experiment, parent = mlflow
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.set_default_timeout(PATIENCE)
+    page.goto(url + MlflowView(url, experiment, parent).page)
+    page.get_by_role("columnheader", name="last10").wait_for()
+    page.get_by_role("link", name="s=4, SAFARI, p=1").first.wait_for()
+    numbers = page.evaluate(
+        "[...document.querySelectorAll('[role=gridcell][col-id*=last10]')]"
+        ".map(cell => parseFloat(cell.innerText)).filter(own => own)"
+    )
+    means = Store(real_results / "quickstart").runs().groupby("run_id")["last10"].mean()
+    best = means.sort_values(ascending=False)[: len(numbers)]
+    assert len(numbers) > 3 and numbers == pytest.approx(list(best), abs=1e-6)
     page.close()
 
 

@@ -10,6 +10,7 @@ from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.tracking.descriptions import description
 from raysafl.tracking.entities import fresh_params
+from raysafl.tracking.metrics import shown_statistics
 from raysafl.tracking.saved_view import saved_view
 
 
@@ -48,6 +49,25 @@ def test_runs_of_a_regression_are_ordered_by_the_lowest_error() -> None:
     assert charts(manifest)[:3] == ["final_mae", "test/mae", "val/mae"]
     assert "test/accuracy" not in charts(manifest)
     assert state(manifest)["orderByAsc"] is True
+
+
+def test_runs_of_a_search_are_ordered_by_the_validation_samples_that_choose_the_best() -> (
+    None
+):
+    manifest = Manifest(
+        name="a",
+        axes=["lr"],
+        entries=[],
+        table=Table(rows=["lr"]),
+        columns={"val_loss": further_column("loss", higher_is_better=False)},
+        goal=("val_loss", "min"),
+    )
+    assert state(manifest)["orderByKey"] == "metrics.`final_val_loss`"
+    assert state(manifest)["orderByAsc"] is True
+    shown = ["metrics.`final_val_loss`", "metrics.`final`"]
+    assert state(manifest)["selectedColumns"][:2] == shown
+    # MLflow gets the numbers of both.
+    assert shown_statistics(manifest)[:2] == ["final_val_loss", "final"]
 
 
 def test_the_first_chart_and_the_columns_set_the_labels_beside_the_statistic() -> None:

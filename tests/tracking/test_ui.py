@@ -169,7 +169,7 @@ def test_the_address_of_a_sweep_is_its_saved_view_and_not_the_mode_for_language_
     store = made(tmp_path, "demo")
     page_of(store, url)
     page = (
-        f"{url}/#/experiments/7/runs?viewStateShareKey=raysafl&compareRunsMode=CHART"
+        f"{url}/#/experiments/7/runs?viewStateShareKey=raysafl"
         "&workflowType=machine_learning"
     )
     # The folder of the sweep, and the folder that holds it.

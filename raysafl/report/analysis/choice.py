@@ -80,7 +80,8 @@ class Choice:
         # An axis of which one label is left is the same everywhere.
         gone = {a for a, own in orders.items() if len(own) == 1 and a != method}
         down, across = ([a for a in own if a not in gone] for own in self._laid(layout))
-        table = table.replace(rows=down, columns=across)
+        # Another order of methods does not change what they are compared with.
+        table = table.replace(rows=down, columns=across, baseline=layout.baseline)
         if self.panels or gone:
             table = table.replace(panels=[])
         if self.statistic:

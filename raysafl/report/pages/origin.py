@@ -56,11 +56,11 @@ def mlflow_text(store: Store) -> str:
         return ""
     if view.is_served:
         page = view.uri.rstrip("/") + view.page
-        return f"In MLflow: [the charts of all runs]({page})."
+        return f"In MLflow: [all runs and their charts]({page})."
     root = store.path.parent
     return (
         f"In MLflow: start its server with `{ui_call(view, root, str(root))}`, and open "
-        f"[the charts of all runs]({UI}{view.page}). If the server names another port, take "
+        f"[all runs and their charts]({UI}{view.page}). If the server names another port, take "
         "that one."
     )
 
