@@ -57,13 +57,14 @@ DISTRIBUTIONS = {
 LAWS = {
     "authors": DISTRIBUTIONS | {"Weibull": fl.participation.Weibull(lam=1 / 1.2)},
     "printed": DISTRIBUTIONS,
+    "unequal": DISTRIBUTIONS,
 }
 METHODS = {
     "FedAvg": fl.FedAvg(),
     "FedProx": fl.algorithms.FedProx(prox=0.01),
     "FedAvgM": fl.algorithms.FedAvgM(momentum=0.9),
 }
-READINGS = ("authors", "printed")
+READINGS = ("authors", "printed", "unequal")
 DEALS = {"Fashion-MNIST": ("365", "own"), "CIFAR-10": ("own",), "Shakespeare": ("own",)}
 STEPS = {"batch_size": 128, "steps": 10}
 
@@ -166,13 +167,15 @@ def entry_run(
             participation, q, m, "pass", LAWS[reading]
         )
     }
-    if alpha != "natural":
+    if alpha != "natural" and reading == "printed":
+        changes["data.partition"] = fl.Dirichlet(alpha=alpha)
+    elif alpha != "natural":
         changes["data.partition.alpha"] = alpha
     if deal == "365":
         changes["data.partition.legacy_seed"] = 365
         if q == 0 and participation in DISTRIBUTIONS:
             changes["participation"] = KnownCohorts(law=participation, alpha=alpha)
-    if reading == "printed":
+    if reading != "authors":
         changes["algorithm"] = METHODS[method]
         if dataset == "CIFAR-10":
             changes["local.schedule"] = fl.training.StepRate(milestones=[5000])
