@@ -1,4 +1,4 @@
-"""The setting that FAST's tables share (docs/papers.md#fast), in two readings.
+"""The setting that FAST's tables share (docs/papers.md#fast), in three readings.
 
 Tables that print the same entry build the same run here, with the same run id.
 """
@@ -9,18 +9,21 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-There are two readings of each entry. The reading `authors` is what the published code of
-FAST's authors does. The reading `printed` differs from it where the paper says otherwise;
-entries that do not differ stand under `authors` alone.
+There are three readings of each entry. The reading `authors` is what the published code of
+FAST's authors does. The reading `printed` differs from it where the paper says otherwise.
+The reading `unequal` is `printed` but for the clients' sizes, which are those of the code: so
+runs can be compared that differ in one of these points alone. Entries that are the same in
+two readings stand under the first one alone.
 
 | | `authors` | `printed` |
 |---|---|---|
+| samples of the clients | their numbers differ | all clients have equally many |
 | learning rate of CIFAR-10 | stays 1e-2 | is halved at round 5,000 |
 | Weibull | draws are divided by 1.2 | Weibull(10, 1) |
 | FedProx | its proximal term is zero, so it is FedAvg | mu = 0.01, which is our choice |
 | FedAvgM | its momentum is never stored, so it is FedAvg | beta = 0.9, which is our choice |
 
-Both have the following of the code. There are 100 clients, or 139 for Shakespeare, and 10 %
+All have the following of the code. There are 100 clients, or 139 for Shakespeare, and 10 %
 of them train in a round. A client takes up to 10 mini-batches of 128, stops where its pass
 over its data ends, and goes on with its pass and its optimizer in the next round in which
 it comes (`ContinuedTraining`). Fashion-MNIST: Adam at rate 1e-3, in the order of the deal;
@@ -54,11 +57,7 @@ DISTRIBUTIONS = {
     "Gamma": fl.participation.Gamma(),
     "Weibull": fl.participation.Weibull(),
 }
-LAWS = {
-    "authors": DISTRIBUTIONS | {"Weibull": fl.participation.Weibull(lam=1 / 1.2)},
-    "printed": DISTRIBUTIONS,
-    "unequal": DISTRIBUTIONS,
-}
+AUTHORS_LAWS = DISTRIBUTIONS | {"Weibull": fl.participation.Weibull(lam=1 / 1.2)}
 METHODS = {
     "FedAvg": fl.FedAvg(),
     "FedProx": fl.algorithms.FedProx(prox=0.01),
@@ -162,15 +161,14 @@ def entry_run(
     """
     base = BASE_RUNS[dataset]
     m = base.participation.m
-    changes = {
-        "participation": participation_policy(
-            participation, q, m, "pass", LAWS[reading]
+    laws = AUTHORS_LAWS if reading == "authors" else DISTRIBUTIONS
+    changes = {"participation": participation_policy(participation, q, m, "pass", laws)}
+    if alpha != "natural":
+        changes |= (
+            {"data.partition": fl.Dirichlet(alpha=alpha)}
+            if reading == "printed"
+            else {"data.partition.alpha": alpha}
         )
-    }
-    if alpha != "natural" and reading == "printed":
-        changes["data.partition"] = fl.Dirichlet(alpha=alpha)
-    elif alpha != "natural":
-        changes["data.partition.alpha"] = alpha
     if deal == "365":
         changes["data.partition.legacy_seed"] = 365
         if q == 0 and participation in DISTRIBUTIONS:
@@ -185,7 +183,7 @@ def entry_run(
 def entry_runs(dataset, method, entries):
     """Return the runs of a table's entries by (reading, deal, labels of the entry).
 
-    Entries that are the same in both readings are there once, as those of `authors`.
+    Entries that are the same in two readings are there once, under the first of them.
 
     Args:
         dataset: A name in `BASE_RUNS`.
@@ -227,7 +225,7 @@ def _by_law(run):
     """Return a run whose known cohorts, of 10 in 100 clients, are drawn by their law."""
     if not isinstance(run.participation, KnownCohorts):
         return run
-    dist = LAWS["authors"][run.participation.law]
+    dist = AUTHORS_LAWS[run.participation.law]
     return run.replace(participation=fl.participation.Arbitrary(dist=dist, m=10))
 
 

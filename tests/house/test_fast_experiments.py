@@ -166,20 +166,18 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
 @pytest.mark.parametrize("scale", ["window", "small"])
 def test_the_runs_of_a_slip_differ_in_one_field_alone(fast: Any, scale: str) -> None:
     slips = fast("slips")
-    entry_run = fast("setting").entry_run
     at_scale = fast("setting").SCALES[scale]
     found: dict[str, list[str]] = {}
     for slip in slips.SLIPS:
         for name in slip.participations:
             for q in (1,) if name == "Uniform" else slips.QS:
-                entry = (slips.DATASET, name, q, slips.ALPHA)
-                code = at_scale(entry_run(*entry, "FedAvg", slip.reading))
-                printed = at_scale(entry_run(*entry, slip.method, "printed"))
+                code, printed = slips.runs_of(slip, name, q, at_scale)
                 fields = type(code).model_fields
                 differ = [f for f in fields if getattr(code, f) != getattr(printed, f)]
                 found.setdefault(slip.text, []).extend(differ)
     # Uniform participation has one entry, and each distribution has eight.
     assert found == {
+        "clients have equally many samples": ["data"] * 25,
         "Weibull is not divided by 1.2": ["participation"] * 8,
         "FedProx has its term": ["algorithm"] * 25,
         "FedAvgM keeps its momentum": ["algorithm"] * 25,
