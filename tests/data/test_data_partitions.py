@@ -76,8 +76,8 @@ def test_clients_with_room_are_equally_likely_to_take_the_next_sample() -> None:
     for seed in range(600):
         parts = spread(partition, labels, 2, 2, seed)
         first = counts(labels, parts, 2)[0]
-        # Clients that want different classes have all of them.
-        if first.min() > 0:
+        # Clients that want different classes have nearly all of them.
+        if first.min() > 20:
             shares.append(first[0])
     assert len(shares) > 200
     assert np.mean(shares) == pytest.approx(50, abs=2)
