@@ -130,8 +130,10 @@ def runs_of(slip, participation, q, scale):
 def changes_by_window(found, theirs, deviation):
     """Return what each slip changes in each window, one row a pair and window.
 
+    A run that was stopped early has no row for a window that it did not complete.
+
     Args:
-        found: The `pairs` of 600 rounds.
+        found: The `pairs` at scale `window`.
         theirs: The authors' means by window, as `window_means` has them.
         deviation: The deviation of one run by alpha, one column a window.
     """
@@ -139,7 +141,10 @@ def changes_by_window(found, theirs, deviation):
     for pair in found:
         code = _window_means(pair.code)
         printed = _window_means(pair.printed)
+        rounds = min(own["round"].max() + 1 for own in (pair.code, pair.printed))
         for span in WINDOWS[:2]:
+            if rounds < span[1]:
+                continue
             entry = (ALPHA, pair.participation, str(pair.q))
             of_law = [theirs.loc[(*entry, method), span] for method in SAME_LAW]
             chance = 2 * np.sqrt(2) * deviation[span][ALPHA]

@@ -45,11 +45,51 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
     curves = published.authors_curves()
     theirs = published.window_means(curves, [*published.ENTRY, "method"])
     deviation, pairs = published.deviations(theirs)
-    # As a computation of somebody else's found, from one or two pairs fewer.
-    known = {0.05: [2.6, 2.8, 3.1], 0.1: [2.4, 1.4, 1.3]}
-    for alpha, expected in known.items():
+    # The spreads of the pairs are a computation of somebody else's, from one or two pairs
+    # fewer; with alpha = 0.05 FedAvgM is 3.2, 2.7 and 2.4 points higher in the mean.
+    spreads = {0.05: [2.6, 2.8, 3.1], 0.1: [2.4, 1.4, 1.3]}
+    means = {0.05: [3.2, 2.7, 2.4], 0.1: [0, 0, 0]}
+    for alpha, spread in spreads.items():
         assert pairs.loc[alpha].tolist() == [25] * 3
+        expected = np.hypot(spread, np.array(means[alpha]) / np.sqrt(2))
         np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
+
+
+def test_runs_of_one_law_that_all_differ_alike_deviate_by_it(fast: Any) -> None:
+    published = fast("authors_curves")
+    window = (900, 999)
+    values = {
+        (0.1, "Beta", q, method): 80.0 + 2 * (method == "fedavgm")
+        for q in ("0", "0.1", "0.5")
+        for method in published.SAME_LAW
+    }
+    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
+    theirs = pd.DataFrame({window: list(values.values())}, index=index)
+    deviation, pairs = published.deviations(theirs)
+    assert pairs[window][0.1] == 3
+    assert deviation[window][0.1] == pytest.approx(2 / np.sqrt(2))
+
+
+def test_comparisons_are_counted_alone_and_judged_together(fast: Any) -> None:
+    published = fast("authors_curves")
+    window = (900, 999)
+    # One q gains 3 and another one 20 deviations of a run; FedProx is FedAvg.
+    values = {
+        (0.1, "Beta", q, method): accuracy
+        for q, accuracy in (("0", 70.0), ("0.1", 73.0), ("0.5", 90.0))
+        for method in published.METHODS
+    }
+    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
+    theirs = pd.DataFrame({window: list(values.values())}, index=index)
+    found = (pd.DataFrame({window: {0.1: 1.0}}), pd.DataFrame({window: {0.1: 25}}))
+    table = published.counts_beyond_chance({"fashion": theirs}, {"fashion": found})
+    counts = table.drop(columns="data").to_numpy().tolist()
+    # 3 / sqrt(2) deviations have p = 0.044, which Holm's procedure multiplies by 3.
+    assert counts == [
+        [published.MEAN_GAIN, 3, 3, 3],
+        [published.GAIN, 6, 6, 3],
+        [published.FEDPROX, 3, 0, 0],
+    ]
 
 
 def test_the_page_shows_our_curves_as_they_were_measured(
@@ -206,6 +246,10 @@ def test_the_change_of_a_slip_is_that_of_its_runs(fast: Any, tmp_path: Path) -> 
     assert table["ours by the code"][0] == "73.3"
     assert table["ours as printed"][0] == "75.3"
     assert table["authors"][0] == "76.0, 77.8"
+    # A run that was stopped after 400 rounds has completed one window of two.
+    early = [found[0]._replace(printed=code[code["round"] < 400])]
+    only = slips.changes_by_window(early, theirs, deviation)
+    assert list(only["rounds"]) == ["100 to 300"]
     one = deviation[slips.WINDOWS[0]][slips.ALPHA]
     assert table["chance"][0] == f"± {2 * np.sqrt(2) * one:.1f}"
     slips.draw(found, curves, tmp_path / "slips.png")
