@@ -28,6 +28,7 @@ from scipy.stats import t
 from experiments.fast.setting import DISTRIBUTIONS
 from raysafl.data import data_root
 from raysafl.report.analysis.evidence import holm
+from raysafl.report.pages.document import Pair
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING
 
@@ -246,8 +247,7 @@ def counts_beyond_chance(means, found):
 def _marked(difference, apart):
     if np.isnan(difference):
         return NOTHING
-    text = f"{difference:+.1f}"
-    return f"**{text}**" if abs(difference) > apart else text
+    return Pair(f"{difference:+.1f}", "", strong=abs(difference) > apart)
 
 
 def against_fedavg(theirs, deviation):
@@ -344,7 +344,11 @@ def draw(curves, path):
 
 def as_text(frame):
     """Return a table as Markdown."""
-    return pipe_table([*map(str, frame)], frame.astype(str).to_numpy().tolist(), 3)
+    rows = [
+        [cell if isinstance(cell, Pair) else str(cell) for cell in row]
+        for row in frame.itertuples(index=False, name=None)
+    ]
+    return pipe_table([*map(str, frame)], rows, 3)
 
 
 def _mean_of_law(theirs):

@@ -12,6 +12,7 @@ from helpers.fast_authors import cohort
 
 from raysafl.algorithms import Key
 from raysafl.data import FashionMnist, FedLabDirichlet
+from raysafl.report.pages.document import Pair
 from raysafl.report.wording import NOTHING
 from raysafl.storage.store import Store
 
@@ -192,14 +193,18 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert prox["single entries beyond chance"] == 3
     assert averaged["mean difference"] == "+0.5 ± 0.0"
     assert averaged["single entries beyond chance"] == 0
+
+    def gain(points: str, is_beyond_chance: bool = False) -> Pair:
+        return Pair(points, "", strong=is_beyond_chance)
+
     row = published.gains_by_entry(theirs, deviation).iloc[0]
     assert row["chance"] == "± 2.8"
-    assert [row["q = 0.1"], row["q = 0.5"]] == ["+1.0", "**+4.0**"]
+    assert [row["q = 0.1"], row["q = 0.5"]] == [gain("+1.0"), gain("+4.0", True)]
     assert row["q = Ada.(7)"] == NOTHING
     # The mean of two runs has half of a run's variance: 2 sqrt(1 + 1/2) = 2.45.
     row = published.fedprox_by_entry(theirs, deviation).iloc[0]
     assert row["chance"] == "± 2.4"
-    assert [row["q = 0"], row["q = 0.5"]] == ["**+2.8**"] * 2
+    assert [row["q = 0"], row["q = 0.5"]] == [gain("+2.8", True)] * 2
     assert row["q = 1"] == NOTHING
 
 
