@@ -8,11 +8,14 @@ A cell of FAST's tables 3, 6 and 7 is the end of one of these curves, so it is o
 
 **The judge is how much two runs of one law differ.** In the authors' code FedAvgM is
 FedAvg, so their curves of both are pairs of such runs. With the differences d of a pair's
-mean accuracies over a window of rounds, the deviation of one run is the standard deviation
-of d over all pairs, divided by sqrt(2). The mean of d is not in it.
+mean accuracies over a window of rounds, the deviation of one run is the root mean square
+of d over all pairs, divided by sqrt(2). The mean of d is not taken off: two runs of one law
+differ by nothing in the mean, so what all pairs share is a part of how runs differ.
 
 Two runs are told apart if they differ by more than 2 sqrt(2) deviations. Means of several
-runs have smaller deviations: what is compared says how many runs it is made of.
+runs have smaller deviations: what is compared says how many runs it is made of. Of many
+comparisons some are larger than this by chance, so they are also judged together by Holm's
+procedure, with Student's t of as many degrees of freedom as there are pairs.
 """
 
 import argparse
@@ -24,6 +27,8 @@ from scipy.stats import t
 
 from experiments.fast.setting import DISTRIBUTIONS
 from raysafl.data import data_root
+from raysafl.report.analysis.evidence import holm
+from raysafl.report.pages.document import Pair
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING
 
@@ -43,6 +48,10 @@ CLIENTS = {"fashion": 100, "cifar10": 100, "shakespeare": 139}
 METHODS = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedprox": "FedProx"}
 SAME_LAW = ["fedavg", "fedavgm"]
 ENTRY = ["alpha", "participation", "q"]
+# The kinds of comparisons that are counted.
+MEAN_GAIN = "mean gain of q > 0"
+GAIN = "one q of tables 3, 6 and 7 against q = 0"
+FEDPROX = "FedProx against FedAvg"
 # The values of q above 0 that tables 3, 6 and 7 print; tables 5 and 8 have further ones.
 Q_OF_TABLES = ("0.1", "0.2", "0.3", "0.4", "0.5", "Ada.(1)", "Ada.(7)")
 
@@ -98,8 +107,9 @@ def deviations(theirs):
         theirs: The `window_means` of the authors' curves by entry and method.
     """
     differences = _of_method(theirs, "fedavgm") - _of_method(theirs, "fedavg")
-    differences = differences.dropna(how="all").groupby("alpha")
-    return differences.std() / np.sqrt(2), differences.count()
+    differences = differences.dropna(how="all")
+    squares = (differences**2).groupby("alpha")
+    return np.sqrt(squares.mean() / 2), squares.count()
 
 
 def comparisons(theirs, deviation):
@@ -111,33 +121,42 @@ def comparisons(theirs, deviation):
     """
     window = theirs.columns[-1]
     rows = []
+    for (method, alpha, law), by_q in _rows_of_q(theirs, deviation):
+        gains = by_q.drop("0") - by_q["0"]
+        one = deviation[window][alpha]
+        half = 2 * one * np.sqrt(1 + 1 / len(gains))
+        apart = 2 * np.sqrt(2) * one
+        best = by_q.idxmax()
+        beyond = gains[gains > apart].index
+        near = by_q.index[(by_q[best] - by_q < apart) & (by_q.index != best)]
+        rows.append(
+            {
+                "method": METHODS[method],
+                "alpha": alpha,
+                "participation": law,
+                "q = 0": f"{by_q['0']:.1f}",
+                "mean gain of q > 0": f"{gains.mean():+.1f} ± {half:.1f}",
+                "gains beyond chance": f"{len(beyond)} of {len(gains)}",
+                "best q": f"{best} ({by_q[best]:.1f})",
+                "not told apart from it": f"{len(near)} of {len(by_q) - 1}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _rows_of_q(theirs, deviation):
+    """Yield (method, alpha, distribution), and the accuracies by q in the last window.
+
+    Rows without a run of q = 0 or with fewer than three values of q are left out.
+    """
+    window = theirs.columns[-1]
     for method in METHODS:
         means = _of_method(theirs, method)[window].dropna()
         means = means[means.index.get_level_values("participation") != "Uniform"]
         for (alpha, law), own in means.groupby(["alpha", "participation"]):
             by_q = own.droplevel(["alpha", "participation"])
-            if alpha not in deviation.index or len(by_q) < 3 or "0" not in by_q:
-                continue
-            gains = by_q.drop("0") - by_q["0"]
-            one = deviation[window][alpha]
-            half = 2 * one * np.sqrt(1 + 1 / len(gains))
-            apart = 2 * np.sqrt(2) * one
-            best = by_q.idxmax()
-            beyond = gains[gains > apart].index
-            near = by_q.index[(by_q[best] - by_q < apart) & (by_q.index != best)]
-            rows.append(
-                {
-                    "method": METHODS[method],
-                    "alpha": alpha,
-                    "participation": law,
-                    "q = 0": f"{by_q['0']:.1f}",
-                    "mean gain of q > 0": f"{gains.mean():+.1f} ± {half:.1f}",
-                    "gains beyond chance": f"{len(beyond)} of {len(gains)}",
-                    "best q": f"{best} ({by_q[best]:.1f})",
-                    "not told apart from it": f"{len(near)} of {len(by_q) - 1}",
-                }
-            )
-    return pd.DataFrame(rows)
+            if alpha in deviation.index and len(by_q) >= 3 and "0" in by_q:
+                yield (method, alpha, law), by_q
 
 
 def gains_by_entry(theirs, deviation):
@@ -149,16 +168,12 @@ def gains_by_entry(theirs, deviation):
     """
     window = theirs.columns[-1]
     rows = []
-    for method in METHODS:
-        by_q = _of_method(theirs, method)[window].unstack("q")
-        for (alpha, law), own in by_q.iterrows():
-            if "0" not in own.dropna() or alpha not in deviation.index:
-                continue
-            apart = 2 * np.sqrt(2) * deviation[window][alpha]
-            row = {"method": METHODS[method], "alpha": alpha, "participation": law}
-            for q in Q_OF_TABLES:
-                row[f"q = {q}"] = _marked(own.get(q, np.nan) - own["0"], apart)
-            rows.append(row | {"chance": f"± {apart:.1f}"})
+    for (method, alpha, law), by_q in _rows_of_q(theirs, deviation):
+        apart = 2 * np.sqrt(2) * deviation[window][alpha]
+        row = {"method": METHODS[method], "alpha": alpha, "participation": law}
+        for q in Q_OF_TABLES:
+            row[f"q = {q}"] = _marked(by_q.get(q, np.nan) - by_q["0"], apart)
+        rows.append(row | {"chance": f"± {apart:.1f}"})
     return pd.DataFrame(rows)
 
 
@@ -168,8 +183,7 @@ def fedprox_by_entry(theirs, deviation):
     "Chance" is two deviations of such a difference; larger ones are bold.
     """
     window = theirs.columns[-1]
-    differences = _of_method(theirs, "fedprox") - _mean_of_law(theirs)
-    differences = differences[window].unstack("q")
+    differences = _fedprox_differences(theirs).unstack("q")
     rows = []
     for (alpha, name), own in differences.dropna(how="all").iterrows():
         if alpha not in deviation.index:
@@ -182,11 +196,58 @@ def fedprox_by_entry(theirs, deviation):
     return pd.DataFrame(rows)
 
 
+def _fedprox_differences(theirs):
+    """Return FedProx minus the mean of its law's two FedAvg runs, in the last window."""
+    differences = _of_method(theirs, "fedprox") - _mean_of_law(theirs)
+    return differences[theirs.columns[-1]].dropna()
+
+
+def counts_beyond_chance(means, found):
+    """Return how many comparisons of each kind are beyond chance, alone and together.
+
+    "Alone" means more than two deviations, as in the other tables; by chance this is
+    one in twenty. "Together" means that Holm's procedure, over all comparisons of the kind
+    and all datasets, rejects at 5 % that there is no difference.
+
+    Args:
+        means: For each dataset the `window_means`.
+        found: For each dataset the `deviations`.
+    """
+    parts = []
+    for data, theirs in means.items():
+        deviation, pairs = (frame[theirs.columns[-1]] for frame in found[data])
+        for (_, alpha, _), by_q in _rows_of_q(theirs, found[data][0]):
+            gains = by_q.drop("0") - by_q["0"]
+            one = deviation[alpha] * np.sqrt(1 + 1 / len(gains))
+            parts.append((MEAN_GAIN, data, gains.mean() / one, pairs[alpha]))
+            of_tables = gains.reindex(Q_OF_TABLES).dropna()
+            ratios = of_tables / (deviation[alpha] * np.sqrt(2))
+            parts += [(GAIN, data, ratio, pairs[alpha]) for ratio in ratios]
+        for (alpha, *_), difference in _fedprox_differences(theirs).items():
+            if alpha in deviation.index:
+                ratio = difference / (deviation[alpha] * np.sqrt(1.5))
+                parts.append((FEDPROX, data, ratio, pairs[alpha]))
+    frame = pd.DataFrame(parts, columns=["comparison", "data", "ratio", "pairs"])
+    p_values = pd.Series(2 * t.sf(frame["ratio"].abs(), frame["pairs"]))
+    kinds = frame["comparison"]
+    frame["together"] = p_values.groupby(kinds).transform(lambda p: holm(p.to_numpy()))
+    return pd.DataFrame(
+        {
+            "comparison": comparison,
+            "data": NAMES[data],
+            "compared": len(own),
+            "beyond chance alone": (own["ratio"].abs() > 2).sum(),
+            "together (Holm)": (own["together"] < 0.05).sum(),
+        }
+        for comparison in (MEAN_GAIN, GAIN, FEDPROX)
+        for data, own in frame[kinds == comparison].groupby("data", sort=False)
+    )
+
+
 def _marked(difference, apart):
     if np.isnan(difference):
         return NOTHING
-    text = f"{difference:+.1f}"
-    return f"**{text}**" if abs(difference) > apart else text
+    return Pair(f"{difference:+.1f}", "", strong=abs(difference) > apart)
 
 
 def against_fedavg(theirs, deviation):
@@ -271,7 +332,7 @@ def draw(curves, path):
     for (title, pairs), panel in zip(panels, axes, strict=True):
         smooth = pairs.rolling(9, min_periods=1, center=True).mean()
         panel.plot(smooth.index, smooth, lw=0.6, color="tab:blue", alpha=0.6)
-        spread = smooth.std(axis=1)
+        spread = np.sqrt((smooth**2).mean(axis=1))
         for sign in (-2, 2):
             panel.plot(smooth.index, sign * spread, lw=1.4, color="black")
         panel.axhline(0, lw=0.8, color="grey")
@@ -283,7 +344,11 @@ def draw(curves, path):
 
 def as_text(frame):
     """Return a table as Markdown."""
-    return pipe_table([*map(str, frame)], frame.astype(str).to_numpy().tolist(), 3)
+    rows = [
+        [cell if isinstance(cell, Pair) else str(cell) for cell in row]
+        for row in frame.itertuples(index=False, name=None)
+    ]
+    return pipe_table([*map(str, frame)], rows, 3)
 
 
 def _mean_of_law(theirs):
@@ -306,7 +371,7 @@ def main(arguments=None):
         for data, frame in curves.items()
     }
     found = {data: deviations(theirs) for data, theirs in means.items()}
-    parts = [as_text(spread_table(found))]
+    parts = [as_text(spread_table(found)), as_text(counts_beyond_chance(means, found))]
     for title, compare in (
         ("Values of q, in the last window", comparisons),
         ("Each value of q against q = 0", gains_by_entry),

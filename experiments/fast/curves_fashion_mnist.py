@@ -9,9 +9,9 @@ adaptive FAST. Nothing is printed for their first 600 rounds, so they are held a
 authors' curves: `python -m experiments.fast.against_authors FOLDER` compares the mean
 accuracies over rounds 100 to 300 and 300 to 600, and draws both.
 
-Run it with `raysafl run experiments/fast/curves_fashion_mnist.py`. Its 22 entries with 1
-seed each take about 26 hours of one core; with `--scale small` they take about 2 minutes
-on two cores.
+Run it with `raysafl run experiments/fast/curves_fashion_mnist.py`. Its 32 entries with
+1 seed each take about 38 hours of one core; with `--scale small` they take about 3
+minutes on two cores.
 """
 
 import raysafl as fl

@@ -1,4 +1,4 @@
-"""The setting that FAST's tables share (docs/papers.md#fast), in two readings.
+"""The setting that FAST's tables share (docs/papers.md#fast), in three readings.
 
 Tables that print the same entry build the same run here, with the same run id.
 """
@@ -9,18 +9,21 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-There are two readings of each entry. The reading `authors` is what the published code of
-FAST's authors does. The reading `printed` differs from it where the paper says otherwise;
-entries that do not differ stand under `authors` alone.
+There are three readings of each entry. The reading `authors` is what the published code of
+FAST's authors does. The reading `printed` differs from it where the paper says otherwise.
+The reading `unequal` is `printed` but for the clients' sizes, which are those of the code: so
+runs can be compared that differ in one of these points alone. Entries that are the same in
+two readings stand under the first one alone.
 
 | | `authors` | `printed` |
 |---|---|---|
+| samples of the clients | their numbers differ | all clients have equally many |
 | learning rate of CIFAR-10 | stays 1e-2 | is halved at round 5,000 |
 | Weibull | draws are divided by 1.2 | Weibull(10, 1) |
 | FedProx | its proximal term is zero, so it is FedAvg | mu = 0.01, which is our choice |
 | FedAvgM | its momentum is never stored, so it is FedAvg | beta = 0.9, which is our choice |
 
-Both have the following of the code. There are 100 clients, or 139 for Shakespeare, and 10 %
+All have the following of the code. There are 100 clients, or 139 for Shakespeare, and 10 %
 of them train in a round. A client takes up to 10 mini-batches of 128, stops where its pass
 over its data ends, and goes on with its pass and its optimizer in the next round in which
 it comes (`ContinuedTraining`). Fashion-MNIST: Adam at rate 1e-3, in the order of the deal;
@@ -54,16 +57,13 @@ DISTRIBUTIONS = {
     "Gamma": fl.participation.Gamma(),
     "Weibull": fl.participation.Weibull(),
 }
-LAWS = {
-    "authors": DISTRIBUTIONS | {"Weibull": fl.participation.Weibull(lam=1 / 1.2)},
-    "printed": DISTRIBUTIONS,
-}
+AUTHORS_LAWS = DISTRIBUTIONS | {"Weibull": fl.participation.Weibull(lam=1 / 1.2)}
 METHODS = {
     "FedAvg": fl.FedAvg(),
     "FedProx": fl.algorithms.FedProx(prox=0.01),
     "FedAvgM": fl.algorithms.FedAvgM(momentum=0.9),
 }
-READINGS = ("authors", "printed")
+READINGS = ("authors", "printed", "unequal")
 DEALS = {"Fashion-MNIST": ("365", "own"), "CIFAR-10": ("own",), "Shakespeare": ("own",)}
 STEPS = {"batch_size": 128, "steps": 10}
 
@@ -161,18 +161,19 @@ def entry_run(
     """
     base = BASE_RUNS[dataset]
     m = base.participation.m
-    changes = {
-        "participation": participation_policy(
-            participation, q, m, "pass", LAWS[reading]
-        )
-    }
+    laws = AUTHORS_LAWS if reading == "authors" else DISTRIBUTIONS
+    changes = {"participation": participation_policy(participation, q, m, "pass", laws)}
     if alpha != "natural":
-        changes["data.partition.alpha"] = alpha
+        changes |= (
+            {"data.partition": fl.Dirichlet(alpha=alpha)}
+            if reading == "printed"
+            else {"data.partition.alpha": alpha}
+        )
     if deal == "365":
         changes["data.partition.legacy_seed"] = 365
         if q == 0 and participation in DISTRIBUTIONS:
             changes["participation"] = KnownCohorts(law=participation, alpha=alpha)
-    if reading == "printed":
+    if reading != "authors":
         changes["algorithm"] = METHODS[method]
         if dataset == "CIFAR-10":
             changes["local.schedule"] = fl.training.StepRate(milestones=[5000])
@@ -182,7 +183,7 @@ def entry_run(
 def entry_runs(dataset, method, entries):
     """Return the runs of a table's entries by (reading, deal, labels of the entry).
 
-    Entries that are the same in both readings are there once, as those of `authors`.
+    Entries that are the same in two readings are there once, under the first of them.
 
     Args:
         dataset: A name in `BASE_RUNS`.
@@ -224,7 +225,7 @@ def _by_law(run):
     """Return a run whose known cohorts, of 10 in 100 clients, are drawn by their law."""
     if not isinstance(run.participation, KnownCohorts):
         return run
-    dist = LAWS["authors"][run.participation.law]
+    dist = AUTHORS_LAWS[run.participation.law]
     return run.replace(participation=fl.participation.Arbitrary(dist=dist, m=10))
 
 
@@ -242,10 +243,11 @@ def smoke(run):
         return run.replace({"data.dataset.dataset.length": 8, "model.hidden": 8})
     changes = {"model.channels": [4] * len(run.model.channels), "model.hidden": 8}
     if isinstance(run.data.partition, fl.data.FedLabDirichlet):
-        # Small data cannot be dealt so that each of 100 clients has ten samples.
+        # Small data cannot be dealt so that each of 100 clients has ten samples. The seed
+        # tells these runs from those of the reading `printed`, whose sizes are equal.
         partition = run.data.partition
         changes["data.partition"] = fl.Dirichlet(alpha=partition.alpha)
-        changes["data.seed"] = partition.legacy_seed or run.data.seed
+        changes["data.seed"] = partition.legacy_seed or run.data.seed + 1
     return run.replace(changes)
 
 

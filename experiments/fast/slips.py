@@ -3,9 +3,9 @@
     python -m experiments.fast.slips [--out DIR]
 
 Run it from the repository's root. It pairs runs in results/measured that differ in one slip
-alone: one run is what the code does, the other what the paper prints (the readings
-`authors` and `printed` of `experiments.fast.setting`). Both are on our own deal with
-alpha = 0.1, and have the same seed.
+alone: one run is what the code does, the other what the paper prints. They are of the
+readings of `experiments.fast.setting`, on our own deal with alpha = 0.1, and have the same
+seed.
 
 At scale `window` one run stands for an entry, so a change is held against
 chance as in `experiments.fast.authors_curves`: two runs of one law are told apart if they
@@ -52,8 +52,8 @@ class Slip(NamedTuple):
     text: str  # what is so as printed, and not in the code
     method: str  # of the runs as printed
     participations: tuple[str, ...]
-    # The reading in which FedAvg differs from the runs as printed in this slip alone.
-    reading: str
+    # The readings of FedAvg by the code, and of the method as printed.
+    readings: tuple[str, str]
 
 
 class Pair(NamedTuple):
@@ -68,9 +68,19 @@ class Pair(NamedTuple):
 
 PARTICIPATIONS = ("Uniform", *DISTRIBUTIONS)
 SLIPS = (
-    Slip("Weibull is not divided by 1.2", "FedAvg", ("Weibull",), "authors"),
-    Slip("FedProx has its term", "FedProx", PARTICIPATIONS, "printed"),
-    Slip("FedAvgM keeps its momentum", "FedAvgM", PARTICIPATIONS, "printed"),
+    Slip(
+        "clients have equally many samples",
+        *("FedAvg", PARTICIPATIONS, ("unequal", "printed")),
+    ),
+    Slip(
+        "Weibull is not divided by 1.2",
+        *("FedAvg", ("Weibull",), ("authors", "unequal")),
+    ),
+    Slip("FedProx has its term", "FedProx", PARTICIPATIONS, ("unequal", "unequal")),
+    Slip(
+        "FedAvgM keeps its momentum",
+        *("FedAvgM", PARTICIPATIONS, ("unequal", "unequal")),
+    ),
 )
 
 
@@ -95,19 +105,35 @@ def pairs(scale, rows):
     for slip in SLIPS:
         for name in slip.participations:
             for q in (1,) if name == "Uniform" else QS:
-                entry = (DATASET, name, q, ALPHA)
-                code = scale(entry_run(*entry, "FedAvg", slip.reading)).id
-                printed = scale(entry_run(*entry, slip.method, "printed")).id
+                code, printed = (run.id for run in runs_of(slip, name, q, scale))
                 if code in rows and printed in rows:
                     found.append(Pair(slip, name, q, rows[code], rows[printed]))
     return found
 
 
+def runs_of(slip, participation, q, scale):
+    """Return an entry's two runs that differ in a slip alone: by the code, and as printed.
+
+    Args:
+        slip: The slip.
+        participation: "Uniform", or the name of a distribution.
+        q: The probability of a snapshot, or "Ada.(lambda)".
+        scale: The function that makes a run of a scale of one of scale `paper`.
+    """
+    of_code, of_paper = slip.readings
+    entry = (DATASET, participation, q, ALPHA)
+    code = entry_run(*entry, "FedAvg", of_code)
+    printed = entry_run(*entry, slip.method, of_paper)
+    return scale(code), scale(printed)
+
+
 def changes_by_window(found, theirs, deviation):
     """Return what each slip changes in each window, one row a pair and window.
 
+    A run that was stopped early has no row for a window that it did not complete.
+
     Args:
-        found: The `pairs` of 600 rounds.
+        found: The `pairs` at scale `window`.
         theirs: The authors' means by window, as `window_means` has them.
         deviation: The deviation of one run by alpha, one column a window.
     """
@@ -115,7 +141,10 @@ def changes_by_window(found, theirs, deviation):
     for pair in found:
         code = _window_means(pair.code)
         printed = _window_means(pair.printed)
+        rounds = min(own["round"].max() + 1 for own in (pair.code, pair.printed))
         for span in WINDOWS[:2]:
+            if rounds < span[1]:
+                continue
             entry = (ALPHA, pair.participation, str(pair.q))
             of_law = [theirs.loc[(*entry, method), span] for method in SAME_LAW]
             chance = 2 * np.sqrt(2) * deviation[span][ALPHA]

@@ -6,8 +6,8 @@ Cohorts are drawn uniformly, or by one of three distributions under which some c
 hardly ever take part. The smaller alpha is, the fewer classes a client holds, and the
 more arbitrary participation costs.
 
-Run it with `raysafl run experiments/fast/table2_cifar10.py`. Its 24 entries with 1 seed
-each take about 110 hours of one core; with `--scale small` they take about 2 minutes on
+Run it with `raysafl run experiments/fast/table2_cifar10.py`. Its 36 entries with 1 seed
+each take about 160 hours of one core; with `--scale small` they take about 3 minutes on
 two cores.
 """
 

@@ -6,8 +6,8 @@ Cohorts are drawn uniformly, or by one of three distributions under which some c
 hardly ever take part. The smaller alpha is, the fewer classes a client holds, and the
 more arbitrary participation costs.
 
-Run it with `raysafl run experiments/fast/table2_fashion_mnist.py`. Its 45 entries with
-1 seed each take about 97 hours of one core; with `--scale small` they take about 5
+Run it with `raysafl run experiments/fast/table2_fashion_mnist.py`. Its 65 entries with
+1 seed each take about 140 hours of one core; with `--scale small` they take about 7
 minutes on two cores.
 """
 

@@ -10,8 +10,8 @@ accuracy, a slash, and the percentage of rounds with arbitrary participation.
 Gamma with q = 0.1 is printed with the same digits as in table 6 (74.77 +- 0.6, 89.7 %),
 so one of the two may be a slip of the paper.
 
-Run it with `raysafl run experiments/fast/table3_cifar10.py`. Its 50 entries with 1 seed
-each take about 230 hours of one core; with `--scale small` they take about 5 minutes on
+Run it with `raysafl run experiments/fast/table3_cifar10.py`. Its 75 entries with 1 seed
+each take about 340 hours of one core; with `--scale small` they take about 7 minutes on
 two cores.
 """
 

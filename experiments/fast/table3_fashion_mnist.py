@@ -10,8 +10,8 @@ accuracy, a slash, and the percentage of rounds with arbitrary participation.
 The text says that adaptive FAST with its default lambda always needs less than 10 %
 snapshots, but the table has 11.5 % for Beta at alpha = 0.05.
 
-Run it with `raysafl run experiments/fast/table3_fashion_mnist.py`. Its 116 entries with
-1 seed each take about 250 hours of one core; with `--scale small` they take about 14
+Run it with `raysafl run experiments/fast/table3_fashion_mnist.py`. Its 166 entries with
+1 seed each take about 360 hours of one core; with `--scale small` they take about 20
 minutes on two cores.
 """
 

@@ -9,8 +9,8 @@ more arbitrary participation costs.
 Uniform participation at alpha = 0.05 is printed with +- 3.4 here and with +- 3.9 in
 table 6, although it is the same run.
 
-Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 60 entries with
-1 seed each take about 130 hours of one core; with `--scale small` they take about 7
+Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 80 entries with
+1 seed each take about 170 hours of one core; with `--scale small` they take about 9
 minutes on two cores.
 """
 

@@ -9,8 +9,8 @@ percentage of rounds with arbitrary participation.
 Gamma with lambda = 2 is printed with the same digits as Beta with lambda = 9 (79.63 +-
 5.2), so one of the two may be a slip of the paper.
 
-Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 63 entries with
-1 seed each take about 140 hours of one core; with `--scale small` they take about 7
+Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 90 entries with
+1 seed each take about 200 hours of one core; with `--scale small` they take about 10
 minutes on two cores.
 """
 

@@ -7,8 +7,8 @@ part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
 adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table7_cifar10.py`. Its 50 entries with 1 seed
-each take about 230 hours of one core; with `--scale small` they take about 5 minutes on
+Run it with `raysafl run experiments/fast/table7_cifar10.py`. Its 75 entries with 1 seed
+each take about 340 hours of one core; with `--scale small` they take about 7 minutes on
 two cores.
 """
 

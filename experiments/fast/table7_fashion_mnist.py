@@ -7,8 +7,8 @@ part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
 adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table7_fashion_mnist.py`. Its 150 entries with
-1 seed each take about 320 hours of one core; with `--scale small` they take about 18
+Run it with `raysafl run experiments/fast/table7_fashion_mnist.py`. Its 200 entries with
+1 seed each take about 430 hours of one core; with `--scale small` they take about 24
 minutes on two cores.
 """
 

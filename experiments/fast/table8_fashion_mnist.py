@@ -6,8 +6,8 @@ In adaptive FAST the probability q of a snapshot changes during training, and a 
 lambda makes more rounds snapshots. An entry is printed as the accuracy, a slash, and the
 percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 63 entries with
-1 seed each take about 140 hours of one core; with `--scale small` they take about 7
+Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 90 entries with
+1 seed each take about 200 hours of one core; with `--scale small` they take about 10
 minutes on two cores.
 """
 

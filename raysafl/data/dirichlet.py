@@ -80,7 +80,10 @@ class Dirichlet(Partition):
         left = np.array([len(pool) for pool in pools])
         size = left.sum() // clients
         prior = rng.dirichlet(np.full(len(pools), self.alpha), clients) * (left > 0)
-        turns = rng.permutation(np.repeat(np.arange(clients), size))
+        # Each client takes its samples at the times of a Poisson process, so the next one
+        # to take a sample is any client that is not full, each as likely as the others.
+        times = np.cumsum(rng.exponential(size=(clients, size)), axis=1)
+        turns = np.argsort(times, axis=None) // size
         draws = rng.random(len(turns))
         chances: NDArray[np.float64] = np.cumsum(prior, axis=1)
         samples = np.empty(len(turns), np.int64)

@@ -63,6 +63,27 @@ def test_balanced_sizes_are_equal_and_samples_used_once(
     assert all((np.diff(part) > 0).all() for part in parts)
 
 
+def test_clients_with_room_are_equally_likely_to_take_the_next_sample() -> None:
+    """Where both of two clients want one class alone, they take it up half by half.
+
+    Each of its 100 samples goes to either client with probability 1/2, so that the first
+    one has 50 with the variance 25. Were clients drawn in proportion to the room that
+    they have left, it would be 12.6.
+    """
+    labels = np.repeat([0, 1], 100)
+    partition = Dirichlet(alpha=0.001)
+    shares = []
+    for seed in range(600):
+        parts = spread(partition, labels, 2, 2, seed)
+        first = counts(labels, parts, 2)[0]
+        # Clients that want different classes have nearly all of them.
+        if first.min() > 20:
+            shares.append(first[0])
+    assert len(shares) > 200
+    assert np.mean(shares) == pytest.approx(50, abs=2)
+    assert 19 < np.var(shares) < 31
+
+
 @settings(deadline=None)
 @given(problems(), st.floats(1, 1000), st.integers(0, 10**6))
 def test_unbalanced_parts_are_all_samples_and_none_is_empty(

@@ -312,7 +312,8 @@ def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
         for alpha in (0.05, 1.0)
     }
     few = sum(2 <= (share > 0.02).sum() <= 4 for share in counts[0.05])
-    assert few >= 15 and sum((share > 0).all() for share in counts[1.0]) >= 28
+    # A client lacks some label with a probability of 5 %.
+    assert few >= 15 and sum((share > 0).all() for share in counts[1.0]) >= 25
 
 
 @pytest.mark.acceptance

@@ -12,6 +12,7 @@ from helpers.fast_authors import cohort
 
 from raysafl.algorithms import Key
 from raysafl.data import FashionMnist, FedLabDirichlet
+from raysafl.report.pages.document import Pair
 from raysafl.report.wording import NOTHING
 from raysafl.storage.store import Store
 
@@ -45,11 +46,51 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
     curves = published.authors_curves()
     theirs = published.window_means(curves, [*published.ENTRY, "method"])
     deviation, pairs = published.deviations(theirs)
-    # As a computation of somebody else's found, from one or two pairs fewer.
-    known = {0.05: [2.6, 2.8, 3.1], 0.1: [2.4, 1.4, 1.3]}
-    for alpha, expected in known.items():
+    # The spreads of the pairs are a computation of somebody else's, from one or two pairs
+    # fewer; with alpha = 0.05 FedAvgM is 3.2, 2.7 and 2.4 points higher in the mean.
+    spreads = {0.05: [2.6, 2.8, 3.1], 0.1: [2.4, 1.4, 1.3]}
+    means = {0.05: [3.2, 2.7, 2.4], 0.1: [0, 0, 0]}
+    for alpha, spread in spreads.items():
         assert pairs.loc[alpha].tolist() == [25] * 3
+        expected = np.hypot(spread, np.array(means[alpha]) / np.sqrt(2))
         np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
+
+
+def test_runs_of_one_law_that_all_differ_alike_deviate_by_it(fast: Any) -> None:
+    published = fast("authors_curves")
+    window = (900, 999)
+    values = {
+        (0.1, "Beta", q, method): 80.0 + 2 * (method == "fedavgm")
+        for q in ("0", "0.1", "0.5")
+        for method in published.SAME_LAW
+    }
+    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
+    theirs = pd.DataFrame({window: list(values.values())}, index=index)
+    deviation, pairs = published.deviations(theirs)
+    assert pairs[window][0.1] == 3
+    assert deviation[window][0.1] == pytest.approx(2 / np.sqrt(2))
+
+
+def test_comparisons_are_counted_alone_and_judged_together(fast: Any) -> None:
+    published = fast("authors_curves")
+    window = (900, 999)
+    # One q gains 3 and another one 20 deviations of a run; FedProx is FedAvg.
+    values = {
+        (0.1, "Beta", q, method): accuracy
+        for q, accuracy in (("0", 70.0), ("0.1", 73.0), ("0.5", 90.0))
+        for method in published.METHODS
+    }
+    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
+    theirs = pd.DataFrame({window: list(values.values())}, index=index)
+    found = (pd.DataFrame({window: {0.1: 1.0}}), pd.DataFrame({window: {0.1: 25}}))
+    table = published.counts_beyond_chance({"fashion": theirs}, {"fashion": found})
+    counts = table.drop(columns="data").to_numpy().tolist()
+    # 3 / sqrt(2) deviations have p = 0.044, which Holm's procedure multiplies by 3.
+    assert counts == [
+        [published.MEAN_GAIN, 3, 3, 3],
+        [published.GAIN, 6, 6, 3],
+        [published.FEDPROX, 3, 0, 0],
+    ]
 
 
 def test_the_page_shows_our_curves_as_they_were_measured(
@@ -152,34 +193,36 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert prox["single entries beyond chance"] == 3
     assert averaged["mean difference"] == "+0.5 ± 0.0"
     assert averaged["single entries beyond chance"] == 0
+
+    def gain(points: str, is_beyond_chance: bool = False) -> Pair:
+        return Pair(points, "", strong=is_beyond_chance)
+
     row = published.gains_by_entry(theirs, deviation).iloc[0]
     assert row["chance"] == "± 2.8"
-    assert [row["q = 0.1"], row["q = 0.5"]] == ["+1.0", "**+4.0**"]
+    assert [row["q = 0.1"], row["q = 0.5"]] == [gain("+1.0"), gain("+4.0", True)]
     assert row["q = Ada.(7)"] == NOTHING
     # The mean of two runs has half of a run's variance: 2 sqrt(1 + 1/2) = 2.45.
     row = published.fedprox_by_entry(theirs, deviation).iloc[0]
     assert row["chance"] == "± 2.4"
-    assert [row["q = 0"], row["q = 0.5"]] == ["**+2.8**"] * 2
+    assert [row["q = 0"], row["q = 0.5"]] == [gain("+2.8", True)] * 2
     assert row["q = 1"] == NOTHING
 
 
 @pytest.mark.parametrize("scale", ["window", "small"])
 def test_the_runs_of_a_slip_differ_in_one_field_alone(fast: Any, scale: str) -> None:
     slips = fast("slips")
-    entry_run = fast("setting").entry_run
     at_scale = fast("setting").SCALES[scale]
     found: dict[str, list[str]] = {}
     for slip in slips.SLIPS:
         for name in slip.participations:
             for q in (1,) if name == "Uniform" else slips.QS:
-                entry = (slips.DATASET, name, q, slips.ALPHA)
-                code = at_scale(entry_run(*entry, "FedAvg", slip.reading))
-                printed = at_scale(entry_run(*entry, slip.method, "printed"))
+                code, printed = slips.runs_of(slip, name, q, at_scale)
                 fields = type(code).model_fields
                 differ = [f for f in fields if getattr(code, f) != getattr(printed, f)]
                 found.setdefault(slip.text, []).extend(differ)
     # Uniform participation has one entry, and each distribution has eight.
     assert found == {
+        "clients have equally many samples": ["data"] * 25,
         "Weibull is not divided by 1.2": ["participation"] * 8,
         "FedProx has its term": ["algorithm"] * 25,
         "FedAvgM keeps its momentum": ["algorithm"] * 25,
@@ -208,6 +251,10 @@ def test_the_change_of_a_slip_is_that_of_its_runs(fast: Any, tmp_path: Path) -> 
     assert table["ours by the code"][0] == "73.3"
     assert table["ours as printed"][0] == "75.3"
     assert table["authors"][0] == "76.0, 77.8"
+    # A run that was stopped after 400 rounds has completed one window of two.
+    early = [found[0]._replace(printed=code[code["round"] < 400])]
+    only = slips.changes_by_window(early, theirs, deviation)
+    assert list(only["rounds"]) == ["100 to 300"]
     one = deviation[slips.WINDOWS[0]][slips.ALPHA]
     assert table["chance"][0] == f"± {2 * np.sqrt(2) * one:.1f}"
     slips.draw(found, curves, tmp_path / "slips.png")
