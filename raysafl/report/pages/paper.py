@@ -150,7 +150,7 @@ def nearest_statistics(numbers: Numbers) -> list[Block]:
             for _, row in rows[~rows["best"]].iterrows()
         )
         lines.append(
-            f"- {as_markdown(group)}: **`{best['statistic']}`**, "
+            f"- {as_markdown(str(group))}: **`{best['statistic']}`**, "
             f"{_in_unit(best['distance'], unit)} from the paper's in the mean over "
             f"{count(int(best['entries']), 'entry')}"
             + (f" ({others})" if others else "")

@@ -100,7 +100,7 @@ def standings(numbers: Numbers) -> list[Block]:
         f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
     )
     first = [
-        f"**{as_markdown(m)}**"
+        f"**{as_markdown(str(m))}**"
         for m, rank in ranks.mean().items()
         if rank == ranks.mean().min()
     ]
