@@ -49,6 +49,7 @@ class DPFedAvg(Algorithm):
     """
 
     is_private: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
     clip: float = Field(gt=0, description="Largest L2 norm S of a client's update.")
     noise: float = Field(
         ge=0,

@@ -498,30 +498,6 @@ class Setting:
     cohort: float | None = None
 
 
-def without_clients(round: Round, state: State) -> Round:
-    """Carry out a round in which nobody comes.
-
-    Where it asks the empty cohort to train, it ends, and the state is what it was before.
-    So an algorithm says only what else it does in such a round: `if ids:`.
-
-    Args:
-        round: The round.
-        state: The state before it.
-    """
-    answer: Any = None
-    while True:
-        try:
-            request = round.send(answer)
-        except StopIteration as end:
-            after: State = end.value
-            return after
-        # What is no request is refused by whoever carries it out.
-        if isinstance(request, Request | CountSamples) and not len(request.ids):
-            round.close()
-            return state
-        answer = yield request
-
-
 class Algorithm(Component):
     """A rule by which the server makes new global parameters from clients' updates.
 
@@ -556,6 +532,8 @@ class Algorithm(Component):
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
+    # Whether `round` is called where nobody comes. If not, the state stays as it was.
+    acts_without_clients: ClassVar[bool] = False
     # Whether clients are promised privacy. Runs in which it could not hold are refused.
     is_private: ClassVar[bool] = False
 
@@ -585,11 +563,26 @@ class Algorithm(Component):
 
         Args:
             state: The state after the round before.
-            ids: The cohort: distinct client ids in ascending order; none if nobody
-                comes. Where the empty cohort is then asked to train, the round ends, and
-                the state stays as it was.
+            ids: The cohort: distinct client ids in ascending order. It is never empty,
+                unless the class says `acts_without_clients = True`: then nobody may have
+                come, who cannot be asked to train either.
             key: The source of randomness for this seed and round.
 
         Returns:
             A generator that yields requests and returns the new state.
         """
+
+    def turn(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Return the `round`; where nobody comes, one that keeps the state, if it acts in none.
+
+        An algorithm around another one carries out `inner.turn(state, ids, key)`.
+        """
+        if ids or self.acts_without_clients:
+            return self.round(state, ids, key)
+        return _kept(state)
+
+
+def _kept(state: State) -> Round:
+    """A round that asks for nothing, and keeps the state."""
+    yield from ()
+    return state

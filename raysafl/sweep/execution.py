@@ -228,7 +228,8 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
     """Let a signal that would raise an error end the packs in order first.
 
     Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
-    the block has ended. A second signal acts at once.
+    the block has ended. A second signal acts at once, and so does the first one if no
+    pack has begun, because Ray still starts.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, whatever its handler does: `Tuner.fit` leaves
@@ -243,7 +244,11 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 
     def put_off(number: int, frame: FrameType | None) -> None:
         restore()
-        arrived.append(signal.Signals(number))
+        name = signal.Signals(number)
+        if watch.display.phase:
+            handlers[name](number, frame)
+            return
+        arrived.append(name)
         watch.interrupt()
 
     def restore() -> None:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import psutil
-import torch
 
-from raysafl.cluster.gpus import in_words, smallest_memory, why_unseen
+from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
@@ -53,27 +52,17 @@ class Here:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Give torch the threads, and the share of the GPU, that a client actor has.
-
-        Raises:
-            ValueError: a GPU is asked for, and torch sees none.
-        """
-        if self.hardware.gpus and (why := why_unseen()):
-            raise ValueError(
-                f"the sweep asks for {in_words(self.hardware.gpus)}, but torch "
-                f"{torch.__version__} sees no CUDA device ({why}); `raysafl doctor` says "
-                "more, and --gpus 0 trains on the CPU"
-            )
-        if self.hardware.gpus:
-            keep_to_share(self.hardware.gpus)
+        """Give torch the threads, and the share of the GPU, that a client actor has."""
+        if self.hardware.gpu_share:
+            keep_to_share(self.hardware.gpu_share)
         with torch_threads(max(1, int(self.hardware.cpus))):
             yield
 
     def room(self) -> Room:
         """Return room for one pack, in the memory that is free here and on the GPU."""
         memory = float(psutil.virtual_memory().available)
-        if self.hardware.gpus:
-            memory = min(memory, smallest_memory() * self.hardware.gpus)
+        if self.hardware.gpu_share:
+            memory = min(memory, smallest_memory() * self.hardware.gpu_share)
         return Room(1, memory)
 
     def carry_out(
@@ -115,7 +104,7 @@ class Here:
             datasets: the datasets that are loaded; others are added.
             runs: the runs.
         """
-        gpus = self.hardware.gpus
+        gpus = self.hardware.gpu_share
         work = worker_of(
             runs,
             dataset_of(runs[0], datasets),

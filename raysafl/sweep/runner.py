@@ -1,7 +1,10 @@
 """Runs a sweep: checks what is asked for, and carries it out."""
 
+from traceback import extract_tb
+
 from raysafl.core.calls import checked_call
 from raysafl.core.needs import need
+from raysafl.core.users_code import is_users_file
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
 from raysafl.sweep.forecast import Forecast
@@ -77,7 +80,18 @@ class Runner(Options):
         """
         with self.in_own_language():
             self._check()
-            outcome = Attempt(self).run()
+            try:
+                outcome = Attempt(self).run()
+            except KeyboardInterrupt as stop:
+                # The lines of the user's own code are worth seeing, and those of Ray are not.
+                if any(
+                    is_users_file(step.filename)
+                    for step in extract_tb(stop.__traceback__)
+                ):
+                    raise
+                raise KeyboardInterrupt(
+                    "running it again goes on where it was"
+                ) from None
         if not self.quiet:
             outcome.print_to(self.console)
         return outcome

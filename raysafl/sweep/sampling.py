@@ -92,7 +92,7 @@ def _made(
         raise ValueError(
             f"sweep '{sweep.name}': no run can be made of {len(wrong)} of "
             f"{count(len(drawn), 'drawn configuration')}. The first is {config}: "
-            f"{describe_error(first, [])}"
+            f"{describe_error(first)}"
         ) from first
     return made
 

@@ -266,5 +266,5 @@ def test_the_origin_of_a_run_leaves_out_the_version_of_what_is_not_installed(
         "print(before, list(provenance()))"
     )
     assert python(code, tmp_path) == (
-        "['python', 'raysafl', 'host', 'torch', 'ray'] ['python', 'raysafl', 'host']"
+        "['python', 'raysafl', 'host', 'numpy', 'torch', 'ray'] ['python', 'raysafl', 'host']"
     )

@@ -242,11 +242,10 @@ def copy_of(real_results: Path, folder: Path) -> Store:
 
 def relabel(store: Store, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the labels of each run in the manifest."""
-    file = store.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    for entry in manifest["entries"]:
-        change(entry["labels"])
-    file.write_text(json.dumps(manifest))
+    manifest = store.manifest()
+    for entry in manifest.entries:
+        change(entry.labels)
+    store.write_manifest(manifest)
 
 
 def test_what_a_terminal_would_obey_is_not_printed(

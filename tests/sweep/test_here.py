@@ -335,7 +335,16 @@ def test_the_ledger_says_of_a_stopped_run_where_and_with_what_it_ran(
     stopped, _ = go(Sweep("s", [tiny]), tmp_path / "s", stop={"round": 2})
     one, other = (o.store.ledger()[tiny.id] for o in (stopped, whole))
     assert one.status == "stopped" and other.status == "finished"
-    names = ("host", "device", "engine", "python", "torch", "raysafl", "commit")
+    names = (
+        "host",
+        "device",
+        "engine",
+        "python",
+        "numpy",
+        "torch",
+        "raysafl",
+        "commit",
+    )
     own, expected = ([getattr(e, name) for name in names] for e in (one, other))
     assert own == expected and all(expected[:-1])
 
