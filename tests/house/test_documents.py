@@ -199,3 +199,11 @@ def test_every_name_of_raysafl_that_a_document_gives_exists() -> None:
                 except AttributeError as error:
                     unknown.append(f"{path.name}: fl{name}: {error}")
     assert not unknown
+
+
+def test_every_example_with_a_trainable_reuses_its_processes() -> None:
+    """Otherwise each trial starts a process, which imports torch for some seconds."""
+    blocks = [code for shown in SHOWN.values() for _, _, code in shown]
+    tuned = [code for code in [*blocks, str(fl.trainable.__doc__)] if "Tuner(" in code]
+    tuned = [code for code in tuned if "fl.trainable(" in code]
+    assert len(tuned) >= 2 and all("reuse_actors=True" in code for code in tuned)

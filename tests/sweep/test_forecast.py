@@ -182,7 +182,7 @@ def test_runs_that_are_drawn_are_known_before_and_those_of_a_search_are_not(
     told = Runner(drawn, tmp_path / "s", executor="here", track="none").forecast()
     assert str(told).startswith("3 runs to do\n")
     search = replace(drawn, search_alg=Searcher())
-    with pytest.raises(ValueError, match="one by one, so nothing can be said of them"):
+    with pytest.raises(ValueError, match="as results come, so nothing can be said"):
         Runner(search, tmp_path / "s", track="none").forecast()
 
 

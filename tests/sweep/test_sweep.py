@@ -491,7 +491,7 @@ def test_a_run_that_is_drawn_is_chosen_by_its_label_and_a_search_has_none_to_cho
     assert outcome.runs["run_id"].nunique() == drawn.count(drawn[0]) < 4
     assert set(outcome.runs["label.rounds"]) == {drawn[0]}
     search = replace(sweep, search_alg=Searcher())
-    with pytest.raises(ValueError, match="one by one, so there are no labels"):
+    with pytest.raises(ValueError, match="results come, so there are no labels"):
         go(search, tmp_path / "t", only={"rounds": 1})
 
 

@@ -327,7 +327,9 @@ def test_the_first_run_is_the_first_that_is_drawn_and_a_search_has_none(
     _, drawn = first_run(sweep, {})
     assert drawn == tiny.replace(draw(sweep.space, 1)[0])
     search = replace(sweep, search_alg=Searcher())
-    with pytest.raises(ValueError, match="one by one; put the run that you mean into"):
+    with pytest.raises(
+        ValueError, match="results come; put the run that you mean into"
+    ):
         first_run(search, {})
     grid = Sweep(
         name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)}
