@@ -268,7 +268,8 @@ class Attempt:
                     self.options, self.store, self.todo, self.digests, display, tracker
                 )
                 skipped = len(self.chosen) - len(self.todo)
-                display.start(len(self.todo) or self.sweep.num_samples, skipped)
+                total = len(self.todo) or self.sweep.num_samples
+                display.start(total, skipped, executor.beginning)
                 # It is needed when the trials have ended, and its import takes seconds.
                 _in_thread(partial(import_module, "raysafl.report.write"))
                 execute(job, executor, datasets)

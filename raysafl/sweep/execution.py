@@ -53,9 +53,11 @@ class Executor(Protocol):
 
     Attributes:
         preparation: what `started` does, for the display.
+        beginning: what is done until the first pack begins; empty if it begins at once.
     """
 
     preparation: ClassVar[str]
+    beginning: ClassVar[str]
 
     def started(self) -> AbstractContextManager[None]:
         """Get ready for the block, and leave nothing behind.

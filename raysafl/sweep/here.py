@@ -47,6 +47,7 @@ class Here:
     """
 
     preparation: ClassVar[str] = "loading data"
+    beginning: ClassVar[str] = ""
     hardware: Hardware
     resident: Resident = field(default_factory=Resident, repr=False)
 

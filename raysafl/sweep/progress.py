@@ -93,15 +93,16 @@ class Display:
             self._ticking.start()
         self._draw()
 
-    def start(self, total: int, skipped: int) -> None:
+    def start(self, total: int, skipped: int, phase: str = "") -> None:
         """Begin to show runs.
 
         Args:
             total: the number of runs to do.
             skipped: the number of runs that had ended before.
+            phase: what is done until the first of them begins.
         """
         self.total = total
-        self.enter("")
+        self.enter(phase)
         self._begin(skipped)
 
     def update(

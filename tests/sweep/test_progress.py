@@ -106,7 +106,9 @@ def test_a_log_file_says_within_a_second_and_then_every_ten_what_is_done(
     for _ in range(12):
         log.wait(clock, 1.0)
     assert log.lines == ["loading data", "starting Ray"]
-    log.display.start(8, skipped=0)
+    log.display.start(8, 0, "starting Ray's processes")
+    log.wait(clock, 11.0)
+    assert log.lines[-1] == "starting Ray's processes"
     log.display.update(5, AT, [(1.0, 0.0)])
     log.wait(clock, 11.0)
     assert log.lines[-1] == f"0/8 runs, 5 running in {AT}, 0 failed"

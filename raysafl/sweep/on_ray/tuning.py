@@ -54,6 +54,7 @@ class OnRay:
     """
 
     preparation: ClassVar[str] = "starting Ray"
+    beginning: ClassVar[str] = "starting Ray's processes"
     hardware: Hardware
     address: str | None
     say: Callable[[str], None]
@@ -175,7 +176,6 @@ class OnRay:
                     verbose=0,
                 ),
             )
-            follow.watch.display.enter("starting Ray's processes")
             try:
                 with watched_ray(follow.watch.interrupt):
                     tuner.fit()
