@@ -1,7 +1,7 @@
 """A learning rate of the server that changes over the rounds."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
@@ -32,6 +32,7 @@ class ScheduledServer(Algorithm):
         1.0
     """
 
+    acts_without_clients: ClassVar[bool] = True
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=FedAvg, description="The algorithm, which has a field `lr`."
     )
@@ -76,4 +77,4 @@ class ScheduledServer(Algorithm):
         lr = global_rate(cast(FedAvg, self.inner).lr, ids)
         # Where the rate is that of the cohort's size, and nobody comes, it is not used.
         rate = lr * self.schedule.factor(key.round) or None
-        return (yield from self.inner.replace(lr=rate).round(state, ids, key))
+        return (yield from self.inner.replace(lr=rate).turn(state, ids, key))

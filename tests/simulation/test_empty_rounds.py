@@ -27,12 +27,15 @@ from raysafl import (
 from raysafl.algorithms import (
     MIFA,
     Centralised,
+    Compressed,
     DPFedAvg,
     FSLParallel,
     Key,
     Round,
+    ScheduledServer,
     ServerOnly,
     State,
+    TopK,
     Update,
 )
 from raysafl.core.record import Record
@@ -40,6 +43,7 @@ from raysafl.participation import Bernoulli, Trace
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Lockstep, Simulation
+from raysafl.training import StepRate
 
 # In an empty round these train at the server, step by what they remember, or add noise.
 ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, MIFA, DPFedAvg)
@@ -102,6 +106,28 @@ def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_cl
     assert [r.round for r in played(run.replace(replicates=1, eval_every=1))] == [
         *range(6)
     ]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        SAFARI(inner=MIFA(), client_prob=1),
+        FSL(inner=MIFA(), gamma=0),
+        Compressed(inner=MIFA(), compression=TopK(fraction=1)),
+        ScheduledServer(inner=MIFA(), schedule=StepRate(milestones=[99])),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_an_algorithm_that_acts_without_clients_does_so_inside_another_one(
+    around: Algorithm, tiny: Run
+) -> None:
+    run = tiny.replace(participation=Holes(), rounds=6, replicates=1, eval_every=1)
+    alone, inside = (
+        [record.test_loss for record in played(run.replace(algorithm=algorithm))]
+        for algorithm in (MIFA(), around)
+    )
+    assert inside == pytest.approx(alone, rel=1e-5)
+    assert alone[0] != alone[1]
 
 
 class Acts(Stacks):
