@@ -12,12 +12,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Table
 from raysafl.sweep.definition import Sweep
 
-METHODS = {
-    "FedAvg": FedAvg(),
-    "SAFARI": SAFARI(
-        client_prob=0.8, server_update=LocalTraining(lr=0.1, batch_size=16, epochs=5)
-    ),
-}
+METHODS = {"FedAvg": FedAvg(), "SAFARI": SAFARI()}
 BASE = Run(
     data=Federation(
         dataset=Digits(),

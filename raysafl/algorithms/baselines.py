@@ -6,7 +6,16 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysafl.core.algorithm import Algorithm, LocalTraining, Round, State, Train, Update
+from raysafl.algorithms.safari import five_passes
+from raysafl.core.algorithm import (
+    Algorithm,
+    LocalTraining,
+    Round,
+    Setting,
+    State,
+    Train,
+    Update,
+)
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 
@@ -18,9 +27,10 @@ class ServerOnly(Algorithm):
     """
 
     acts_without_clients: ClassVar[bool] = True
-    server_update: LocalTraining = Field(
-        default=LocalTraining(lr=0.1, batch_size=64, epochs=1),
-        description="How the server trains in one round.",
+    server_update: LocalTraining | None = Field(
+        default=None,
+        description="How the server trains in one round; None: as the clients do, in five "
+        "passes over D0.",
     )
 
     @property
@@ -28,8 +38,14 @@ class ServerOnly(Algorithm):
         """Return True: every round trains on D0."""
         return True
 
+    def prepare(self, setting: Setting) -> "ServerOnly":
+        """Return this algorithm with the server's training filled in."""
+        server = self.server_update or five_passes(setting.local)
+        return self.replace(server_update=server)
+
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the server; no client is asked."""
+        assert self.server_update, "prepare() fills in what depends on the run"
         update: Update = yield Train.server(state.w_P, self.server_update)
         return replace(state, w_P=state.w_P - update.delta_MP[0])
 

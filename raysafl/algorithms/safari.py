@@ -27,10 +27,13 @@ class SAFARI(Algorithm):
     moves no bytes. client_prob = 1 is `inner`
     itself, and client_prob = 0 is `ServerOnly`.
 
+    By default the server trains as the clients do, with their rate and their batch
+    size, in five passes over D0. In the paper's experiments five clients make one pass
+    each in a round, and a server round takes the place of all of them.
+
     Source: SAFARI, algorithm 1 (docs/papers.md#safari). It prints one SGD step for a
-    server round (`steps=1`), with which the printed accuracies cannot be reached
-    (docs/log.md). So the default is one epoch over D0. The paper leaves the server's
-    batch size open; the default is that of the clients, 64.
+    server round (`steps=1`), with which the printed accuracies cannot be reached; with
+    one pass and with five they can (docs/reproduction.md).
 
     Example:
         >>> import raysafl as fl
@@ -49,9 +52,10 @@ class SAFARI(Algorithm):
         le=1,
         description="Probability of a client round (the paper's q).",
     )
-    server_update: LocalTraining = Field(
-        default=LocalTraining(lr=0.1, batch_size=64, epochs=1),
-        description="How the server trains in a server round.",
+    server_update: LocalTraining | None = Field(
+        default=None,
+        description="How the server trains in a server round; None: as the clients do, in "
+        "five passes over D0.",
     )
 
     @property
@@ -60,8 +64,9 @@ class SAFARI(Algorithm):
         return self.client_prob < 1 or self.inner.uses_server_data
 
     def prepare(self, setting: Setting) -> "SAFARI":
-        """Return this algorithm with its inner algorithm prepared."""
-        return self.replace(inner=self.inner.prepare(setting))
+        """Return this algorithm, prepared, with the server's training filled in."""
+        server = self.server_update or five_passes(setting.local)
+        return self.replace(inner=self.inner.prepare(setting), server_update=server)
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the initial state of the inner algorithm."""
@@ -72,5 +77,13 @@ class SAFARI(Algorithm):
         # The draw depends on seed and round alone, so all algorithms see the same rounds.
         if key("safari").random() < self.client_prob:
             return (yield from self.inner.turn(state, ids, key))
+        assert self.server_update, "prepare() fills in what depends on the run"
         update: Update = yield Train.server(state.w_P, self.server_update)
         return replace(state, w_P=state.w_P - update.delta_MP[0])
+
+
+def five_passes(clients: LocalTraining) -> LocalTraining:
+    """Return the server's training by default: that of the clients, in five passes."""
+    # The server keeps no optimizer, nor its place in D0, as `ContinuedTraining` does.
+    fields = {name: getattr(clients, name) for name in LocalTraining.model_fields}
+    return LocalTraining(**{**fields, "epochs": 5, "steps": None})

@@ -201,9 +201,10 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
                     for n in type(self).model_fields
                     if isinstance(getattr(self, n), Component)
                 ]
-                raise ValueError(
-                    f"{type(self).__name__} has no part '{head}' to change: {nearest(head, known)}"
-                )
+                why = f"no part '{head}' to change: {nearest(head, known)}"
+                if head in type(self).model_fields and part is None:
+                    why = f"{head}=None; give a whole {head} first"
+                raise ValueError(f"{type(self).__name__} has {why}")
             direct[head] = part.replace(parts)
         return type(self)(**{**dict(self), **direct})
 

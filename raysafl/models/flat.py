@@ -34,7 +34,8 @@ class FlatModel:
 
     Two things in the module are replaced: each `nn.Dropout` becomes
     `raysafl.models.Dropout`, whose mask depends on a seed only; and each
-    `nn.Sequential` computes a ReLU and the 2x2 pooling after it in one pass
+    `nn.Sequential` computes a ReLU and the 2x2 pooling after it in one pass, if the
+    module may have images in the memory format channels_last
     (`raysafl.models.fused_pooling`).
 
     Args:
@@ -42,6 +43,10 @@ class FlatModel:
         input_shape: the shape of one sample.
         num_classes: the number of outputs, which the recipe is told.
         output_shape: the shape of the output for one sample; None: [num_classes].
+
+    Attributes:
+        is_channels_last: whether the module may have images in the memory format
+            channels_last.
 
     Raises:
         ValueError: the module holds buffers that training changes, such as BatchNorm's
@@ -76,7 +81,8 @@ class FlatModel:
         self.output_shape = (*several, model.outputs_for(width))
         self.module = self._build(FROZEN_SEED)
 
-        self.pools = fuse_pooling(self.module)
+        self.is_channels_last = not _has_small_strided(self.module)
+        self.pools = fuse_pooling(self.module) if self.is_channels_last else []
         self.has_dropout = seed_dropout(self.module, type(model).__name__)
         self._recurrent = [
             part for part in self.module.modules() if isinstance(part, nn.RNNBase)
@@ -367,3 +373,18 @@ class FlatModel:
                 "must build the same; draw them with torch, which raysafl seeds, or "
                 "read them from a file"
             )
+
+
+def _has_small_strided(module: nn.Module) -> bool:
+    """Return whether a module has a 1x1 convolution with a stride and few channels.
+
+    In the memory format channels_last the gradient of such a convolution's weights
+    overwrites other memory on a CPU, or never ends, if it has fewer input channels than a
+    vector register has floats, at most 16 (github.com/uxlfoundation/oneDNN/issues/6035).
+    A ResNet's shortcuts are such convolutions.
+    """
+    return any(
+        max(part.kernel_size) == 1 and max(part.stride) > 1 and part.in_channels < 16
+        for part in module.modules()
+        if isinstance(part, nn.Conv2d)
+    )

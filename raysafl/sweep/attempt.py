@@ -27,6 +27,7 @@ from raysafl.sweep.execution import Job, execute
 from raysafl.sweep.executor_choice import choose_executor
 from raysafl.sweep.forecast import Forecast, foretell
 from raysafl.sweep.growth import Growth, reuse
+from raysafl.sweep.hosting import torch_threads
 from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
@@ -84,6 +85,7 @@ class Attempt:
         store = self.store
         made = store.create()
         with (
+            torch_threads(1),
             closing(self.display),
             explain_full_disk(store.path),
             store.lock(),
@@ -129,11 +131,14 @@ class Attempt:
         """Say what `run` would do, without writing anything; see `Runner.forecast`."""
         self._plan()
         self.todo = {i: self.runs[i] for i in self.chosen if i not in self.kept}
-        with closing(self.display):
-            datasets = self._load().result()
-        growth = self._reused(lambda run_id, content: None)
-        finished = len(self.chosen) - len(self.todo)
-        return foretell(self.options, self.todo, self.begun, datasets, finished, growth)
+        with torch_threads(1):
+            with closing(self.display):
+                datasets = self._load().result()
+            growth = self._reused(lambda run_id, content: None)
+            finished = len(self.chosen) - len(self.todo)
+            return foretell(
+                self.options, self.todo, self.begun, datasets, finished, growth
+            )
 
     # Before anything runs
 

@@ -23,7 +23,7 @@ from raysafl.sweep.executor_choice import choose, ray_runs
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.growth import Growth
 from raysafl.sweep.here import Here
-from raysafl.sweep.hosting import simulation_of, torch_threads
+from raysafl.sweep.hosting import simulation_of
 from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import (
@@ -242,20 +242,19 @@ def _seconds_of_round(
         tried = tried.replace(eval_every=min(2, run.eval_every))
     evaluated: list[float] = []
     others: list[float] = []
-    with torch_threads(1):
-        simulation = simulation_of(tried, datasets[run.data.source_key], engine, device)
-        # The first round compiles what is compiled, and evaluates the model before it.
-        first = _timed(simulation)[0]
-        began = time.perf_counter()
-        while not simulation.done:
-            seconds, is_evaluated = _timed(simulation)
-            (evaluated if is_evaluated else others).append(seconds)
-            spent = time.perf_counter() - began
-            if evaluated and (others or tried.eval_every == 1):
-                if spent >= SECONDS_OF_KIND:
-                    break
-            elif spent >= MOST_SECONDS and len(evaluated + others) > 1:
+    simulation = simulation_of(tried, datasets[run.data.source_key], engine, device)
+    # The first round compiles what is compiled, and evaluates the model before it.
+    first = _timed(simulation)[0]
+    began = time.perf_counter()
+    while not simulation.done:
+        seconds, is_evaluated = _timed(simulation)
+        (evaluated if is_evaluated else others).append(seconds)
+        spent = time.perf_counter() - began
+        if evaluated and (others or tried.eval_every == 1):
+            if spent >= SECONDS_OF_KIND:
                 break
+        elif spent >= MOST_SECONDS and len(evaluated + others) > 1:
+            break
     # The last round is always evaluated.
     share = -(-run.rounds // run.eval_every) / run.rounds
     if evaluated and others:

@@ -59,7 +59,11 @@ def worker_of(
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use a number of threads for as long as the block runs."""
+    """Let torch use a number of threads for as long as the block runs.
+
+    On a busy machine each product waits for the slowest of its threads, which have no
+    core of their own: steps of small networks take several times as long with two.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

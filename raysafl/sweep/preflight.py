@@ -230,8 +230,7 @@ def answer_trials() -> NoReturn:
     faulthandler.dump_traceback_later(SECONDS, exit=True, file=answer)
     # The driver will warn of the same.
     logging.disable()
-    # On a busy machine, a product waits for each of its threads.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    torch.set_num_threads(1)
     seconds, last_begin, small = pickle.load(sys.stdin.buffer)
     end = time.monotonic() + last_begin
     in_time = takewhile(lambda _: time.monotonic() < end, small)

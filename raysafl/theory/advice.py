@@ -249,11 +249,13 @@ def _noise(
 
 
 def server_update(run: Run) -> LocalTraining | None:
-    """Return how the server trains, or None if no part of the algorithm says so."""
-    found = (
-        getattr(part, "server_update", None) for part in run.algorithm.components()
-    )
-    return next((local for local in found if isinstance(local, LocalTraining)), None)
+    """Return with what rate and batches the server trains; None if it does not."""
+    given = [
+        getattr(part, "server_update", None)
+        for part in run.algorithm.components()
+        if hasattr(part, "server_update")
+    ]
+    return (given[0] or run.local) if given else None
 
 
 def conclude(

@@ -6,8 +6,10 @@ from helpers.quadratics import ONE_STEP, START, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import SAFARI, Algorithm, FedAvg
-from raysafl.algorithms import FedAvgM, FedProx, Key
+from raysafl import SAFARI, Algorithm, FedAvg, LocalTraining
+from raysafl.algorithms import FedAvgM, FedProx, Key, ServerOnly
+from raysafl.core.algorithm import Setting
+from raysafl.training import ContinuedTraining
 
 COHORTS = [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
 
@@ -18,6 +20,22 @@ COHORTS = [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
 def test_safari_with_q_1_is_its_inner_algorithm(inner: Algorithm) -> None:
     a, b = play(SAFARI(inner=inner, client_prob=1), COHORTS), play(inner, COHORTS)
     assert torch.equal(a.w_P, b.w_P) and a.server.keys() == b.server.keys()
+
+
+@pytest.mark.parametrize("kind", [SAFARI, ServerOnly])
+def test_the_server_trains_as_the_clients_do_in_five_passes_unless_told_otherwise(
+    kind: type[SAFARI | ServerOnly],
+) -> None:
+    usual = {"lr": 0.2, "batch_size": 8, "momentum": 0.9, "clip_norm": 1.0}
+    for local in (
+        LocalTraining(epochs=2, **usual),
+        ContinuedTraining(steps=3, keep_optimizer=True, **usual),
+    ):
+        setting = Setting(10, 100, 20, local)
+        five = LocalTraining(epochs=5, **usual)
+        assert kind().prepare(setting).server_update == five
+        given = kind(server_update=ONE_STEP)
+        assert given.prepare(setting).server_update == ONE_STEP
 
 
 def test_safari_takes_client_rounds_with_frequency_q() -> None:

@@ -17,6 +17,7 @@ from raysafl import (
     Logistic,
     Run,
     Uniform,
+    simulate,
 )
 from raysafl.algorithms import (
     AFL,
@@ -39,9 +40,23 @@ from raysafl.algorithms import (
 )
 from raysafl.core.algorithm import State
 from raysafl.core.record import Record
+from raysafl.quickstart import BASE as QUICKSTART
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
+
+
+def test_safari_without_arguments_helps_where_clients_with_classes_never_come() -> None:
+    # Four of ten clients never come, and each alone has the samples of its class.
+    lost = QUICKSTART.replace({"participation.s": 4, "data.partition.p": 1})
+    fedavg, safari = (
+        simulate(lost.replace(algorithm=own, replicates=3))
+        .groupby("seed")
+        .test_accuracy.apply(lambda found: found.dropna().tail(10).mean())
+        for own in (FedAvg(), SAFARI())
+    )
+    assert (safari > fedavg + 0.1).all()
+
 
 RULES: list[Algorithm] = [
     *(

@@ -5,7 +5,7 @@ How each is defined: `tests/algorithms/test_definitions.py`.
 
 import pytest
 import torch
-from helpers.quadratics import ALL, play
+from helpers.quadratics import ALL, ONE_STEP, play
 
 from raysafl import SAFARI, Algorithm, FedAvg
 from raysafl.algorithms import (
@@ -43,7 +43,7 @@ def test_at_full_participation_two_algorithms_are_one(
 
 SAME: list[tuple[Algorithm, Algorithm]] = [
     (FedAmplify(P=2, eta=1.0), FedAvg()),
-    (ServerOnly(), SAFARI(client_prob=0)),
+    (ServerOnly(server_update=ONE_STEP), SAFARI(client_prob=0, server_update=ONE_STEP)),
     (ScheduledServer(schedule=ListedRate(factors=[0.5])), FedAvg(lr=0.5)),
     (
         ScheduledServer(inner=MIFA(lr=0.6), schedule=ListedRate(factors=[0.5])),

@@ -308,6 +308,7 @@ def test_replace_of_nothing_is_the_same(tiny: Run) -> None:
         ),
         ({"lokal.lr": 9}, "Run has no part 'lokal' to change: did you mean 'local'?"),
         ({"rounds.x": 9}, "Run has no part 'rounds' to change"),
+        ({"patience.rounds": 9}, "Run has patience=None; give a whole patience first"),
         ({"participation.m": 7}, "m = 7"),
     ],
     ids=repr,

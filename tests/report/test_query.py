@@ -144,7 +144,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
         ("2 * p + s == 6", 2),
         ("label.algorithm == 'SAFARI'", 4),
         ("algorithm like 'SAF%'", 4),
-        ("algorithm.server_update.epochs == 5", 4),
+        ("algorithm.inner.lr == 1", 4),
         ("n0 == 100 and model.zero_init == True", 8),
         ("status == 'failed'", 0),
         ("last10_std >= 0 and rounds == 30", 8),

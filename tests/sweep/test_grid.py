@@ -9,7 +9,7 @@ import pytest
 from raysafl import SAFARI, FedAvg, Run, Sweep, Table, grid
 from raysafl.quickstart import BASE
 
-SERVED = BASE.replace(algorithm=SAFARI())
+SERVED = BASE.replace(algorithm=SAFARI(server_update=BASE.local))
 
 
 def test_a_grid_is_the_sweep_of_all_combinations_with_named_axes() -> None:

@@ -10,14 +10,26 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from helpers.emulated_cuda import GIB, emulated_cuda
 from helpers.objectives import REGRESSION
 from helpers.sweeps_here import go, rows_of
 from ray import tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 from rich.console import Console
+from torch import nn
 
-from raysafl import SAFARI, Algorithm, FedAvg, Hardware, PerClient, Run, Runner, Sweep
+from raysafl import (
+    SAFARI,
+    Algorithm,
+    FedAvg,
+    Hardware,
+    Logistic,
+    PerClient,
+    Run,
+    Runner,
+    Sweep,
+)
 from raysafl.algorithms import SCAFFOLD, Key, Round, State
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
@@ -42,6 +54,35 @@ def test_results_name_the_partition_of_each_replicate_and_divide_the_spread(
     assert (
         "± is for one new partition and seed, from 2 partitions." in table.read_text()
     )
+
+
+THREADS: set[int] = set()
+
+
+class NotesThreads(Logistic):
+    """Notes how many threads torch has where it is built: in each process that trains."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        THREADS.add(torch.get_num_threads())
+        return super().build(input_shape, num_classes)
+
+
+def test_torch_has_one_thread_from_the_checks_on_unless_cpus_says_more(
+    tiny: Run, tmp_path: Path
+) -> None:
+    own = tiny.replace(model=NotesThreads())
+    hardware = {1: Hardware(), 3: Hardware(cpus=3)}
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for threads, given in hardware.items():
+            THREADS.clear()
+            sweep = Sweep("threads", {("a",): own}, axes=("x",))
+            go(sweep, tmp_path / str(threads), hardware=given)
+            assert THREADS == {1, threads}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def grid(tiny: Run) -> Sweep:
