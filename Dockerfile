@@ -18,7 +18,7 @@ COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY raysafl ./raysafl
 # torch comes first, so that the rest takes the build that is there.
 RUN pip install torch torchvision -c constraints.txt $TORCH \
-    && pip install '.[all]' -c constraints.txt
+    && pip install . -c constraints.txt
 
 RUN useradd --create-home researcher && mkdir /sweeps && chown researcher /sweeps
 USER researcher

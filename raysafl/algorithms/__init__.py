@@ -14,6 +14,7 @@ from raysafl.algorithms.fsl import FSL, FSLParallel
 from raysafl.algorithms.mifa import MIFA
 from raysafl.algorithms.safari import SAFARI
 from raysafl.algorithms.scaffold import SCAFFOLD
+from raysafl.algorithms.scheduled import ScheduledServer
 from raysafl.core.algorithm import (
     Algorithm,
     CountSamples,
@@ -59,6 +60,7 @@ __all__ = [
     "MeanUpdate",
     "Quantised",
     "Round",
+    "ScheduledServer",
     "ServerOnly",
     "Setting",
     "State",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,6 +17,7 @@ class ServerOnly(Algorithm):
     This is SAFARI with client_prob = 0 (docs/papers.md#safari).
     """
 
+    acts_without_clients: ClassVar[bool] = True
     server_update: LocalTraining = Field(
         default=LocalTraining(lr=0.1, batch_size=64, epochs=1),
         description="How the server trains in one round.",
@@ -40,6 +42,7 @@ class Centralised(Algorithm):
     sent, and the rows have the kind "central".
     """
 
+    acts_without_clients: ClassVar[bool] = True
     local: LocalTraining | None = Field(
         default=None,
         description="How a round trains; None: as the run's `local` says.",

@@ -210,6 +210,7 @@ class Compressed(Algorithm):
     """
 
     remembers_clients: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=FedAvg, description="The algorithm whose clients compress."
     )
@@ -251,7 +252,7 @@ class Compressed(Algorithm):
         # algorithm never sees it, and can forget what it remembers of a client.
         residuals = {~i: row_P for i, row_P in state.clients.items() if i < 0}
         own = {i: row_P for i, row_P in state.clients.items() if i >= 0}
-        inner_round = self.inner.round(replace(state, clients=own), ids, key)
+        inner_round = self.inner.turn(replace(state, clients=own), ids, key)
         call = 0
         answer: Any = None
         while True:

@@ -16,6 +16,7 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
 )
+from raysafl.core.needs import need
 from raysafl.core.participation import Participation
 from raysafl.core.randomness import Key
 
@@ -48,6 +49,7 @@ class DPFedAvg(Algorithm):
     """
 
     is_private: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
     clip: float = Field(gt=0, description="Largest L2 norm S of a client's update.")
     noise: float = Field(
         ge=0,
@@ -131,9 +133,8 @@ class DPFedAvg(Algorithm):
             epsilon; infinity without noise.
 
         Raises:
-            ValueError: An argument is out of range, or rounds in which nobody would
-                come are too likely.
-            ModuleNotFoundError: The package dp-accounting is not installed.
+            ValueError: An argument is out of range, rounds in which nobody would come
+                are too likely, or the package dp-accounting is not installed.
 
         Example:
             >>> import raysafl as fl
@@ -176,16 +177,12 @@ def _accounting() -> Any:
     """Import dp-accounting with its Rényi accountant.
 
     Raises:
-        ModuleNotFoundError: It is not installed.
+        ValueError: It is not installed.
     """
-    try:
-        import dp_accounting
-        import dp_accounting.rdp
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "epsilon is computed by the package dp-accounting, which is not "
-            "installed; run pip install 'raysafl[dp]'"
-        ) from error
+    need("dp_accounting", "the epsilon of DPFedAvg")
+    import dp_accounting
+    import dp_accounting.rdp
+
     return dp_accounting
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -27,6 +28,7 @@ class FedAU(Algorithm):
     theirs.
     """
 
+    acts_without_clients: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
     K: int = Field(
         default=50, gt=0, description="Maximum length of an interval, in rounds."

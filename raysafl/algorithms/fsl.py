@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field, SerializeAsAny, model_validator
@@ -17,7 +18,6 @@ from raysafl.core.algorithm import (
     State,
     Train,
     Update,
-    without_clients,
 )
 from raysafl.core.participation import Participation
 from raysafl.core.randomness import Key
@@ -75,6 +75,7 @@ class FSL(Algorithm):
             before the first round.
     """
 
+    acts_without_clients: ClassVar[bool] = True
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=lambda: FedAvg(lr=None),
         description="The algorithm of the client rounds.",
@@ -166,8 +167,7 @@ class FSL(Algorithm):
             # The inner algorithm starts here: pre-training is not one of its updates.
             state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
 
-        clients = self.inner.round(state, ids, key)
-        after = yield from (clients if ids else without_clients(clients, state))
+        after = yield from self.inner.turn(state, ids, key)
         if not self.gamma:
             return after
 

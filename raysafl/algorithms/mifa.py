@@ -25,6 +25,7 @@ class MIFA(Algorithm):
     """
 
     remembers_clients: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
     over: Literal["all", "seen"] = Field(
         default="all",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field, SerializeAsAny
 from torch import Tensor
@@ -38,6 +39,7 @@ class SAFARI(Algorithm):
         True
     """
 
+    acts_without_clients: ClassVar[bool] = True
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=FedAvg, description="The algorithm of the client rounds."
     )
@@ -69,6 +71,6 @@ class SAFARI(Algorithm):
         """Run a client round with probability `client_prob`, else a server round."""
         # The draw depends on seed and round alone, so all algorithms see the same rounds.
         if key("safari").random() < self.client_prob:
-            return (yield from self.inner.round(state, ids, key))
+            return (yield from self.inner.turn(state, ids, key))
         update: Update = yield Train.server(state.w_P, self.server_update)
         return replace(state, w_P=state.w_P - update.delta_MP[0])

@@ -7,6 +7,7 @@ does not leave it half done.
 """
 
 import logging
+import re
 import shlex
 import sys
 import time
@@ -54,7 +55,7 @@ errors = plain_console(stderr=True)
 # The options of a sweep, as its help groups them.
 GROUPS = {
     "Which runs": "scale only resume stale",
-    "Before and during the sweep": "dry_run try_first quiet check",
+    "Before and during the sweep": "dry_run try_first quiet",
     "Where, and how many at once": "executor address actors cpus gpus trials pack autoscale "
     "engine",
     "What is kept": "out keep_states track tracking_uri",
@@ -77,7 +78,10 @@ Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of sever
 NumActors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
 Cpus = Annotated[float, typer.Option(help="Number of CPUs of each client actor.")]
 Gpus = Annotated[
-    float, typer.Option(help="GPU of each client actor: 0, 1, 0.5, 0.25, ...")
+    str,
+    typer.Option(
+        help="GPU of each client actor: 0, 1, 0.5, 0.25, ...; auto uses all GPUs."
+    ),
 ]
 Trials = Annotated[
     int | None,
@@ -155,6 +159,12 @@ KeepStates = Annotated[
 Experiment = Annotated[
     Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="How gradients are computed: auto, loop, vmap, linear, fused or graph."
+    ),
+]
 Only = Annotated[
     list[str] | None,
     typer.Option(
@@ -214,7 +224,7 @@ def quickstart_command(
     out: Out = None,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     address: Address = None,
     executor: ExecutorOption = ExecutorName.AUTO,
@@ -237,7 +247,6 @@ def quickstart_command(
     "trials at once.",
 )
 def run_command(
-    ctx: typer.Context,
     file: Experiment,
     scale: Scale = "paper",
     out: Out = None,
@@ -248,36 +257,20 @@ def run_command(
     executor: ExecutorOption = ExecutorName.AUTO,
     actors: NumActors = 1,
     cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
+    gpus: Gpus = "auto",
     trials: Trials = None,
     pack: PackSize = "auto",
     autoscale: Autoscale = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="How gradients are computed: auto, loop, vmap, linear, fused or graph."
-        ),
-    ] = "auto",
+    engine: Engine = "auto",
     tracking_uri: TrackingUri = None,
     track: Track = Tracking.AUTO,
     try_first: TryFirst = True,
     keep_states: KeepStates = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
-    check: Annotated[
-        int | None,
-        typer.Option(
-            help="FILE is an archive: compute so many of its runs again, chosen at random, "
-            "and compare their rows.",
-            min=1,
-        ),
-    ] = None,
 ) -> None:
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
     options = locals()
-    if check:
-        _repeat_runs(file, check, ctx)
-        return
     from raysafl.sweep.experiment_file import load_sweep
 
     options["only"] = _pairs_of(only)
@@ -314,38 +307,17 @@ def report_command(
     out: Annotated[
         Path, typer.Option(help="Folder for the comparison of two or more paths.")
     ] = Path("."),
-    checklist: Annotated[
-        bool,
-        typer.Option(
-            "--checklist",
-            help="Also write checklist.md: what reviewers ask about seeds, choices, compute, "
-            "software and data. The data are loaded for it.",
-        ),
-    ] = False,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --checklist: the experiment file, which data of your own need."
-        ),
-    ] = None,
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
-    from raysafl.sweep.archive import write_checklist
-    from raysafl.sweep.experiment_file import load_sweep
 
-    if file and not checklist:
-        raise ValueError("--file is for --checklist")
-    if file:
-        load_sweep(file)
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
     damaged = 0
     with working():
         for store in stores:
             files += _report_anew(store)
-            files += [write_checklist(store)] if checklist else []
             runs = store.runs()
             damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
             damaged += store.unreadable()
@@ -446,21 +418,24 @@ def results_command(
 ) -> None:
     """Filter and sort stored runs; statistics are means over finished replicates.
 
-    Runs that have not ended are listed without statistics, as running or interrupted.
+    Stopped runs have those of the rounds that they ran. Runs that have not ended are
+    listed without statistics, as running or interrupted.
     """
+    from raysafl.report.pages.csv import as_csv
     from raysafl.report.query import as_table, results
 
     if csv and json:
         raise ValueError("give --csv or --json, not both")
+    if any(re.fullmatch(r"[=<>!]+|and|or|in|is|not|like", p) for p in paths or []):
+        raise ValueError(
+            "a condition is one argument of the shell: put it in quotes, such as "
+            "raysafl results \"algorithm == 'SAFARI' and client_prob > 0.5\" results"
+        )
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
     found = results(locations, query, sort, ascending, top, wanted)
     if csv or json:
-        text = (
-            found.to_csv(index=False)
-            if csv
-            else found.to_json(orient="records", indent=1)
-        )
+        text = as_csv(found) if csv else found.to_json(orient="records", indent=1)
         typer.echo(printable(text.rstrip()))
     else:
         console.print(as_table(found), soft_wrap=True)
@@ -603,30 +578,45 @@ def merge_command(
     console.print(f"{short(into.path)}: {done}", soft_wrap=True)
 
 
-@app.command("archive")
-def archive_command(
+@app.command("recheck")
+def recheck_command(
     path: Annotated[str, typer.Argument(help="Folder or URI of a sweep.")],
-    to: Annotated[str, typer.Option(help="The archive; by default <folder>.zip.")] = "",
+    number: Annotated[
+        int, typer.Option("--number", "-n", help="How many runs, chosen at random.")
+    ] = 3,
     file: Annotated[
         Path | None,
         typer.Option(
-            help="The sweep's experiment file, which runs with classes of your own need."
+            help="The experiment file, which runs with classes of your own need."
         ),
     ] = None,
+    address: Address = None,
+    executor: ExecutorOption = ExecutorName.AUTO,
+    actors: NumActors = 1,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0.0,
+    trials: Trials = None,
+    engine: Engine = "auto",
 ) -> None:
-    """Put results, checklist, versions and checksums into a ZIP file for `run FILE --check`."""
-    from raysafl.storage.runs_table import write_runs_table
+    """Compute finished runs again, and compare their rows; the exit code is 1 if some differ."""
+    from raysafl.cluster.hardware import Hardware
     from raysafl.storage.store import Store
-    from raysafl.sweep.archive import write_archive
+    from raysafl.sweep.experiment_file import load_sweep
+    from raysafl.sweep.recheck import recheck
 
+    if number < 1:
+        raise ValueError(f"-n {number} is no number of runs: give 1 or more")
+    if file:
+        load_sweep(file)
+    hardware = Hardware(actors=actors, cpus=cpus, gpus=gpus, trials=trials)
+    options = {"executor": executor, "address": address, "engine": engine}
     store = Store(parse_location(path))
-    archive = parse_location(to or f"{store.path.name}.zip")
-    # A lock would make the folder if there is none.
-    store.manifest()
-    with working(), store.lock():
-        write_runs_table(store)
-        done = write_archive(store, archive, file)
-    console.print(f"{short(archive)}: {done}", soft_wrap=True)
+    with working():
+        found = [*recheck(store, number, hardware=hardware, **options)]
+    for name, unlike in found:
+        console.print(f"{name}: {unlike or 'equal, bit by bit'}", soft_wrap=True)
+    if any(unlike for _, unlike in found):
+        raise typer.Exit(1)
 
 
 @app.command("sync")
@@ -816,32 +806,6 @@ def _folders(path: str) -> list[Any]:
     return [Store(root)] if lost else _sweeps(path)
 
 
-def _repeat_runs(file: Path, number: int, ctx: typer.Context) -> None:
-    """Compute some runs of an archive again; the exit code is 1 if rows differ.
-
-    Raises:
-        ValueError: an option is given that says nothing of how runs are carried out.
-    """
-    from raysafl.cluster.hardware import Hardware
-    from raysafl.sweep.archive import check_archive
-
-    named = [n for n in ctx.params if ctx.get_parameter_source(n).name == "COMMANDLINE"]  # type: ignore[union-attr]
-    given = {name: ctx.params[name] for name in named if name not in ("file", "check")}
-    of_trial = {n: given.pop(n) for n in named if n in Hardware.model_fields}
-    for name in given.keys() - {"executor", "address", "engine"}:
-        raise ValueError(
-            "--check takes options that say how runs are carried out, such as --trials, and no "
-            f"--{name.replace('_', '-')}"
-        )
-    carried_out = {**given, "hardware": Hardware(**of_trial)}
-    with working():
-        done = check_archive(file, number, **carried_out)
-    for text in done.texts:
-        console.print(text, soft_wrap=True)
-    if not done.equal:
-        raise typer.Exit(1)
-
-
 def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
     """Run a sweep, print its table and where the results are.
 
@@ -859,8 +823,7 @@ def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
     own = {name: value for name, value in options.items() if name in names}
     of_trial = {n: v for n, v in options.items() if n in Hardware.model_fields}
     # The manifest names the command, so that the report can say how to run it again.
-    # An argument that is a URI is recognized best on its own.
-    command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
+    command = shlex.join(["raysafl", *sys.argv[1:]])
     own |= {"hardware": Hardware(**of_trial), "command": command}
     runner = Runner(sweep, console=console, **own)
     if options.get("dry_run"):
@@ -876,7 +839,7 @@ def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
 
 
 class _RedactingFormatter(logging.Formatter):
-    """Formats what libraries log, without credentials."""
+    """Formats what libraries log, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -910,7 +873,7 @@ def _show_error(text: str) -> None:
 def main() -> None:
     """Run a command; turn whatever ends it into one message and an exit code.
 
-    No credentials are shown in messages, warnings, logs and tracebacks of libraries.
+    No secrets of the environment are shown in messages, warnings, logs and tracebacks of libraries.
     """
     warnings.showwarning = _show_warning
     if logging.lastResort is not None:

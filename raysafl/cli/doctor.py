@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from raysafl.cli.device_check import check_gpu
-from raysafl.cluster.gpus import in_words, why_unseen
+from raysafl.cluster.gpus import in_words, num_gpus, why_unseen
 from raysafl.cluster.hardware import usable_cores
 from raysafl.core.needs import OPTIONAL, is_installed
 from raysafl.core.text import count
@@ -83,13 +83,6 @@ def check_devices() -> str:
     return "; ".join([has, f"torch sees no GPU, {built}", *notes])
 
 
-def num_gpus() -> int:
-    """Return how many GPUs torch sees, and can reach."""
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
 def driver_versions() -> tuple[list[str], str]:
     """Return the driver's version for each GPU that nvidia-smi finds, and its complaint.
 
@@ -142,7 +135,7 @@ def check_mlflow(root: Location) -> str:
     if not is_installed("mlflow"):
         return absence("mlflow", "sweeps are not logged (`--track none`)")
     uri = default_uri(root.resolve())
-    return f"{redacted(uri)} answers, {ping(uri)} experiments"
+    return f"{uri} answers, {ping(uri)} experiments"
 
 
 def check_ray(address: str | None) -> str:

@@ -51,7 +51,7 @@ class Actors:
     def __init__(self, kind: type, hardware: Hardware) -> None:
         remote: Any = ray.remote(kind).options(
             num_cpus=hardware.cpus,
-            num_gpus=hardware.gpus,
+            num_gpus=hardware.gpu_share,
             max_restarts=-1,
             max_task_retries=RETRIES,
         )

@@ -1,9 +1,9 @@
-"""GPUs that Ray counts: whether torch sees them, and whether a sweep leaves them idle."""
+"""GPUs: how many there are, which of them a sweep uses, and whether torch sees them."""
 
+import math
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +27,11 @@ def are_logical() -> bool:
 def in_words(count: float) -> str:
     """Write a number of GPUs: "1 GPU" or "2 GPUs"."""
     return "1 GPU" if count == 1 else f"{count:g} GPUs"
+
+
+def num_gpus() -> int:
+    """Return how many GPUs torch sees in this process, and can reach."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def why_unseen() -> str:
@@ -57,24 +62,21 @@ def unseen_message(gpus: str, why: str) -> str:
     )
 
 
-def idle_note(hardware: Hardware, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Say that a sweep uses none of the GPUs that there are; empty if it uses some.
-
-    GPUs that are only numbers to Ray are not worth a word. This process's environment
-    tells whether they are.
+def used_note(hardware: Hardware, trials: int, count: float) -> str:
+    """Say which GPUs a sweep uses; empty if it trains on CPUs.
 
     Args:
         hardware: what a trial runs on.
-        nodes: The resources of each node by Ray's names.
+        trials: how many trials run at the same time.
+        count: how many GPUs there are.
     """
-    count = sum(node.get("GPU", 0) for node in nodes)
-    if hardware.gpus or not count or are_logical():
+    share = hardware.gpu_share
+    if not share:
         return ""
-    return (
-        f"Ray counts {in_words(count)}, and this sweep uses none: it trains on CPUs. To train on a "
-        "GPU give --gpus 1, a GPU for each client actor, or a share of one, such as "
-        "--gpus 0.25"
-    )
+    used = math.ceil(share * hardware.actors * trials - 0.01)
+    of = f"{used} of {in_words(count)}" if used < count else in_words(count)
+    each = "a GPU" if share == 1 else f"{share:.2g} of a GPU"
+    return f"Trains on {of}: each client actor has {each} (--gpus 0 trains on CPUs)"
 
 
 class Seen(NamedTuple):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -41,7 +41,7 @@ class Hardware(Component):
     The trial's coordinator needs no core of its own, since it mostly waits for actors.
 
     Raises:
-        ValueError: `gpus` is neither 0 nor 1 nor a share 1/n of one GPU.
+        ValueError: `gpus` is neither `auto` nor 0 nor 1 nor a share 1/n of one GPU.
 
     Example:
         >>> Hardware(actors=2, cpus=1, gpus=0.5).describe()
@@ -52,11 +52,10 @@ class Hardware(Component):
         default=1, gt=0, description="number of client actors of a trial"
     )
     cpus: float = Field(default=1.0, gt=0, description="CPU cores of one client actor")
-    gpus: float = Field(
-        default=0.0,
-        ge=0,
+    gpus: Literal["auto"] | float = Field(
+        default="auto",
         description="GPU of one client actor: 0, 1, or a share 1/n of one GPU and "
-        "of its memory",
+        "of its memory; auto uses all GPUs that there are",
     )
     trials: int | None = Field(
         default=None,
@@ -74,9 +73,17 @@ class Hardware(Component):
         "not fit the nodes that it has now",
     )
 
-    @field_validator("gpus")
+    @field_validator("gpus", mode="before")
     @classmethod
-    def _share(cls, gpus: float) -> float:
+    def _auto_or_share(cls, given: Any) -> Any:
+        if given == "auto":
+            return given
+        try:
+            gpus = float(given)
+        except (TypeError, ValueError):
+            gpus = -1.0
+        if not 0 <= gpus < math.inf:
+            raise ValueError("give auto, 0, 1, or a share of a GPU such as 0.25")
         if gpus > 1:
             count = math.ceil(gpus)
             raise ValueError(
@@ -96,13 +103,28 @@ class Hardware(Component):
             raise ValueError("give auto, or a number of runs of at least 1")
         return pack
 
+    @property
+    def gpu_share(self) -> float:
+        """The GPU of one client actor; 0 for `auto`, as long as no GPU is known."""
+        return 0.0 if isinstance(self.gpus, str) else self.gpus
+
+    def where_there_are(self, gpus: float) -> Self:
+        """Return this with a number in place of `auto`, where there are so many GPUs.
+
+        Each client actor has one, or an equal share of one if a trial has more actors
+        than there are GPUs.
+        """
+        if self.gpus != "auto":
+            return self
+        return self.replace(gpus=1 / math.ceil(self.actors / gpus) if gpus else 0.0)
+
     def bundle(self) -> dict[str, float]:
         """Return the resources of one client actor, by Ray's names."""
-        return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
+        return {"CPU": self.cpus} | ({"GPU": self.gpu_share} if self.gpu_share else {})
 
     def describe(self) -> str:
         """Return in words what one trial needs."""
-        each = f"{self.cpus:g} CPU and {self.gpus:g} GPU"
+        each = f"{self.cpus:g} CPU and {self.gpu_share:g} GPU"
         return f"{self.actors} client actor(s) of {each} each"
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:

@@ -15,9 +15,10 @@ GIT_SECONDS = 10.0
 
 
 def provenance() -> dict[str, str]:
-    """Return the versions of Python, raysafl, torch and Ray, and this host's name.
+    """Return the versions of Python, raysafl, NumPy, torch and Ray, and this host's name.
 
-    The versions of torch and Ray are read from their metadata, since importing them
+    NumPy draws partitions and cohorts, and a later version may draw others (NEP 19).
+    The versions of NumPy, torch and Ray are read from their metadata, since importing them
     would take seconds. One that is not installed is left out.
     """
     found = {
@@ -25,7 +26,7 @@ def provenance() -> dict[str, str]:
         "raysafl": __version__,
         "host": platform.node(),
     }
-    for name in ("torch", "ray"):
+    for name in ("numpy", "torch", "ray"):
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

@@ -14,6 +14,7 @@ from typing import NoReturn
 import psutil
 import ray
 
+from raysafl.cluster.gpus import num_gpus
 from raysafl.cluster.hardware import usable_cores
 from raysafl.cluster.ray_private import (
     CONNECT_SECONDS,
@@ -72,7 +73,7 @@ def _start(address: str | None, preload: str) -> None:
     """Join the cluster at the address, or start a Ray here if there is none.
 
     Ray counts the cores of the machine or the container, so it is told where this process
-    may use fewer.
+    may use fewer. It counts GPUs by their driver, so it is told how many torch can use.
     """
     cores = usable_cores()
     is_told = address is None and cores < (os.cpu_count() or 1)
@@ -84,6 +85,7 @@ def _start(address: str | None, preload: str) -> None:
             ray.init(
                 address=address or "local",
                 num_cpus=cores if is_told else None,
+                num_gpus=None if address else num_gpus(),
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

@@ -484,6 +484,8 @@ class Setting:
         client_samples: The mean number of training samples over the clients.
         server_samples: The number n_0 of samples that the server holds.
         local: The run's local training.
+        rounds: The number of all rounds of the run. (`key.round` is that of the present
+            one.)
         cohort: The expected number of clients in a round, if the participation policy
             treats all clients alike (`Participation.sampling`); else None.
     """
@@ -492,31 +494,8 @@ class Setting:
     client_samples: float
     server_samples: int
     local: LocalTraining
+    rounds: int = 1
     cohort: float | None = None
-
-
-def without_clients(round: Round, state: State) -> Round:
-    """Carry out a round in which nobody comes.
-
-    Where it asks the empty cohort to train, it ends, and the state is what it was before.
-    So an algorithm says only what else it does in such a round: `if ids:`.
-
-    Args:
-        round: The round.
-        state: The state before it.
-    """
-    answer: Any = None
-    while True:
-        try:
-            request = round.send(answer)
-        except StopIteration as end:
-            after: State = end.value
-            return after
-        # What is no request is refused by whoever carries it out.
-        if isinstance(request, Request | CountSamples) and not len(request.ids):
-            round.close()
-            return state
-        answer = yield request
 
 
 class Algorithm(Component):
@@ -553,6 +532,8 @@ class Algorithm(Component):
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
+    # Whether `round` is called where nobody comes. If not, the state stays as it was.
+    acts_without_clients: ClassVar[bool] = False
     # Whether clients are promised privacy. Runs in which it could not hold are refused.
     is_private: ClassVar[bool] = False
 
@@ -560,7 +541,11 @@ class Algorithm(Component):
         """Raise a ValueError if the algorithm cannot run under this policy."""
 
     def prepare(self, setting: Setting) -> Self:
-        """Return this algorithm with the defaults filled in that depend on the run."""
+        """Return this algorithm with what depends on the run, before its first round.
+
+        An algorithm that needs the number of rounds, for example, has a field for it, and
+        returns `self.replace(rounds=setting.rounds)`.
+        """
         return self
 
     @property
@@ -578,11 +563,26 @@ class Algorithm(Component):
 
         Args:
             state: The state after the round before.
-            ids: The cohort: distinct client ids in ascending order; none if nobody
-                comes. Where the empty cohort is then asked to train, the round ends, and
-                the state stays as it was.
+            ids: The cohort: distinct client ids in ascending order. It is never empty,
+                unless the class says `acts_without_clients = True`: then nobody may have
+                come, who cannot be asked to train either.
             key: The source of randomness for this seed and round.
 
         Returns:
             A generator that yields requests and returns the new state.
         """
+
+    def turn(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Return the `round`; where nobody comes, one that keeps the state, if it acts in none.
+
+        An algorithm around another one carries out `inner.turn(state, ids, key)`.
+        """
+        if ids or self.acts_without_clients:
+            return self.round(state, ids, key)
+        return _kept(state)
+
+
+def _kept(state: State) -> Round:
+    """A round that asks for nothing, and keeps the state."""
+    yield from ()
+    return state

@@ -44,6 +44,10 @@ BUILT_IN = (
 )
 
 
+# What holds several values where one is expected.
+SEVERAL = (list, tuple, np.ndarray)
+
+
 class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     """A checked, immutable piece of configuration that can be written as JSON.
 
@@ -65,7 +69,7 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     abstract: ClassVar[bool] = False
     # Where a class of the user's keeps what it remembers, for a message; empty: nowhere.
     _memory: ClassVar[str] = ""
-    # What else makes a component of a family, for a message.
+    # What makes a component of a family, or what one makes, for a message.
     _made_by: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -334,5 +338,8 @@ def explain(error: ValidationError) -> str:
         is_told = not message.startswith(repr(given))
         is_told &= isinstance(given, str | int | float)
         plain = f" (given: {given!r})" if is_told else ""
+        if item["type"] in ("float_type", "int_type") and isinstance(given, SEVERAL):
+            axis = f"{{'{where}': {in_brief(np.asarray(given).tolist())}}}"
+            plain = f"; several values are an axis of a grid: fl.grid(base, {axis})"
         lines.append(f"{where + ': ' if where else ''}{message}{plain}")
     return "\n".join(lines)

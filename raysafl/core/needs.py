@@ -1,11 +1,17 @@
-"""Ray and MLflow are needed by a part of raysafl only, and may be missing for the others."""
+"""Packages that a part of raysafl needs, and that may be missing for the others.
+
+Ray and MLflow are installed with raysafl. A machine may lack them all the same: a node with a
+GPU on which nothing but training is wanted, for example.
+"""
 
 import importlib.util
 
 # The packages that may be missing: name -> what people call it, and how to install it.
 OPTIONAL = {
-    "ray": ("Ray", "pip install 'raysafl[ray]'"),
-    "mlflow": ("MLflow", "pip install 'raysafl[mlflow]'"),
+    "dp_accounting": ("dp-accounting", "pip install dp-accounting"),
+    "mlflow": ("MLflow", "pip install mlflow"),
+    "ray": ("Ray", "pip install 'ray[tune]<2.61'"),
+    "tueplots": ("tueplots", "pip install tueplots"),
 }
 
 

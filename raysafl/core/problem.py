@@ -4,7 +4,6 @@ These are the interfaces between data, models and the rest of the package. The d
 partitions and models themselves are in `raysafl.data` and `raysafl.models`.
 """
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -157,20 +156,6 @@ class Dataset:
     features: Features = Features()
     targets: tuple[str, ...] = ()
     class_type: str = "str"
-
-    def sha256(self) -> str:
-        """Return a digest of all samples with their targets, users and columns."""
-        whole = hashlib.sha256()
-        for part in (self.train, self.test):
-            columns = [part.columns[name] for name in sorted(part.columns)]
-            users = [] if part.users is None else [part.users]
-            arrays = [part.x, part.y, *users, *(column.codes for column in columns)]
-            for array in arrays:
-                whole.update(f"{array.dtype} {array.shape}".encode())
-                whole.update(np.ascontiguousarray(array).data)
-            values = [column.values for column in columns]
-            whole.update(repr((part.scale, part.shift, values)).encode())
-        return whole.hexdigest()
 
     @property
     def has_labels(self) -> bool:
@@ -330,6 +315,10 @@ class Model(Component):
     """
 
     abstract: ClassVar[bool] = True
+    _made_by: ClassVar[str] = (
+        ", a class whose method `build(self, input_shape, num_classes)` makes a network "
+        "(docs/one_page.md shows how to write one)"
+    )
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32",
         description="Type in which layers compute. bfloat16, where torch's autocast "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Characters that move a terminal's cursor, change its title or turn text round.
 CONTROL = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]"
 )
 # The largest number of characters by which `in_brief` describes a value.
 LONGEST = 120
@@ -22,6 +22,7 @@ SYNONYMS = {
     "replicates": "seeds",
     "minibatch": "batch_size",
     "passes": "epochs",
+    "source": "dataset",
     "l2": "weight_decay",
     "mu": "prox",
 }
@@ -93,12 +94,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def span(least: float, most: float) -> str:
-    """Write a range of seconds as `15 s to 1 min 0 s` or `less than half a minute`."""
-    if most < 30:
-        return "less than half a minute"
-    low, high = (duration(round(own)).replace(".0 s", " s") for own in (least, most))
-    return f"{low} to {high}"
+def about(seconds: float) -> str:
+    """Write an estimated time in seconds as `about 45 s`, `about 3 min` or `about 2.5 h`."""
+    if seconds < 90:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    if seconds < 90 * 60:
+        return f"about {round(seconds / 60)} min"
+    return f"about {seconds / 3600:.1f} h"
 
 
 def count(n: int, noun: str) -> str:

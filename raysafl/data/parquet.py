@@ -383,7 +383,13 @@ def _no_split(folder: Path, split: str, found: Files) -> str:
     """Say that a folder has no files of a split."""
     there = ", ".join(sorted(found)[:SHOWN]) or "no Parquet files"
     advice = "for another folder, set RAYSAFL_DATA or give an absolute path"
-    if not found and any(folder.rglob("*.parquet")):
+    if not found and any(folder.rglob("*.arrow")):
+        advice = (
+            "Hugging Face's save_to_disk wrote this folder; write Parquet instead: "
+            "load_from_disk(...)['train'].to_parquet('FOLDER/train.parquet'), and test "
+            "likewise"
+        )
+    elif not found and any(folder.rglob("*.parquet")):
         advice = "its Parquet files lie deeper: give the folder of one dataset"
     elif found and split != TRAIN:
         advice = f"give test= the name of another split, or test_share=0.2; {advice}"

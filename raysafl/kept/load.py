@@ -177,8 +177,9 @@ def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
         raise ValueError(f"{where} is damaged: {entry.reason}")
     if not entry.config.get("keep"):
         raise ValueError(
-            f"{where} kept no model. Give the run keep='last', 'best' or 'best_val' "
-            "and run the sweep again; it is then another run with another id"
+            f"{where} kept no model, because its field `keep` is None. In the experiment file "
+            "write keep='last', 'best' or 'best_val' into fl.Run(...) and run the sweep "
+            "again; it then has new runs, which are computed from their first round"
         )
     if not entry.kept:
         why = {

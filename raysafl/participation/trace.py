@@ -183,7 +183,7 @@ class Trace(Participation):
             ValueError: A client has a name that none of the data's clients has.
         """
         _, named = intervals(self.file, self.sha256)
-        if not named:
+        if not named or self._ids is not None:
             return self
         ids = {name: i for i, name in enumerate(names())}
         if not ids:

@@ -1,7 +1,6 @@
 """Tables and figures of a sweep that go into a paper as they are."""
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,12 +16,13 @@ from raysafl.report.figures.listed import FIGURES, page_names
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.figures.venues import USUAL, paper_style
+from raysafl.report.pages.csv import as_csv
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.latex import latex
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.over_settings import over_settings
-from raysafl.report.pages.sections import entries_text, pivot, standing_out
-from raysafl.report.wording import legend, spread_note
+from raysafl.report.pages.sections import entries_text, marks_text, pivot
+from raysafl.report.wording import as_markdown, legend, spread_note, without_markup
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
@@ -32,10 +32,6 @@ from raysafl.storage.statistics import final_of
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
 TEXTS = ("tex", "md", "csv")
 CAPTIONS = "captions.md"
-BOLD = (
-    "Bold are the best of each setting, chosen by {}, and all that cannot be told apart from it: "
-    "the 95 % interval of their difference in {}, seed by seed, holds 0."
-)
 
 
 @dataclass(frozen=True)
@@ -110,16 +106,15 @@ class Figures:
         """Return the table as LaTeX, Markdown and CSV, by the names of the files."""
         numbers = self.study.numbers
         across = numbers.shown_layout.across
-        strong = standing_out(numbers)
         # Beside a chosen round the last one would make the table too wide.
         last = f"mean.{final_of(numbers.shown.table.statistic)}"
         entries = numbers.part.entries.drop(columns=last, errors="ignore")
-        grid = pivot(replace(numbers.part, entries=entries), strong)
+        grid = pivot(replace(numbers.part, entries=entries), numbers.marks)
         axis = across[0] if len(across) == 1 else ""
         return {
             "table.tex": latex(grid, axis, self._caption()),
             "table.md": pipe_table(grid.head, grid.rows, grid.heads) + "\n",
-            "table.csv": self._long(strong).to_csv(index=False),
+            "table.csv": as_csv(self._long()),
         }
 
     def files_of_methods(self) -> dict[str, str]:
@@ -129,17 +124,18 @@ class Figures:
             return {}
         about, grid, *_ = blocks
         assert isinstance(about, str) and isinstance(grid, Grid)
-        about = re.sub("[`*]", "", about)
+        about = without_markup(about)
         means = self.study.numbers.methods.interquartile_means
         return {
             "methods.tex": latex(grid, "", about),
-            "methods.md": f"{pipe_table(grid.head, grid.rows, grid.heads)}\n\n{about}\n",
-            "methods.csv": means.to_csv(index=False),
+            "methods.md": f"{pipe_table(grid.head, grid.rows, grid.heads)}\n\n"
+            f"{as_markdown(about)}\n",
+            "methods.csv": as_csv(means),
         }
 
     def files(self) -> dict[str, bytes]:
         """Return the content of all files by name: tables, each figure, their captions."""
-        captions = [f"- table: {self._caption()}"]
+        captions = [f"- table: {as_markdown(self._caption())}"]
         texts = self.files_of_table() | self.files_of_methods()
         made = {name: text.encode() for name, text in texts.items()}
         if "methods.md" in texts:
@@ -148,7 +144,8 @@ class Figures:
             pages = self.draw(kind)
             about = listed.about(listed.caption, self.manifest)
             for name, page in zip(page_names(kind, len(pages)), pages, strict=True):
-                captions.append(f"- {name}: {about} {page.get_label()}".rstrip())
+                said = as_markdown(f"{about} {page.get_label()}")
+                captions.append(f"- {name}: {said}")
                 with self.style.used():
                     made |= {f"{name}.{own}": to_file(page, own) for own in KINDS}
         return made | {CAPTIONS: "\n".join([*captions, ""]).encode()}
@@ -181,20 +178,15 @@ class Figures:
     def _caption(self) -> str:
         """Say what the numbers of the table are."""
         numbers = self.study.numbers
-        by = numbers.chooser.manifest.table.statistic
-        shown = numbers.shown.table.statistic
-        bold = BOLD.format(by, shown) if standing_out(numbers) else ""
-        if numbers.winner is not None:
-            bold = f"Bold is the best run, by {numbers.winner.metric}."
-        texts = [entries_text(numbers), numbers.part.note, bold]
+        note = as_markdown(numbers.part.note)
+        texts = [entries_text(numbers), note, marks_text(numbers)]
         texts.append(legend(numbers.part.entries))
         texts.append(spread_note(numbers.entries, numbers.shown.table))
-        return " ".join(filter(None, texts)).replace("`", "")
+        return without_markup(" ".join(filter(None, texts)))
 
-    def _long(self, strong: Collection[str]) -> pd.DataFrame:
+    def _long(self) -> pd.DataFrame:
         """Return a row for each entry, with its numbers as they are."""
         numbers = self.study.numbers
-        ties = numbers.winner.ties if numbers.winner else ()
         name = numbers.shown.table.statistic
         entries = numbers.part.entries
         columns = {f"label.{axis}": axis for axis in numbers.shown_layout.axes}
@@ -204,7 +196,8 @@ class Figures:
             entries[list(columns)]
             .assign(
                 statistic=name,
-                best_or_not_told_apart=entries["run_id"].isin([*strong, *ties]),
+                best=entries["run_id"].isin(numbers.marks.best),
+                not_told_apart=entries["run_id"].isin(numbers.marks.close),
             )
             .rename(columns=columns)
         )

@@ -55,7 +55,8 @@ def results(
 
     Statistics are means over the finished replicates of a run (of `rounds_to_50` and the
     like, if all have reached the value), `<statistic>_std` are their standard deviations,
-    and `replicates` is their number. `status` and `reason` are those of the replicate that
+    and `replicates` is their number. Of a run that a scheduler or a rule stopped, they are
+    those of the rounds that it ran. `status` and `reason` are those of the replicate that
     ended worst. A run that has not ended is listed, as `running` or
     `interrupted`, without statistics. `attrs["damaged"]` of the frame is the number of
     damaged runs in the folders, which have no statistics, and `attrs["fractions"]`
@@ -201,6 +202,8 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
         labels = [column for column in map(str, frame) if column.startswith("label.")]
         axes = [column.removeprefix("label.") for column in labels]
         hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        if not close or (frame.astype(str) == name).any(axis=None):
+            hint = f"a text is written in quotes, as '{name}'. "
         hint += f"The axes are {', '.join(axes)}. " if axes else ""
         raise ValueError(
             f"runs have no column '{name}': {hint}docs/results.md lists the columns"
@@ -259,7 +262,9 @@ def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     known = manifest.known(runs)
     names = [name for name in {**STATISTICS, **dict.fromkeys(known)} if name in runs]
     spread = [n for n in names if f"{n}_std" not in names and n != "last5_std"]
-    done = runs[runs["status"] == Status.FINISHED].groupby("run_id")
+    # Stopped replicates are there only in a run that was stopped as a whole.
+    is_over = runs["status"].isin([Status.FINISHED, Status.STOPPED])
+    done = runs[is_over].groupby("run_id")
     worst = runs.sort_values("status", key=lambda s: s.map(WORST), kind="stable")
     first = worst.drop_duplicates("run_id").set_index("run_id")
     means = done[names].mean()
@@ -291,7 +296,8 @@ def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
     names = [str(name) for name in frame]
     labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
     several = ["sweep"] if frame["sweep"].nunique() > 1 else []
-    explained = [status for status in Status if status.unended] + [Status.DAMAGED]
+    explained = [status for status in Status if status.unended]
+    explained += [Status.DAMAGED, Status.STOPPED]
     why = ["reason"] if frame["status"].isin(explained).any() else []
     wanted = [*several, "run_id", *labels, *named, "replicates", "status", *why]
     return [name for name in dict.fromkeys(wanted) if name in names]

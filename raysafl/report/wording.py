@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.core.text import count, first_of
+from raysafl.core.text import count, first_of, printable
 from raysafl.report.analysis.entries import COUNTS, LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
@@ -16,14 +16,36 @@ from raysafl.storage.statistics import FIXED, declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = (*COUNTS, "missing")[1:]
-# Stands before the number of an entry that has not learnt.
-MARK = "†"
-# A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
-# digit follows, so that prices are none.
-FORMULA = re.compile(r"(\$(?!\s)[^$\n]+(?<!\s)\$(?!\d))")
+# Before the number of an entry that has not learnt.
+UNLEARNT = "‡"
+# Before the number of an entry that cannot be told apart from the best one.
+CLOSE = "†"
 # Stands between a mean and its spread.
 SPREAD = " ± "
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
+# What Markdown reads as more than a letter, after what it reads as code.
+MARKUP = re.compile(
+    r"(?<!`)`[^`]+`(?!`)"
+    r"|\\(?=[!-/:-@\[-`{-~])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[])|[*`]|(?<!\w)_|_(?!\w)"
+)
+
+
+def as_markdown(text: str) -> str:
+    r"""Write a name as Markdown that shows it as it is, but what stands between backticks.
+
+    Labels, titles and the like are text that anybody may have chosen.
+
+    Example:
+        >>> print(as_markdown("<b>a_b*"))
+        \<b>a_b\*
+    """
+    one_line = " ".join(printable(text).split())
+    return MARKUP.sub(lambda m: m[0] if len(m[0]) > 1 else f"\\{m[0]}", one_line)
+
+
+def without_markup(text: str) -> str:
+    """Return Markdown of one paragraph as plain text."""
+    return re.sub(r"\\([^\w\s])|[`*]", lambda m: m[1] or "", text)
 
 
 def number(value: float, unit: str, decimals: int | None = None) -> str:
@@ -86,7 +108,7 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
     lost = {name: int(entry[name]) for name in LOST}
     text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit, decimals)
     if entry["above_chance"] < LEARNT:
-        text = f"{MARK} {text}"
+        text = f"{UNLEARNT} {text}"
     final = entry.get(f"mean.{final_of(statistic)}")
     if final is not None and not math.isnan(final):
         text += f", final {number(final, unit, decimals)}"
@@ -104,7 +126,7 @@ def legend(entries: pd.DataFrame) -> str:
     lines = []
     if (entries["above_chance"] < LEARNT).any():
         lines.append(
-            f"{MARK} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
+            f"{UNLEARNT} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
             f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
         )
     some = entries[entries["replicates"] > entries["without"]]
@@ -130,7 +152,7 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         text = f"`{column}` {number(scale * own, unit)}{unit and ' %'}"
         return f"{text} [{ends}]" if ends else text
 
-    labels = labels_text(winner.labels, manifest.axes) or winner.run_id
+    labels = as_markdown(labels_text(winner.labels, manifest.axes) or winner.run_id)
     direction = "highest" if winner.mode == "max" else "lowest"
     best = value(winner.metric, winner.value, winner.interval)
     text = (
@@ -139,7 +161,7 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
     )
     if winner.equal:
         equal = [labels_text(own, manifest.axes) for own in winner.equal.values()]
-        text += f", **equal to {first_of(equal, 3, '; ')}**"
+        text += f", **equal to {as_markdown(first_of(equal, 3, '; '))}**"
     if winner.is_held_out:
         test = value(winner.quality, winner.test, winner.test_interval)
         text += f"; on the test set, which had no part in the choice: {test}."
@@ -169,16 +191,16 @@ def theirs(entry: Any, unit: str) -> str:
 
 def versus(table: Table) -> str:
     """Say what the entries of a table with `minus` differ from; empty of other tables."""
-    text = labels_text(table.minus, list(table.minus))
+    text = as_markdown(labels_text(table.minus, list(table.minus)))
     return f", minus that of the same seed's {text}" if text else ""
 
 
 def caption(manifest: Manifest, entries: pd.DataFrame, less: str = "") -> str:
     """Say what stands in the entries of a table, less what `versus` says."""
     table = manifest.table
-    meaning = manifest.meaning(table.statistic)
+    meaning = as_markdown(manifest.meaning(table.statistic))
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "") + less
-    unit = f", in {table.unit}" if table.unit else ""
+    unit = f", in {as_markdown(table.unit)}" if table.unit else ""
     used = {*(entries["replicates"] - entries["without"])}
     seeds = " or ".join(str(n) for n in sorted(used - {0}))
     text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."

@@ -12,6 +12,7 @@ from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.results import results_document
+from raysafl.report.wording import without_markup
 from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
@@ -68,7 +69,7 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     checked = store.read()
     study = Study.of(numbers, checked.rows, checked.clients)
     manifest = numbers.manifest
-    note = numbers.part.note.replace("`", "")
+    note = without_markup(numbers.part.note)
     made = defaultdict[str, list[Picture]](list)
     for kind, listed in FIGURES.items():
         with ON_SCREEN.used():

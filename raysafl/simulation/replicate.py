@@ -5,8 +5,8 @@ A round (`Replicate.next_round`) is one generator, which is read from top to bot
 1. `Participation.pick` chooses the cohort, and `Algorithm.round` is started with it.
 2. The algorithm is a generator, too. It yields a request, `Train` or `TrainMean`, which
    becomes a task for each client, and is sent the update. This repeats until it returns
-   the new state. If nobody has come and it asks the cohort to train, the round ends
-   there, and the state stays as it was.
+   the new state. If nobody has come, only an algorithm that acts without clients is
+   started, and the state of any other stays as it was.
 3. If the policy wants it, the training accuracy of the new parameters is measured.
 4. A replicate whose parameters are no longer finite has diverged, and stops.
 5. If the round is due to be evaluated, the test scores complete its `Record`, which
@@ -40,7 +40,6 @@ from raysafl.core.algorithm import (
     Setting,
     TrainMean,
     Update,
-    without_clients,
 )
 from raysafl.core.means import relative_weights
 from raysafl.core.objective import Value
@@ -237,6 +236,7 @@ class Replicate:
             client_samples=sum(sizes) / len(sizes),
             server_samples=server_size,
             local=self.local,
+            rounds=run.rounds,
             cohort=None if sampling is None else sampling.cohort,
         )
         w_P = work.init(cell)
@@ -345,11 +345,9 @@ class Replicate:
         ids = current.cohort.ids
         generator = checked_round(
             self.algorithm,
-            self.algorithm.round(self.state, ids, current.key),
+            self.algorithm.turn(self.state, ids, current.key),
             self.round,
         )
-        if not ids:
-            generator = without_clients(generator, self.state)
         # A generator is started by sending None.
         answer: Any = None
         while True:

@@ -87,7 +87,7 @@ class LedgerEntry(BaseModel):
     Args:
         status: how the run ended.
         reason: why, if it did not finish.
-        traceback: the whole traceback of the error that ended it, without credentials.
+        traceback: the whole traceback of the error that ended it, without secrets.
         config: the run's configuration as JSON values; empty if it could not be built.
         ended: when the entry was made, in UTC (ISO 8601).
         replicates: how each replicate ended; empty if all ended as the run did.
@@ -105,7 +105,7 @@ class LedgerEntry(BaseModel):
             computed with other software, elsewhere.
         over_before: how many rounds, of all replicates together, were over before the
             attempt in which it ended.
-        python, raysafl, host, torch, ray, commit, device, engine: with what and where
+        python, raysafl, host, numpy, torch, ray, commit, device, engine: with what and where
             it ran.
     """
 
@@ -129,6 +129,7 @@ class LedgerEntry(BaseModel):
     python: str = ""
     raysafl: str = ""
     host: str = ""
+    numpy: str = ""
     torch: str = ""
     ray: str = ""
     commit: str = ""
@@ -165,9 +166,9 @@ class LedgerEntry(BaseModel):
             config: the run's configuration as JSON values; None if it could not be
                 built.
             status: how the run ended.
-            reason: why; credentials are hidden in it.
+            reason: why; secrets of the environment are hidden in it.
             more: further fields, such as `replicates`, `metrics`, `seconds` and the
-                origin; credentials are hidden in those that are text.
+                origin; secrets are hidden in those that are text.
         """
         ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         fields = {"ended": ended, "reason": reason, **more}

@@ -1,6 +1,7 @@
 """Locks, so that one process at a time writes to a folder or an object store.
 
 In a folder a lock is a locked file, which the system releases when its process dies.
+(On storage without flock, filelock writes a file that names the process, and deletes it.)
 Object stores offer no lock that is released when its holder dies. There a lock is an
 object that its holder writes again every `BEAT_SECONDS`; if it has not changed for
 `STALE_SECONDS`, another process may take it. Processes of one machine use a locked file
@@ -19,10 +20,12 @@ import tempfile
 import threading
 import time
 import uuid
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from raysafl.storage.paths import Location, Remote, StorageError
@@ -172,6 +175,17 @@ def is_held(file: Location) -> bool:
         return False
     except BlockingIOError:
         return True
+    except OSError:
+        # Where there is no flock, the lock is a file that names its holder.
+        return _names_a_holder(file)
+    return False
+
+
+def _names_a_holder(file: Path) -> bool:
+    """Whether a lock of filelock's for storage without flock names a living process."""
+    with suppress(OSError, ValueError):
+        pid, host, *_ = file.read_text().split()
+        return host != platform.node() or psutil.pid_exists(int(pid))
     return False
 
 

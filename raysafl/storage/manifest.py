@@ -14,6 +14,7 @@ from raysafl.storage.statistics import (
     ACCURACY,
     Statistic,
     known_statistics,
+    quality_statistics,
 )
 
 # A run's id becomes a part of the names of its files.
@@ -21,6 +22,8 @@ RUN_ID = r"^[\w-]+$"
 # The scale of runs that may be compared with printed numbers.
 PAPER = "paper"
 Label = str | int | float | bool | None
+# Axes with these names tell methods apart, if all their labels are words.
+METHOD_AXES = ("algorithm", "method")
 
 
 def same_label(a: Label, b: Label) -> bool:
@@ -148,9 +151,15 @@ class Table(Component):
         description="the axis whose labels are the lines and marks of figures; by default the "
         "methods",
     )
+    baseline: Label = Field(
+        default="",
+        description="the method that the others are compared with, by its label; by default the "
+        "first one of the sweep",
+    )
     statistic: str = Field(
         default="final",
-        description="the column of runs.parquet that the entries show (docs/results.md)",
+        description="the column of runs.parquet that the entries show (docs/results.md); `final` "
+        "is the last value of whatever the runs are judged by, such as `final_f1`",
     )
     also: list[str] = Field(
         default_factory=lambda: ["final", "last10", "best", "after_server"],
@@ -183,6 +192,29 @@ class Table(Component):
         default="",
         description="where the numbers are printed, such as 'SAFARI, table 8'",
     )
+
+
+def method_axis(
+    labels: Mapping[str, Iterable[Label]], table: Table, is_drawn: bool = False
+) -> str | None:
+    """Return the axis that tells methods apart; None if there is none.
+
+    It is that of the table's `lines`, otherwise the one that is named in `METHOD_AXES`,
+    otherwise the last axis that goes down, otherwise the last axis that goes across.
+
+    Args:
+        labels: the labels on each axis of the sweep.
+        table: the table.
+        is_drawn: whether the runs were drawn; then the last axis tells no methods apart.
+    """
+    named = [
+        axis
+        for axis, own in labels.items()
+        if axis in METHOD_AXES and all(isinstance(label, str) for label in own)
+    ]
+    down = table.rows or [axis for axis in labels if axis not in table.columns]
+    last = [] if is_drawn else (down or table.columns)[-1:]
+    return next(iter([*filter(None, [table.lines]), *named, *last]), None)
 
 
 class Entry(Component):
@@ -261,12 +293,12 @@ class Manifest(Component):
     )
     command: str = Field(
         default="",
-        description="the command that runs the sweep again, without credentials",
+        description="the command that runs the sweep again, without secrets",
     )
 
     @field_validator("command")
     @classmethod
-    def _without_credentials(cls, command: str) -> str:
+    def _without_secrets(cls, command: str) -> str:
         return redacted(command)
 
     @field_validator("paper", "more")
@@ -349,6 +381,17 @@ class Manifest(Component):
         """Return -1 if a lower value of the table's statistic is better, otherwise 1."""
         known = self.statistic(self.table.statistic)
         return -1 if known is not None and not known.higher_is_better else 1
+
+    @property
+    def ranked_by(self) -> tuple[str, bool]:
+        """The statistic by which the best run is first, and whether a lower value is better.
+
+        It is the last value of the goal of a search, otherwise the statistic of the table.
+        """
+        if self.goal is None:
+            return self.table.statistic, self.sign < 0
+        column, mode = self.goal
+        return quality_statistics(column)[0], mode == "min"
 
     @property
     def named_statistics(self) -> list[str]:

@@ -12,7 +12,7 @@ from raysafl.storage.rows import of_runs
 from raysafl.storage.store import Store
 
 # In what the software and the devices may differ that computed a run.
-ORIGIN = ("raysafl", "torch", "device", "engine", "commit")
+ORIGIN = ("raysafl", "numpy", "torch", "device", "engine", "commit")
 
 
 def merge(stores: Sequence[Store], into: Store) -> str:

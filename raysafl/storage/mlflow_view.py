@@ -23,7 +23,7 @@ class MlflowView:
     """The experiment of a sweep in MLflow.
 
     Args:
-        uri: MLflow's URI, without credentials.
+        uri: MLflow's URI.
         experiment: MLflow's id of the sweep's experiment.
         parent: MLflow's id of the run that stands for the whole sweep.
     """

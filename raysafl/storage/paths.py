@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from raysafl.core.text import format_bytes
-from raysafl.storage.redaction import redacted
+from raysafl.storage.redaction import redacted, refuse_password
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -36,8 +36,6 @@ HINTS = {
     r"NO_SUCH_BUCKET|bucket does not exist": "make the bucket first",
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|FORBIDDEN|[Cc]redential": "check the credentials "
     "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of this machine) and their rights",
-    r"Cannot parse URI": "write / @ : ? # and white space in a secret as %2F %40 %3A %3F %23 %20, "
-    "or put it into AWS_SECRET_ACCESS_KEY",
     r"NETWORK_CONNECTION|(?i:curl)|connect": "check the network, and AWS_ENDPOINT_URL "
     "if it is not AWS",
 }
@@ -69,8 +67,7 @@ class Remote:
     writer that is killed while it writes leaves the old content.
 
     Args:
-        uri: the URI that the user gave; it may hold credentials and is therefore never
-            shown.
+        uri: the URI that the user gave, with its query.
         key: the path within the store, `bucket/folder/file`.
 
     Raises:
@@ -234,22 +231,16 @@ def parse_location(where: str | Path | Remote) -> Location:
         'results'
 
     Raises:
+        ValueError: the URI holds a password.
         StorageError: the URI is malformed, or names a kind of store that pyarrow does
             not know.
     """
     if isinstance(where, Remote):
         return where
-    text = str(where)
+    text = refuse_password(str(where))
     if isinstance(where, Path) and re.match(r"(s3|gs|abfs|file):/", text):
         raise StorageError(
-            f"'{redacted(text)}' was made a Path, which spoils a URI: give it as text"
-        )
-    # These would name a folder or a bucket, which would then be called like the password.
-    mistyped = r"//|(s3|gs|abfs|file):/(?!/)|(s3|gs)://[^/@]*:\d+/[^?#]*@"
-    if re.match(mistyped, text) and redacted(text) != text:
-        raise StorageError(
-            f"'{redacted(text)}' is mistyped: a URI begins as in s3://bucket, and a / in a "
-            "password is written %2F"
+            f"'{text}' was made a Path, which spoils a URI: give it as text"
         )
     if isinstance(where, Path) or "://" not in text:
         return resolved(Path(text))
@@ -301,15 +292,14 @@ def _opened(uri: str) -> "tuple[fs.FileSystem, str]":
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
     except (OSError, ArrowException) as error:
         raise StorageError(
-            f"cannot use {redacted(uri)} for results: {_reason_and_hint(error, uri)}"
-            # A traceback would show pyarrow's message, which quotes the URI.
-        ) from None
+            f"cannot use {uri} for results: {_reason_and_hint(error)}"
+        ) from error
     return found
 
 
-def _reason_and_hint(error: Exception, uri: str) -> str:
-    """Return an error at a URI as one line without credentials, and a hint if any."""
-    lines = redacted(str(error), uri).splitlines()
+def _reason_and_hint(error: Exception) -> str:
+    """Return an error of a store as one line without secrets, and a hint if any."""
+    lines = redacted(str(error)).splitlines()
     text = lines[0] if lines else type(error).__name__
     hint = next(
         (hint for pattern, hint in HINTS.items() if re.search(pattern, text)), ""

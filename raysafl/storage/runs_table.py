@@ -22,7 +22,10 @@ from raysafl.storage.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
+ORIGIN = (
+    *("python", "numpy", "torch", "ray", "raysafl"),
+    *("commit", "host", "device", "engine"),
+)
 # The columns of the rows from which statistics are computed.
 NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 

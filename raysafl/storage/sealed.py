@@ -1,9 +1,10 @@
 """Lines and files that say by a SHA-256 whether they are whole.
 
-A sealed line is a JSON object whose first field, `sha256`, is the digest of the object
-without that field. The ledger consists of such lines. The file of an open run begins
-with one, which holds the sizes and the digests of the sections behind it: so its rows
-can be read, and checked, without the state of the simulation, which may be large.
+A sealed object is a JSON object whose first field, `sha256`, is the digest of the object
+without that field. The manifest is one, and the ledger consists of lines that are. The
+file of an open run begins with one, which holds the sizes and the digests of the
+sections behind it: so its rows can be read, and checked, without the state of the
+simulation, which may be large.
 """
 
 import hashlib
@@ -20,28 +21,32 @@ SEAL = re.compile(rb'\{"sha256": "([0-9a-f]{64})", ')
 MOST_HEAD = 10_000_000
 
 
-def sealed(fields: Mapping[str, Any]) -> bytes:
-    """Return fields as a sealed line, without the end of the line.
+def seal(body: bytes) -> bytes:
+    """Return the text of a JSON object, which is not empty, with its seal.
 
     Example:
-        >>> unsealed(sealed({"run_id": "a"}))
+        >>> unsealed(seal(b'{"run_id": "a"}'))
         b'{"run_id": "a"}'
     """
-    body = json.dumps(fields).encode()
     return b'{"sha256": "%s", ' % _digest(body).encode() + body[1:]
 
 
-def unsealed(line: bytes) -> bytes:
-    """Return the JSON object in a sealed line, without its seal.
+def sealed(fields: Mapping[str, Any]) -> bytes:
+    """Return fields as a sealed line, without the end of the line."""
+    return seal(json.dumps(fields).encode())
+
+
+def unsealed(content: bytes) -> bytes:
+    """Return the text of a sealed JSON object, without its seal.
 
     Raises:
-        ValueError: the line is not as it was written.
+        ValueError: the content is not as it was written.
     """
-    seal = SEAL.match(line)
-    if seal is None:
+    found = SEAL.match(content)
+    if found is None:
         raise ValueError("it begins with no SHA-256")
-    body = b"{" + line[seal.end() :]
-    if _digest(body) != seal[1].decode():
+    body = b"{" + content[found.end() :]
+    if _digest(body) != found[1].decode():
         raise ValueError("its SHA-256 does not fit its content")
     return body
 

@@ -83,6 +83,8 @@ LOWER_IS_BETTER = ("last5_std", "rise_time", "rounds_to_", "final_loss", "total_
 # The column by which runs are judged unless their objective says otherwise.
 ACCURACY = "test_accuracy"
 AT_BEST_VAL = "at_best_val"
+# Largest number of last values of further metrics that a table shows by default.
+MOST_ALSO = 8
 
 
 def final_of(statistic: str) -> str:
@@ -292,6 +294,31 @@ def quality_statistics(quality: str) -> list[str]:
         return ["final", "last10", "best", "after_server"]
     own = quality.removeprefix("test_")
     return [f"final_{own}", f"last5_{own}", f"best_{own}"]
+
+
+def also_by_default(
+    columns: Mapping[str, ColumnDescription], quality: str
+) -> list[str]:
+    """Return the statistics that a table shows beside its entries by default.
+
+    These are further statistics of what the runs are judged by, and the last values of the
+    other metrics of runs that have some, as many as `MOST_ALSO`.
+
+    Args:
+        columns: the declared further columns, by name.
+        quality: the column by which runs are judged.
+    """
+    own = quality_statistics(quality)
+    if not columns and quality == ACCURACY:
+        return own
+    last = [
+        name
+        for name, known in statistics_of(columns, quality).items()
+        if name == AT_BEST_VAL
+        # A metric of each class would make the table wide.
+        or (name.startswith("final_") and not re.search(r"_\d+$", known.column))
+    ]
+    return [*own, *last[:MOST_ALSO]]
 
 
 def summarise_each(

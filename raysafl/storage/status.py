@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from raysafl.core.text import count, span
+from raysafl.core.text import about, count
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import LedgerEntry, Seeds, Status
 from raysafl.storage.locks import is_held
@@ -47,8 +47,8 @@ class SweepStatus:
         rows: how many rows are stored.
         rate: rounds of replicates a second in the present or last attempt; None if not
             known.
-        left: the least and the most seconds that the rest is estimated to take; None if
-            nothing goes on or if that is not known yet.
+        left: about how many seconds the rest takes; None if nothing goes on or if that
+            is not known yet.
         errors: the last runs that failed or diverged, and why.
     """
 
@@ -61,7 +61,7 @@ class SweepStatus:
     rounds_left: int
     rows: int
     rate: float | None = None
-    left: tuple[float, float] | None = None
+    left: float | None = None
     errors: Sequence[str] = ()
 
     def lines(self) -> list[str]:
@@ -82,7 +82,7 @@ class SweepStatus:
             "(counted, not checked: `raysafl verify` does)"
         )
         if self.left is not None:
-            lines.append(f"time left: {span(*self.left)}")
+            lines.append(f"time left: {about(self.left)}")
         elif self.is_running and (self.rounds_left or self.runs.get("waiting")):
             lines.append("time left: not known yet")
         elif self.is_running:
@@ -200,22 +200,22 @@ def status_of(store: Store) -> SweepStatus:
     )
 
 
-def tell_left(store: Store, seconds: tuple[float, float]) -> None:
-    """Tell other processes the least and the most seconds that the rest takes."""
+def tell_left(store: Store, seconds: float) -> None:
+    """Tell other processes about how many seconds the rest takes."""
     atomic_write(store.file(*LEFT), json.dumps(seconds).encode())
 
 
-def _told_left(store: Store, began: float) -> tuple[float, float] | None:
-    """Return what an attempt has told since it began, as `TimeLeft.range` does."""
+def _told_left(store: Store, began: float) -> float | None:
+    """Return what an attempt has told since it began, less the time since then."""
     try:
         file = store.file(*LEFT)
         told = file.stat().st_mtime
-        least, most = map(float, json.loads(file.read_bytes()))
+        seconds = float(json.loads(file.read_bytes()))
     # The folder may hold anything.
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    is_sound = told >= began and 0 <= least <= most < math.inf
-    return (max(least - max(time.time() - told, 0), 0), most) if is_sound else None
+    is_sound = told >= began and 0 <= seconds < math.inf
+    return max(seconds - max(time.time() - told, 0), 0) if is_sound else None
 
 
 def _rounds_of(config: Mapping[str, Any]) -> int:

@@ -16,8 +16,8 @@ the folder leads out of it.
 """
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from raysafl.storage.paths import (
     local_folder,
 )
 from raysafl.storage.rows import sorted_rows
+from raysafl.storage.sealed import seal, unsealed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 # What a sweep's folder holds, as patterns.
 FOLDERS = (*PLACES, "tune")
 FILES = ("manifest.json", "runs.parquet", "table.md", "*.html", "*.png")
+# What to do about a manifest that cannot be read.
+ANEW = "`raysafl run FILE` writes it anew from the experiment file"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class Store(Journal):
             The lock and the folders that were not there before, the innermost first.
 
         Raises:
-            StorageError: it cannot be written, or has a folder in the place of a file.
+            StorageError: it cannot be written or locked, or has a folder in the place of a
+                file. No new folder is left.
         """
         self._check_kinds()
         new: list[Path] = []
@@ -89,9 +93,15 @@ class Store(Journal):
                 places = (self.path / ".lock", self.path / "rounds", self.path)
                 new = [p for p in (*places, *self.path.parents) if not p.exists()]
             self.rounds_path.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
+            if isinstance(probe, Path):
+                # Shared storage may have no locks.
+                with FileLock(probe):
+                    pass
+            else:
+                probe.write_bytes(b"")
+            probe.unlink(missing_ok=True)
         except (OSError, StorageError) as error:
+            remove_empty([probe, *new] if isinstance(probe, Path) else [])
             why = error.strerror if isinstance(error, OSError) else error
             raise StorageError(
                 f"cannot write results to {self.path} ({why}); choose another folder with --out"
@@ -124,6 +134,7 @@ class Store(Journal):
 
         Raises:
             SweepBusyError: another process has the lock.
+            StorageError: the storage has no locks.
         """
         file = self.path / ".lock"
         held = lock(file)
@@ -134,6 +145,13 @@ class Store(Journal):
             raise SweepBusyError(
                 f"another raysafl process is writing to {self.path}; wait for it to end, "
                 "or choose another folder with --out"
+            ) from error
+        except OSError as error:
+            # An error of flock's names no file.
+            if error.filename is not None:
+                raise
+            raise StorageError(
+                f"cannot lock {file} ({error.strerror}): move the folder to a disk with locks"
             ) from error
         try:
             if isinstance(file, Path):
@@ -178,9 +196,8 @@ class Store(Journal):
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write `manifest.json`, which says what the sweep is."""
-        atomic_write(
-            self.path / "manifest.json", manifest.model_dump_json(indent=1).encode()
-        )
+        content = seal(manifest.model_dump_json(indent=1).encode())
+        atomic_write(self.path / "manifest.json", content)
 
     def manifest(self) -> Manifest:
         """Read `manifest.json`, which says what the sweep is.
@@ -192,11 +209,11 @@ class Store(Journal):
         if not file.is_file():
             raise ValueError(f"{self.path} holds no sweep: it has no file {file.name}")
         try:
-            return Manifest.from_json(file.read_text())
+            return Manifest.from_json(unsealed(file.read_bytes()).decode())
         except (ValueError, RecursionError) as error:
             # The fault of a part is named once for each model around it.
             why = str(error).replace("Manifest: ", "")
-            raise ValueError(f"{file} cannot be read: {why}") from error
+            raise ValueError(f"{file} cannot be read: {why}; {ANEW}") from error
 
     def write_runs(self, frame: "pd.DataFrame") -> None:
         """Write the table of runs and replicates to `runs.parquet`."""
@@ -233,6 +250,13 @@ class Store(Journal):
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error
         return frame
+
+
+def remove_empty(places: Iterable[Path]) -> None:
+    """Remove new files and folders of a sweep that was refused, if nothing is in them."""
+    for place in places:
+        with suppress(OSError):
+            place.rmdir() if place.is_dir() else place.unlink()
 
 
 def find_sweeps(root: Location) -> list[Store]:

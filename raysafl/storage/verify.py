@@ -16,7 +16,7 @@ from raysafl.storage.manifest import run_name
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import read_rows
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.store import Store
+from raysafl.storage.store import ANEW, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,10 +120,9 @@ class _Verification:
     def _manifest(self) -> Iterator[Finding]:
         file = self.store.file("manifest.json")
         if self.manifest_fault:
-            advice = "`raysafl run` writes it anew"
             there = file if file.is_file() else None
             what = self.manifest_fault.replace(f"{file} ", "it ", 1)
-            yield Finding(file.name, what, advice, file=there)
+            yield Finding(file.name, what.removesuffix(f"; {ANEW}"), ANEW, file=there)
 
     def _strange_files(self) -> Iterator[Finding]:
         """Name files that raysafl has not written; others may read them as results."""

@@ -2,12 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from raysafl.core.needs import is_installed
@@ -18,10 +17,9 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.paths import StorageError, explain_full_disk
-from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.sealed import OpenState
-from raysafl.storage.store import Store
+from raysafl.storage.store import Store, remove_empty
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.code.old_results import runs_to_forget
 from raysafl.sweep.code.stale import Stale
@@ -33,9 +31,9 @@ from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import seconds_of
+from raysafl.sweep.preflight import preflight, trials_of
 from raysafl.sweep.prepare import prepare
 from raysafl.sweep.progress import choose_display
-from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.sampling import known_runs
 from raysafl.tracking.choice import Tracking
 
@@ -91,7 +89,7 @@ class Attempt:
             store.lock(),
             ExitStack() as refusal,
         ):
-            refusal.callback(_remove, made)
+            refusal.callback(remove_empty, made)
             self._plan()
             self.todo = {i: self.runs[i] for i in self.chosen if i not in self.kept}
             if is_new := bool(self.todo or self.sweep.is_searched):
@@ -131,7 +129,8 @@ class Attempt:
         """Say what `run` would do, without writing anything; see `Runner.forecast`."""
         self._plan()
         self.todo = {i: self.runs[i] for i in self.chosen if i not in self.kept}
-        datasets = prepare(self.todo.values(), self.options.engine)
+        with closing(self.display):
+            datasets = self._load().result()
         growth = self._reused(lambda run_id, content: None)
         finished = len(self.chosen) - len(self.todo)
         return foretell(self.options, self.todo, self.begun, datasets, finished, growth)
@@ -178,7 +177,7 @@ class Attempt:
         try:
             there = self.store.manifest()
         except ValueError as error:
-            self.options.note(f"{error}. It is written anew")
+            self.options.note(f"{error}, and does so now")
             return
         own = self.manifest
         if (there.name, there.scale) != (own.name, own.scale):
@@ -194,18 +193,17 @@ class Attempt:
         return self.example or self.todo
 
     def _load(self) -> "Future[dict[str, Dataset]]":
-        """Try a round of the user's own code, if there is any, and begin to load the data."""
+        """Try the user's own classes, if there are any, and begin to load the data."""
         runs = self._looked_at
-        engine = self.options.engine
-        if self.options.try_first and any(map(needs_rehearsal, runs.values())):
-            loaded = prepare(runs.values(), engine)
-            labels = self.manifest.labels()
-            named = {run_name(labels.get(i, {}), i): run for i, run in runs.items()}
-            self.display.enter("trying a round of your own classes")
-            rehearse(named, loaded, engine)
-            return _in_thread(lambda: loaded)
-        loading = _in_thread(partial(prepare, runs.values(), engine))
-        if wait([loading], LOADING_SECONDS).done:
+        labels = self.manifest.labels()
+        trials = trials_of({run_name(labels.get(i, {}), i): runs[i] for i in runs})
+        loaded: dict[str, Dataset] = {}
+        if trials and self.options.try_first:
+            loaded = preflight(trials, self.display)
+        work = partial(prepare, runs.values(), self.options.engine, loaded)
+        loading = _in_thread(work)
+        # Whatever is the user's own is right as a whole before Ray starts.
+        if wait([loading], None if loaded else LOADING_SECONDS).done:
             loading.result()
         return loading
 
@@ -280,21 +278,26 @@ class Attempt:
         except StorageError as error:
             conclude = _nothing
             raise self._with_advice(error) from error
+        except KeyboardInterrupt:
+            if not (display.running or display.done):
+                conclude = _nothing
+            raise
         finally:
             try:
                 conclude()
             except StorageError as error:
                 raise self._with_advice(error) from error
             finally:
-                if tracker is not None and tracker.waiting:
-                    waiting = count(tracker.waiting, "run")
-                    left = f"still to be logged to MLflow: {waiting}"
-                    self.options.note(left)
-                synced = True
-                if tracker is not None:
-                    display.enter("logging to MLflow")
-                    synced = tracker.finish()
+                synced = tracker is None or self._finish(tracker)
         return synced
+
+    def _finish(self, tracker: "Tracker") -> bool:
+        """Log what is still to be logged; return whether MLflow has all results."""
+        if tracker.waiting:
+            waiting = count(tracker.waiting, "run")
+            self.options.note(f"still to be logged to MLflow: {waiting}")
+        self.display.enter("logging to MLflow")
+        return tracker.finish()
 
     def seconds(self, datasets: dict[str, Dataset]) -> float:
         """Return about how long the work takes on one core."""
@@ -316,9 +319,8 @@ class Attempt:
 
         uri = options.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote:
-            where = redacted(uri)
             options.note(
-                f"MLflow's database cannot lie in an object store; it is {where}"
+                f"MLflow's database cannot lie in an object store; it is {uri}"
             )
 
         return Tracker(self.store, uri, options.say, track, _curve_as_png)
@@ -349,13 +351,6 @@ def _in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run_work, daemon=True).start()
     return future
-
-
-def _remove(made: Iterable[Path]) -> None:
-    """Remove new folders and files of a sweep that was refused, if nothing is in them."""
-    for place in made:
-        with suppress(OSError):
-            place.rmdir() if place.is_dir() else place.unlink()
 
 
 def _nothing() -> None:

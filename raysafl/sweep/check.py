@@ -16,7 +16,7 @@ from raysafl.core.component import Component
 from raysafl.core.record import FURTHER_NAME
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Claim, Label, Table, same_label
+from raysafl.storage.manifest import Claim, Label, Table, method_axis, same_label
 from raysafl.storage.statistics import OF_ACCURACY, known_statistics, statistics_of
 from raysafl.sweep.measures import Measures
 
@@ -236,12 +236,20 @@ class Entries:
             self._place(table.lines, "table: lines")
         _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
         self._with(table.minus, "table: minus", self.keys)
-        # What is not given follows from what the runs measure.
-        given = table.model_dump(include=table.model_fields_set)
-        for name in ("statistic", "also"):
-            own = given.get(name, [])
-            for statistic in [own] if isinstance(own, str) else own:
-                self._check_statistic(statistic, f"table: {name}")
+        if table.baseline != "":
+            labels = dict(zip(self.axes, zip(*self.keys, strict=True), strict=False))
+            whole = (
+                table
+                if table.rows or table.columns
+                else table.replace(rows=list(self.axes[:-1]) or list(self.axes))
+            )
+            if axis := method_axis({a: labels.get(a, ()) for a in self.axes}, whole):
+                self._with({axis: table.baseline}, "table: baseline", self.keys)
+        # What is not given follows from what the runs measure, and so does "final".
+        if table.statistic != "final":
+            self._check_statistic(table.statistic, "table: statistic")
+        for name in table.also if "also" in table.model_fields_set else ():
+            self._check_statistic(name, "table: also")
 
     def check_printed(self, numbers: Any, where: str) -> None:
         """Refuse printed numbers that belong to no entry.

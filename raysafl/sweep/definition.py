@@ -22,10 +22,9 @@ from raysafl.storage.manifest import (
     Table,
 )
 from raysafl.storage.statistics import (
-    AT_BEST_VAL,
+    also_by_default,
     known_statistics,
     quality_statistics,
-    statistics_of,
 )
 from raysafl.sweep.check import (
     Entries,
@@ -47,8 +46,6 @@ SMOKE = "smoke"
 SMOKE_ROUNDS = 2
 # Largest number of labels of an axis that a notebook shows.
 MOST_LABELS = 12
-# Largest number of further statistics that a table shows by default.
-MOST_ALSO = 8
 
 
 def smoke(run: Run) -> Run:
@@ -481,23 +478,23 @@ def _listed(values: Sequence[Any]) -> str:
 def with_defaults(table: Table, measures: Measures) -> Table:
     """Fill in what a table does not say, by what the runs measure.
 
-    The entries show what the runs are judged by. Beside it stand further statistics of it
-    and the last values of the other metrics, as many as `MOST_ALSO`. A statistic that
-    is a fraction is shown in per cent, another one as it is.
+    The entries show what the runs are judged by, and beside it `also_by_default`. A statistic
+    that is a fraction is shown in per cent, another one as it is.
 
     Args:
         table: the table.
         measures: what the runs measure.
     """
     given = table.model_fields_set
-    quality = quality_statistics(measures.quality)
-    statistic = table.statistic if "statistic" in given else quality[0]
+    statistic = table.statistic
+    if statistic == "final":
+        statistic = quality_statistics(measures.quality)[0]
     known = known_statistics(measures.columns, measures.quality, [statistic])
     changes: dict[str, Any] = {}
     if statistic != table.statistic:
         changes["statistic"] = statistic
-    if "also" not in given and measures != Measures():
-        changes["also"] = [*quality, *_last_values(measures)]
+    if "also" not in given:
+        changes["also"] = also_by_default(measures.columns, measures.quality)
     own = known.get(statistic)
     if own and not own.is_fraction:
         if "scale" not in given and ("unit" not in given or table.unit != "%"):
@@ -505,16 +502,3 @@ def with_defaults(table: Table, measures: Measures) -> Table:
         if "unit" not in given and ("scale" not in given or table.scale != 100):
             changes["unit"] = ""
     return table.replace(changes) if changes else table
-
-
-def _last_values(measures: Measures) -> list[str]:
-    """Return further statistics that a table shows by default."""
-    found = statistics_of(measures.columns, measures.quality)
-    names = [
-        name
-        for name, own in found.items()
-        if name == AT_BEST_VAL
-        # A metric of each class would make the table wide.
-        or (name.startswith("final_") and not re.search(r"_\d+$", own.column))
-    ]
-    return names[:MOST_ALSO]

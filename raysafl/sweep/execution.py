@@ -83,7 +83,7 @@ class Executor(Protocol):
         """
 
     def search(self, job: "Job", datasets: Datasets, watch: Watch) -> None:
-        """Carry out the runs that the sweep's search algorithm asks for, one a pack.
+        """Carry out the runs that the sweep's search algorithm asks for.
 
         Args:
             job: the sweep, and how it is carried out.
@@ -184,7 +184,9 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         with _reported(watch):
             executor.search(job, datasets, watch)
         return
-    packs = _packs_to_do(job, executor.room(), datasets)
+    packs = packs_of(job, job.todo.values(), executor.room(), datasets)
+    if note := memory_note(packs):
+        job.options.note(note)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
@@ -203,18 +205,16 @@ def _reported(watch: Watch) -> Iterator[None]:
         raise StorageError(watch.lost)
 
 
-def _packs_to_do(job: Job, room: Room, datasets: Datasets) -> list[Pack]:
-    """Form packs that an executor has room for."""
-    runs = job.todo.values()
+def packs_of(
+    job: Job, runs: Iterable[Run], room: Room, datasets: Datasets
+) -> list[Pack]:
+    """Form packs of runs that an executor has room for."""
     if job.options.is_one_by_one:
         return [Pack((run,), run.rounds * run.replicates) for run in runs]
     options = job.options
-    packs = form_packs(
+    return form_packs(
         runs, datasets, options.hardware, room.packs, room.memory, options.engine
     )
-    if note := memory_note(packs):
-        job.options.note(note)
-    return packs
 
 
 def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]]:
@@ -228,7 +228,8 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
     """Let a signal that would raise an error end the packs in order first.
 
     Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
-    the block has ended. A second signal acts at once.
+    the block has ended. A second signal acts at once, and so does the first one if no
+    pack has begun, because Ray still starts.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, whatever its handler does: `Tuner.fit` leaves
@@ -243,7 +244,11 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 
     def put_off(number: int, frame: FrameType | None) -> None:
         restore()
-        arrived.append(signal.Signals(number))
+        name = signal.Signals(number)
+        if watch.display.phase:
+            handlers[name](number, frame)
+            return
+        arrived.append(name)
         watch.interrupt()
 
     def restore() -> None:

@@ -4,6 +4,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
+from raysafl.cluster.gpus import are_logical, in_words, num_gpus, used_note, why_unseen
 from raysafl.core.needs import is_installed, need
 from raysafl.core.text import nearest
 from raysafl.sweep.executor_name import ExecutorName
@@ -39,6 +42,30 @@ def check_executor(options: Options) -> None:
         need("ray", "executor 'ray'")
     elif needs:
         need("ray", f"this sweep ({needs})")
+    _check_gpus(options)
+
+
+def _check_gpus(options: Options) -> None:
+    """Refuse GPUs that are asked for if this machine is to train, and torch sees none.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not options.hardware.gpu_share:
+        return
+    here = options.executor == ExecutorName.HERE
+    elsewhere = options.address is not None or ray_runs() or are_logical()
+    if (here or not elsewhere) and (why := why_unseen()):
+        raise ValueError(
+            f"the sweep asks for {in_words(options.hardware.gpu_share)}, but torch "
+            f"{torch.__version__} sees no CUDA device ({why}); `raysafl doctor` says "
+            "more, and --gpus 0 trains on the CPU"
+        )
+
+
+def ray_runs() -> bool:
+    """Whether this program has started Ray, or joined a cluster."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def choose_executor(options: Options, seconds: Callable[[], float]) -> "Executor":
@@ -56,7 +83,10 @@ def choose_executor(options: Options, seconds: Callable[[], float]) -> "Executor
     if name is ExecutorName.HERE:
         from raysafl.sweep.here import Here
 
-        return Here(options.hardware)
+        hardware = options.hardware.where_there_are(count := num_gpus())
+        if note := used_note(hardware, 1, count):
+            options.note(note)
+        return Here(hardware)
     from raysafl.sweep.on_ray.tuning import OnRay
 
     return OnRay(options.hardware, options.address, options.note)
@@ -94,16 +124,15 @@ def _only_ray(options: Options) -> str:
         return "a cluster that adds nodes is asked for"
     if options.sweep.scheduler is not None:
         return "Tune's scheduler compares trials that run at the same time"
+    if (hardware.trials or 1) > 1:
+        return f"{hardware.trials} trials at once are asked for"
     return ""
 
 
 def _better_on_ray(options: Options) -> str:
     """Say what is asked for that Ray is meant for; empty if nothing is."""
-    trials = options.hardware.trials or 1
-    if options.hardware.gpus:
+    if options.hardware.gpu_share:
         return "GPUs are asked for"
-    if trials > 1:
-        return f"{trials} trials at once are asked for"
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+    if ray_runs():
         return "this program has started Ray"
     return ""

@@ -64,9 +64,7 @@ def _run_file(path: Path) -> ModuleType:
     name = f"raysafl_experiment_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(
-            f"{path} is not a Python file; runs of an archive are computed again with --check"
-        )
+        raise ValueError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     before = list(sys.path)

@@ -4,13 +4,20 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raysafl.core.calls import checked_call, refuse_unknown
+from raysafl.core.calls import checked_call, meant, refuse_unknown
 from raysafl.core.component import Component
-from raysafl.core.text import closest, in_brief
+from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Label
 from raysafl.sweep.check import check_run, without_numpy
 from raysafl.sweep.definition import Sweep
+
+# What SAFARI's and FAST's papers call a field of ours.
+PAPERS = {
+    "q": ("client_prob", "snapshot_prob"),
+    "lambda": ("adapt",),
+    "server data size": ("n0",),
+}
 
 
 @checked_call
@@ -20,12 +27,14 @@ def grid(
     *,
     seeds: int | None = None,
     name: str = "sweep",
+    names: Mapping[str, str] | None = None,
     **others: Any,
 ) -> Sweep:
     """Return the sweep of all combinations of some fields' values, which needs no Ray.
 
     Each field is an axis. Its name is the end of its path, as long as it takes to be that of
-    no other field of `base` and of no other axis: `client_prob`, but `local.lr`.
+    no other field of `base` and of no other axis: `client_prob`, but `local.lr`. `names`
+    calls it otherwise in tables, files and labels.
 
     Example:
         >>> import raysafl as fl
@@ -45,11 +54,13 @@ def grid(
         seeds: the number of replicates of each run, of which the first has the seed
             `base.seed` and each other one the next; None: that of `base`.
         name: the name of the sweep, which is also that of its folder.
+        names: by field, as in `values`, another name of its axis: a paper's, for example,
+            {"client_prob": "q"}.
         others: further arguments of `Sweep`, such as `title` or `table`.
 
     Raises:
         ValueError: a field is not there or in several components, or has no list of
-            different values; or a value is out of range.
+            different values; or a value is out of range; or `names` names no axis.
     """
     refuse_unknown(grid, others, Sweep)
     check_run(base, "base")
@@ -63,12 +74,18 @@ def grid(
     given = values if isinstance(values, Mapping) else {}
     paths = {_path(base, field): own for field, own in given.items()}
     every = {*base.flat(), *paths}
-    axes = [_unique_end(path, every) for path in paths]
     if not paths or len(paths) < len(given):
         raise ValueError(
             "a grid needs an axis or several different ones, such as "
             f"{{'rounds': [50, 100]}}, but has {[*given] or in_brief(values)}"
         )
+    for field in names or {}:
+        if field not in given:
+            raise ValueError(f"names has '{field}', but {nearest(field, given)}")
+    axes = [
+        (names or {}).get(field) or _unique_end(path, every)
+        for field, path in zip(given, paths, strict=True)
+    ]
     labelled = [_labelled(path, own).items() for path, own in paths.items()]
     runs = {
         tuple(label for label, _ in point): base.replace(
@@ -104,10 +121,17 @@ def _path(base: Run, field: str) -> str:
             f"{', '.join(found)}"
         )
     if not found:
-        close = closest(field, {path.rpartition(".")[2] for path in known})
+        ends = {path.rpartition(".")[2] for path in known}
+        twins = PAPERS.get(field.lower(), (field,))
+        twins = tuple(twin for twin in twins if twin in ends) or twins
+        hint = ", or ".join(
+            f"did you mean '{twin}'?" if twin in ends else meant(twin, ends)
+            for twin in twins
+        )
+        _, *parts = {type(part).__name__: None for part in base.components()}
         raise ValueError(
-            f"the run has no field '{field}'{f': did you mean {close!r}?' * bool(close)} "
-            f"(dotted paths: {', '.join(known)})"
+            f"neither the run nor its parts ({', '.join(parts)}) have a field '{field}': "
+            f"{hint}"
         )
     return found[0]
 

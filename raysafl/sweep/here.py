@@ -5,6 +5,7 @@ the same: rows, checkpoints, display, MLflow, search algorithms, callbacks, rule
 """
 
 import datetime
+import itertools
 import os
 import platform
 import time
@@ -16,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import psutil
-import torch
 
-from raysafl.cluster.gpus import in_words, smallest_memory, why_unseen
+from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
@@ -52,27 +52,17 @@ class Here:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Give torch the threads, and the share of the GPU, that a client actor has.
-
-        Raises:
-            ValueError: a GPU is asked for, and torch sees none.
-        """
-        if self.hardware.gpus and (why := why_unseen()):
-            raise ValueError(
-                f"the sweep asks for {in_words(self.hardware.gpus)}, but torch "
-                f"{torch.__version__} sees no CUDA device ({why}); `raysafl doctor` says "
-                "more, and --gpus 0 trains on the CPU"
-            )
-        if self.hardware.gpus:
-            keep_to_share(self.hardware.gpus)
+        """Give torch the threads, and the share of the GPU, that a client actor has."""
+        if self.hardware.gpu_share:
+            keep_to_share(self.hardware.gpu_share)
         with torch_threads(max(1, int(self.hardware.cpus))):
             yield
 
     def room(self) -> Room:
         """Return room for one pack, in the memory that is free here and on the GPU."""
         memory = float(psutil.virtual_memory().available)
-        if self.hardware.gpus:
-            memory = min(memory, smallest_memory() * self.hardware.gpus)
+        if self.hardware.gpu_share:
+            memory = min(memory, smallest_memory() * self.hardware.gpu_share)
         return Room(1, memory)
 
     def carry_out(
@@ -84,27 +74,25 @@ class Here:
             for pack in packs:
                 if watch.ends_early:
                     return
-                tell(pack, pack.id, lambda result: None)
+                tell(pack, pack.id)
 
     def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
-        """Carry out one run after the other; see `Executor.search`."""
+        """Carry out one pack after the other; see `Executor.search`."""
         # Imported here, because it imports Tune, whose import takes a second.
         from raysafl.sweep.sampler import Sampler
 
         known = dict(datasets)
         host = partial(self._host, job, known)
-        sampler = Sampler(job, known, watch, lambda pack, dataset: pack)
+        sampler = Sampler(job, known, watch, self.room(), lambda pack, dataset: pack)
         with _telling(job, watch, host, sampler.labels) as tell:
-            for number in range(job.sweep.num_samples):
+            for number in itertools.count():
                 trial_id = f"{number:05d}"
-                config = None if watch.ends_early else sampler.suggest(trial_id)
+                config = sampler.suggest(trial_id)
                 # It returns a text when it has no more to suggest.
                 if not isinstance(config, Mapping):
                     return
-                heard = partial(sampler.on_trial_result, trial_id)
-                result = tell(config[PACK_KEY], trial_id, heard)
-                if not watch.ends_early:
-                    sampler.on_trial_complete(trial_id, result=result)
+                tell(config[PACK_KEY], trial_id)
+                sampler.on_trial_complete(trial_id)
 
     def _host(
         self, job: Job, datasets: dict[str, Dataset], runs: Sequence[Run]
@@ -116,7 +104,7 @@ class Here:
             datasets: the datasets that are loaded; others are added.
             runs: the runs.
         """
-        gpus = self.hardware.gpus
+        gpus = self.hardware.gpu_share
         work = worker_of(
             runs,
             dataset_of(runs[0], datasets),
@@ -128,11 +116,8 @@ class Here:
         return Hosted(work, *work.describe())
 
 
-# Carries out a pack, of a trial with an id, calls a function with each of its reports,
-# and returns the last of them.
-Tell: TypeAlias = Callable[
-    [Pack, str, Callable[[dict[str, Any]], None]], dict[str, Any]
-]
+# Carries out a pack, of a trial with an id.
+Tell: TypeAlias = Callable[[Pack, str], None]
 
 
 @contextmanager
@@ -151,14 +136,11 @@ def _telling(
     terms = job.terms
     with scratch(job.store) as folder, _callbacks_told(job, labels, folder) as told:
 
-        def tell(
-            pack: Pack, trial_id: str, heard: Callable[[dict[str, Any]], None]
-        ) -> dict[str, Any]:
+        def tell(pack: Pack, trial_id: str) -> None:
             opened = OpenPack(pack, job.code_of(pack), terms, host, is_interrupt)
             if told is not None:
                 told.started(trial_id, {PACK_KEY: pack})
             reports = Reports(trial_id)
-            result: dict[str, Any] = {}
             news = News()
             stopped = False
             try:
@@ -167,7 +149,6 @@ def _telling(
                     watch.take(news)
                     watch.show([(pack, news)])
                     result = reports.of(news)
-                    heard(result)
                     if told is not None:
                         told.reported(trial_id, result)
                     stopped = halt(trial_id, result) and not news.done
@@ -177,7 +158,6 @@ def _telling(
             watch.show([])
             if told is not None:
                 told.ended(trial_id)
-            return result
 
         yield tell
 

@@ -15,7 +15,7 @@ from raysafl.cluster.hardware import Hardware
 from raysafl.core.text import in_brief
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import Location, parse_location
-from raysafl.storage.redaction import redacted
+from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import Store
 from raysafl.sweep.code.stale import Stale
 from raysafl.sweep.definition import Sweep
@@ -75,6 +75,11 @@ class Options:
         for name, (kind, what) in TAKEN.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise ValueError(f"{name} is {in_brief(value)}; give {what}")
+        uris = [self.tracking_uri, self.address]
+        if self.track != Tracking.NONE:
+            uris.append(os.environ.get("MLFLOW_TRACKING_URI"))
+        for uri in filter(None, uris):
+            refuse_password(uri)
 
     @property
     def store(self) -> Store:
@@ -117,7 +122,7 @@ def command_of_script() -> str:
     file = str(getattr(main, "__file__", ""))
     if not file.endswith(".py") or getattr(main, "__spec__", None) is not None:
         return ""
-    return shlex.join(["python", os.path.relpath(file), *map(redacted, sys.argv[1:])])
+    return shlex.join(["python", os.path.relpath(file), *sys.argv[1:]])
 
 
 def in_python(message: str) -> str:

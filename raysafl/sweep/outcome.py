@@ -147,9 +147,10 @@ class Outcome:
                 soft_wrap=True,
             )
         if any(self.bad["status"] == Status.FAILED):
+            mlflow = "" if read_view(self.store) is None else ", and in MLflow"
             console.print(
                 "The traceback of each failed run is in the field `traceback` of its entry in "
-                f"{short(self.store.path / 'ledger')}, and in MLflow",
+                f"{short(self.store.path / 'ledger')}{mlflow}",
                 soft_wrap=True,
             )
 

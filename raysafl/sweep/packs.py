@@ -409,7 +409,11 @@ def _first_request(run: Run, dataset: Dataset, ids: Sequence[int]) -> _Asked:
     try:
         algorithm = run.algorithm.prepare(
             Setting(
-                clients, len(dataset.train) / clients, 1, run.local.over(run.rounds)
+                clients,
+                len(dataset.train) / clients,
+                1,
+                run.local.over(run.rounds),
+                run.rounds,
             )
         )
         state = algorithm.init(torch.zeros(PROBE_PARAMETERS), clients)

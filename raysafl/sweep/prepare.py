@@ -1,7 +1,7 @@
 """Loads the datasets of runs, and tries their parts on them, before anything runs."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from raysafl.models import FlatModel
 from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows
 from raysafl.simulation.run import Run
-from raysafl.sweep.objective_check import try_objective
+from raysafl.sweep.batch_checks import try_objective
 from raysafl.sweep.user_errors import errors_described
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
@@ -29,12 +29,17 @@ from raysafl.training.inputs import Inputs
 LOG = logging.getLogger(__name__)
 
 
-def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
+def prepare(
+    runs: Iterable[Run],
+    engine: str = "auto",
+    loaded: Mapping[str, Dataset] | None = None,
+) -> dict[str, Dataset]:
     """Load each dataset once, and try partitions, server data, models and objectives.
 
     Args:
         runs: the runs to do.
         engine: the engine that computes gradients; "auto" is not tried.
+        loaded: datasets that need not be loaded, by `source_key`.
 
     Returns:
         The datasets, by the `source_key` of the data that load them.
@@ -42,10 +47,10 @@ def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
     Raises:
         ValueError: a file is missing, or a part of a run does not fit the data.
     """
-    datasets: dict[str, Dataset] = {}
+    datasets = dict(loaded or {})
     seen: set[str] = set()
     for run in runs:
-        with errors_described(run.components()):
+        with errors_described():
             _prepare_one(run, engine, datasets, seen)
     return datasets
 

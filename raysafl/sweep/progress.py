@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from raysafl.core.text import count, printable, span
+from raysafl.core.text import about, count, printable
 from raysafl.sweep.time_left import TimeLeft
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Display:
         """
         self.running = running
         self.at = at
+        if packs and not self.is_cut:
+            self.phase = ""
         if self.planned:
             self.left.see(time.monotonic(), self.finished, self.planned, packs)
         self._draw()
@@ -152,10 +154,10 @@ class Display:
     @property
     def time_left(self) -> str:
         """The estimate as text; empty if there is none yet."""
-        found = self.left.range(time.monotonic())
+        found = self.left.seconds(time.monotonic())
         if found is None or self.done == self.total:
             return ""
-        return f"{span(*found)} left"
+        return f"{about(found)} left"
 
     @property
     def present(self) -> str:
@@ -177,7 +179,8 @@ class LineDisplay(Display):
 
     There is a line for each run that ends, or one for all runs that end at the same time
     if they are more than `MOST_TOLD`, and where nothing has been printed for
-    `SECONDS_A_LINE` seconds, one that says how far the sweep is.
+    `SECONDS_A_LINE` seconds, one that says how far the sweep is. What is done before the
+    runs begin has one line each.
 
     Args:
         console: what it prints to.
@@ -186,6 +189,7 @@ class LineDisplay(Display):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
+        self._printed = ""
         # When a line is due: the first one soon.
         self._due = time.monotonic() + FIRST_LINE_SECONDS
 
@@ -202,10 +206,12 @@ class LineDisplay(Display):
             self._print(f"[{self.done}/{self.total}] {others} runs have ended together")
 
     def _tick(self) -> None:
-        if time.monotonic() > self._due:
+        is_said = self.phase and self._printed == self.line
+        if time.monotonic() > self._due and not is_said:
             self._print(self.line)
 
     def _print(self, line: str) -> None:
+        self._printed = line
         self._due = time.monotonic() + SECONDS_A_LINE
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -224,12 +230,12 @@ class BarDisplay(Display):
 
         self.progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            TextColumn("{task.fields[runs]}"),
             BarColumn(),
             TextColumn("{task.description}"),
             console=console,
         )
-        self._task = self.progress.add_task("", total=1, visible=False)
+        self._task = self.progress.add_task("", total=None, visible=False, runs="")
 
     def enter(self, phase: str) -> None:
         """Show what is being done from now on; see `Display`."""
@@ -248,8 +254,9 @@ class BarDisplay(Display):
 
     def _draw(self) -> None:
         told = self.phase or ", ".join(filter(None, [self.present, self.time_left]))
+        runs = f"{self.done}/{self.total} runs" if self.total else ""
         self.progress.update(
-            self._task, completed=self.done, description=told, visible=True
+            self._task, completed=self.done, description=told, visible=True, runs=runs
         )
 
     def _tick(self) -> None:

@@ -1,13 +1,16 @@
 """Runs a sweep: checks what is asked for, and carries it out."""
 
+from traceback import extract_tb
+
 from raysafl.core.calls import checked_call
 from raysafl.core.needs import need
+from raysafl.core.users_code import is_users_file
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
 from raysafl.sweep.forecast import Forecast
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.sampling import ONE_BY_ONE
+from raysafl.sweep.sampling import AS_RESULTS_COME
 from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
 
@@ -77,7 +80,18 @@ class Runner(Options):
         """
         with self.in_own_language():
             self._check()
-            outcome = Attempt(self).run()
+            try:
+                outcome = Attempt(self).run()
+            except KeyboardInterrupt as stop:
+                # The lines of the user's own code are worth seeing, and those of Ray are not.
+                if any(
+                    is_users_file(step.filename)
+                    for step in extract_tb(stop.__traceback__)
+                ):
+                    raise
+                raise KeyboardInterrupt(
+                    "running it again goes on where it was"
+                ) from None
         if not self.quiet:
             outcome.print_to(self.console)
         return outcome
@@ -96,7 +110,7 @@ class Runner(Options):
             self._check()
             if self.sweep.is_searched:
                 raise ValueError(
-                    f"sweep '{self.sweep.name}': {ONE_BY_ONE}, so nothing can be said of "
+                    f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so nothing can be said of "
                     "them before it runs"
                 )
             return Attempt(self).forecast()
@@ -115,5 +129,5 @@ class Runner(Options):
             need("mlflow", f"track '{self.track}'")
         if self.only and self.sweep.is_searched:
             raise ValueError(
-                f"sweep '{self.sweep.name}': {ONE_BY_ONE}, so there are no labels to choose by"
+                f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so there are no labels to choose by"
             )

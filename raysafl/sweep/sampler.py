@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray.tune.search import Searcher
@@ -10,13 +11,18 @@ from ray.tune.search import Searcher
 from raysafl.cluster.provenance import provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Label
-from raysafl.sweep.execution import Job
+from raysafl.sweep.execution import Job, Room, packs_of
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.sampling import labels_of
 from raysafl.sweep.session import failure
 from raysafl.sweep.watch import Watch
+
+# So many runs a search algorithm is asked for at a time. Of more, the later ones would know too
+# little of the earlier ones.
+AT_ONCE = 8
 
 
 class Packs(Searcher):
@@ -56,7 +62,13 @@ class InOrder(Packs):
 
 
 class Sampler(Packs):
-    """A search algorithm whose configurations are packs of one run each, in the driver.
+    """Packs of the runs that a search algorithm asks for, in the driver.
+
+    It is asked for several runs at a time (`AT_ONCE`, or as many as a `ConcurrencyLimiter`
+    of Tune's lets run), which share packs, and hears of all of them, in the order in which
+    it asked, before it is asked for more. So what it asks for depends on no hardware. If a
+    scheduler, a callback or a rule to stop acts on single runs, it is asked for one whenever
+    a trial has room, and hears of each when it has ended.
 
     A configuration of which no run can be made, or whose data cannot be loaded, is recorded
     as failed; the algorithm hears of it, and is asked for another. A run that has ended in an
@@ -67,6 +79,7 @@ class Sampler(Packs):
         datasets: the datasets that are loaded, by the `source_key` of the data that load
             them; others are added.
         watch: is told the labels of each run, and what has failed.
+        room: what there is room for.
         given: returns what the configuration of a trial holds for a pack and its dataset.
 
     Raises:
@@ -78,21 +91,27 @@ class Sampler(Packs):
         job: Job,
         datasets: dict[str, Dataset],
         watch: Watch,
+        room: Room,
         given: Callable[[Pack, Dataset], Any],
     ) -> None:
         super().__init__()
         self.job = job
         self.datasets = datasets
         self.watch = watch
+        self.room = room
         self.given = given
         # Tune would ask for the state of one that is called `searcher`.
         self.algorithm: Searcher = job.sweep.search_alg
         # The packs so far, by id, and the labels of their runs.
         self.packs: dict[str, Pack] = {}
         self.labels: dict[str, Mapping[str, Label]] = {}
-        # How often it was asked, and the names by which it knows the trials that run.
+        # How often it was asked, and the runs of which it has not heard, by the names by
+        # which it knows them.
         self._asked = 0
-        self._names: dict[str, str] = {}
+        self._untold: dict[str, str] = {}
+        # The packs that no trial has yet, and those of the trials that run.
+        self._queue: list[Pack] = []
+        self._open: dict[str, Pack] = {}
         metric, mode = job.goal
         # What a searcher was told when it was made is not told again.
         told = bool(getattr(self.algorithm, "metric", None))
@@ -106,49 +125,88 @@ class Sampler(Packs):
     def suggest(self, trial_id: str) -> Any:
         """Return the configuration of a trial: its pack.
 
-        It is None if the algorithm waits for results, and a text if no run is to follow.
+        It is None if results are awaited, and a text if no run is to follow.
         """
-        while self._asked < self.job.sweep.num_samples:
-            name = f"{self._asked:05d}"
-            config = self.algorithm.suggest(name)
-            if not isinstance(config, Mapping):
-                return config
-            self._asked += 1
-            if (found := self._made(dict(config))) is not None:
-                self._names[trial_id] = name
-                return {PACK_KEY: found}
-            self.algorithm.on_trial_complete(name, error=True)
-        return Searcher.FINISHED
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tell the algorithm what a trial reports."""
-        self.algorithm.on_trial_result(self._names[trial_id], result)
+        if self.watch.ends_early:
+            return Searcher.FINISHED
+        answer: Any = None
+        if not self._open or self.job.options.is_one_by_one:
+            # Now it is known which packs could not be carried out as a whole.
+            for pack in self.watch.unfinished:
+                self._queue += pack.halves(self.watch.shown)
+            self.watch.unfinished.clear()
+            if not self._queue:
+                self._tell()
+                answer = self._ask()
+        if not self._queue:
+            return None if self._open else answer
+        pack = self._open[trial_id] = self._queue.pop(0)
+        self.packs[pack.id] = pack
+        self.labels[pack.id] = self.watch.labels[pack.runs[0].id]
+        dataset = self.datasets[pack.runs[0].data.source_key]
+        return {PACK_KEY: self.given(pack, dataset)}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Tell the algorithm that a trial has ended."""
-        name = self._names.pop(trial_id)
-        self.algorithm.on_trial_complete(name, result=result, error=error)
+        """Take note of the end of a trial: its runs are in the ledger by the next `suggest`."""
+        del self._open[trial_id]
 
-    def _made(self, config: dict[str, Any]) -> Any:
-        """Return what a trial is given of the run of a configuration; None if none is made."""
+    def _tell(self) -> None:
+        """Tell the algorithm what the runs have reported last that have ended."""
+        going_on = {run.id for pack in self._open.values() for run in pack.runs}
+        over = {n: i for n, i in self._untold.items() if i not in going_on}
+        ledger = self.job.store.ledger(set(over.values()))
+        for name, run_id in over.items():
+            entry = ledger.get(run_id)
+            if entry is None or entry.status is Status.FAILED:
+                self.algorithm.on_trial_complete(name, error=True)
+            else:
+                self.algorithm.on_trial_complete(name, result=dict(entry.metrics))
+            del self._untold[name]
+
+    def _ask(self) -> Any:
+        """Ask the algorithm for runs, and put their packs into the queue.
+
+        Returns:
+            None if the algorithm waits for results, and a text if it has no more to ask for.
+        """
+        several = getattr(self.algorithm, "max_concurrent", AT_ONCE)
+        most = 1 if self.job.options.is_one_by_one else several
+        runs: dict[str, Run] = {}
+        config: Any
+        while len(runs) < most and self._asked < self.job.sweep.num_samples:
+            name = f"{self._asked:05d}"
+            config = self.algorithm.suggest(name)
+            if not isinstance(config, Mapping):
+                break
+            self._asked += 1
+            if (run := self._made(name, dict(config))) is not None:
+                runs[run.id] = run
+        else:
+            config = Searcher.FINISHED
+        packs = packs_of(self.job, runs.values(), self.room, self.datasets)
+        # Each run counts as one, as those that are not asked for yet do.
+        self._queue += [replace(pack, work=float(len(pack.runs))) for pack in packs]
+        return config
+
+    def _made(self, name: str, config: dict[str, Any]) -> Run | None:
+        """Return the run of a configuration; None if there is nothing to carry out."""
         run = None
         try:
             run = self.job.sweep.build(config)
-            pack = Pack((run,))
-            found = self.given(pack, dataset_of(run, self.datasets))
+            dataset_of(run, self.datasets)
         # The user's own function may raise anything.
         except (Exception, SystemExit) as error:
             run_id = run.id if run else _id_of_failed(config)
             self._register(run_id, config, run)
             if not self.job.store.decided({run_id}):
                 self.watch.refuse(run_id, failure(error, run, provenance()))
+            self._untold[name] = run_id
             return None
         self._register(run.id, config, run)
-        self.packs[pack.id] = pack
-        self.labels[pack.id] = self.watch.labels[run.id]
-        return found
+        self._untold[name] = run.id
+        return run
 
     def _register(self, run_id: str, config: dict[str, Any], run: Run | None) -> None:
         """Label a run by its configuration, and add it to the manifest."""

@@ -16,7 +16,7 @@ from raysafl.sweep.user_errors import describe_error
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
-ONE_BY_ONE = "a search algorithm asks for its runs one by one"
+AS_RESULTS_COME = "a search algorithm asks for its runs as results come"
 # So many configurations are drawn, if need be, to find one that stands for a search.
 MOST_TRIED = 20
 
@@ -26,7 +26,7 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
 
     Returns:
         What the sweep is, with an entry for each run that is known. Then these runs, by
-        id; there are none if a search algorithm asks for them one by one. Then, in that
+        id; there are none if a search algorithm asks for them as results come. Then, in that
         case alone, the run of a configuration that was drawn at random, by its id: it stands
         for all of them where something is tried or estimated beforehand.
 
@@ -62,7 +62,7 @@ def first_run(sweep: Sweep, only: Mapping[str, str]) -> tuple[str, Run]:
     """
     if sweep.is_searched:
         raise ValueError(
-            f"sweep '{sweep.name}': {ONE_BY_ONE}; put the run that you mean into runs=[...]"
+            f"sweep '{sweep.name}': {AS_RESULTS_COME}; put the run that you mean into runs=[...]"
         )
     manifest, runs, _ = known_runs(sweep)
     chosen = manifest.select(only)[0]
@@ -92,7 +92,7 @@ def _made(
         raise ValueError(
             f"sweep '{sweep.name}': no run can be made of {len(wrong)} of "
             f"{count(len(drawn), 'drawn configuration')}. The first is {config}: "
-            f"{describe_error(first, [])}"
+            f"{describe_error(first)}"
         ) from first
     return made
 

@@ -288,7 +288,7 @@ def failure(
     return LedgerEntry.now(
         run.model_dump(mode="json") if run else None,
         Status.FAILED,
-        describe_error(error, list(run.components()) if run else []),
+        describe_error(error),
         traceback=kept_traceback(error),
         **origin,
     )

@@ -13,14 +13,12 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import NamedTuple
 
-from raysafl.core.component import Component
-from raysafl.core.users_code import OURS, codes_inside, is_users_file
-from raysafl.core.users_parts import is_users_class
+from raysafl.core.users_code import OURS, is_users_file
 from raysafl.storage.redaction import redacted
 
 # The largest number of characters of a traceback that is kept.
 LONGEST = 20_000
-FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+), in ', re.MULTILINE)
+FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[\d*m")
 # Between the traceback of an error and that of its cause, which comes first.
 CAUSE = re.compile(
@@ -38,6 +36,7 @@ class Frame(NamedTuple):
 
     file: str
     line: int
+    function: str
 
     @property
     def is_users(self) -> bool:
@@ -48,16 +47,14 @@ class Frame(NamedTuple):
         return f"{Path(self.file).name}:{self.line}"
 
 
-def describe_error(error: BaseException, components: Iterable[Component] = ()) -> str:
+def describe_error(error: BaseException) -> str:
     """Say what went wrong, and first where in the user's own code that was.
 
     Args:
         error: the error, with its traceback.
-        components: those of the run. If a method of the user's own class was being
-            called, the class is named.
 
     Returns:
-        `Median (mine.py:12): KeyError: 'x'`. If no frame of the error is in the user's
+        `round (mine.py:12): KeyError: 'x'`. If no frame of the error is in the user's
         own code: the sentence of a ValueError of raysafl's, with the user's frame of
         its cause, if any; of other errors the last frame, as `OSError: no space left
         (inputs.py:80)`.
@@ -67,8 +64,7 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
     what = _writable(f"{type(cause).__name__}: {cause}")
     if isinstance(cause, FrozenInstanceError):
         what += COPY
-    frames = _frames(text)
-    users = [frame for frame in frames if frame.is_users]
+    users = [frame for frame in _frames(text) if frame.is_users]
     # Those of the error itself, without those of its causes.
     own = _frames(CAUSE.split(text)[-1])
     if not own:
@@ -80,9 +76,7 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
     if not users:
         return f"{what} ({own[-1]})"
     innermost = [frame for frame in own if frame.is_users] or users
-    name = _class_at(frames, components)
-    place = f"{name} ({innermost[-1]})" if name else str(innermost[-1])
-    return f"{place}: {what}"
+    return f"{innermost[-1].function} ({innermost[-1]}): {what}"
 
 
 def _cause_of(error: BaseException) -> BaseException:
@@ -101,7 +95,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def kept_traceback(error: BaseException) -> str:
-    """Return the traceback for the ledger: without credentials, and its end if it is long."""
+    """Return the traceback for the ledger: without secrets, and its end if it is long."""
     text = redacted(traceback_text(error))
     if len(text) <= LONGEST:
         return text
@@ -109,11 +103,8 @@ def kept_traceback(error: BaseException) -> str:
 
 
 @contextmanager
-def errors_described(components: Iterable[Component]) -> Iterator[None]:
+def errors_described() -> Iterator[None]:
     """Turn an error that the user's own code raises in the block into a ValueError.
-
-    Args:
-        components: those of the run that the block is about.
 
     Raises:
         ValueError: where the error was raised, and what it is. An error of which no
@@ -123,9 +114,14 @@ def errors_described(components: Iterable[Component]) -> Iterator[None]:
         yield
     except Exception as error:
         if _any_users(_frames(traceback_text(error))):
-            said = redacted(describe_error(error, components))
-            raise ValueError(said) from error
+            raise ValueError(redacted(describe_error(error))) from error
         raise
+
+
+def innermost_line(dump: str) -> str:
+    """Return the innermost line of the user's own code in what `faulthandler` wrote."""
+    users = (str(frame) for frame in _frames(dump) if frame.is_users)
+    return next(users, "")
 
 
 def _writable(text: str) -> str:
@@ -134,31 +130,8 @@ def _writable(text: str) -> str:
 
 
 def _frames(text: str) -> list[Frame]:
-    return [Frame(file, int(line)) for file, line in FRAME.findall(text)]
+    return [Frame(file, int(line), name) for file, line, name in FRAME.findall(text)]
 
 
 def _any_users(frames: Iterable[Frame]) -> bool:
     return any(frame.is_users for frame in frames)
-
-
-def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
-    """Return the name of the user's class whose method the innermost of the frames is in."""
-    classes = {
-        kind
-        for component in components
-        for kind in type(component).__mro__
-        if issubclass(kind, Component) and is_users_class(kind)
-    }
-    names = {
-        Frame(code.co_filename, line): kind.__name__
-        for kind in classes
-        for member in vars(kind).values()
-        for code in codes_inside(
-            getattr(getattr(member, "fget", member), "__code__", None)
-        )
-        for _, _, line in code.co_lines()
-        if line is not None
-    }
-    return next(
-        (names[frame] for frame in reversed(list(frames)) if frame in names), ""
-    )

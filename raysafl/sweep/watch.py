@@ -151,7 +151,10 @@ class Watch:
             weighted = sum(news.running * news.value for news in known)
             if total:
                 text = self._score_text(qualities.pop(), weighted / total, digits=1)
-        count = sum(news.running for news in all_news)
+        # All runs of a pack have begun that has not reported yet.
+        count = sum(
+            news.running if news.metrics else len(pack.runs) for pack, news in running
+        )
         at = ""
         if rounds := max((news.rounds for news in all_news), default=0):
             mean = sum(news.running * news.round for news in all_news) / max(1, count)
@@ -159,7 +162,7 @@ class Watch:
         packs = [(pack.work, news.share) for pack, news in running]
         self.display.update(count, at, packs)
         now = time.monotonic()
-        left = self.display.left.range(now)
+        left = self.display.left.seconds(now)
         if left is not None and now - self._told_left > TELL_SECONDS:
             self._told_left = now
             # The sweep goes on if this is lost.

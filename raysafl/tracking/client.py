@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 from raysafl.core.needs import need
 from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import Location, StorageError, local_folder
-from raysafl.storage.redaction import redacted
+from raysafl.storage.redaction import redacted, refuse_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,9 +40,13 @@ def default_uri(root: Location) -> str:
 
     A database cannot lie in an object store: for `s3://a/b` it lies in `results/s3/a/b`
     below the current folder.
+
+    Raises:
+        ValueError: the variable's URI holds a password.
     """
     file = local_folder(root).resolve() / "mlflow.db"
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{file}"
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    return refuse_password(given) if given else f"sqlite:///{file}"
 
 
 def database(uri: str) -> Path | None:
@@ -59,10 +63,10 @@ def artifacts(uri: str) -> str | None:
     return (file.parent / "mlartifacts").as_uri() if file else None
 
 
-def reason(error: Exception, uri: str) -> str:
-    """Return the first line of an error at a URI, shortened and without credentials."""
-    # They are hidden first: a half of a URI would not be recognized.
-    lines = redacted(str(error), uri).splitlines()
+def reason(error: Exception) -> str:
+    """Return the first line of an error, shortened and without secrets."""
+    # They are hidden first: a half of one would not be recognized.
+    lines = redacted(str(error)).splitlines()
     line = next(iter(lines), "") or type(error).__name__
     return line if len(line) <= 200 else f"{line[:200]}..."
 
@@ -75,7 +79,7 @@ def connect(uri: str) -> "MlflowClient":
         ValueError: the URI lacks its scheme; MLflow would make a folder of that name.
     """
     if uri.startswith("//"):
-        raise ValueError(f"MLflow's URI {redacted(uri)} lacks a scheme such as https:")
+        raise ValueError(f"MLflow's URI {uri} lacks a scheme such as https:")
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -122,7 +126,7 @@ def open_experiment(client: "MlflowClient", name: str, artifacts: str | None) ->
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises in the block into a ValueError of one line, without credentials.
+    """Turn what MLflow raises in the block into a ValueError of one line, without secrets.
 
     Raises:
         ValueError: MLflow raised an error, or is not installed; or a file cannot be used.
@@ -138,9 +142,8 @@ def explained(uri: str) -> Iterator[None]:
         # It may be a file of the results, and not of MLflow's.
         file = getattr(error, "filename", None)
         raise ValueError(
-            f"{file or f'MLflow at {redacted(uri)}'} cannot be used: {reason(error, uri)}"
-            # A traceback would show the error of the library, which may quote the URI.
-        ) from None
+            f"{file or f'MLflow at {uri}'} cannot be used: {reason(error)}"
+        ) from error
 
 
 def ping(uri: str) -> int:

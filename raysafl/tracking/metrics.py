@@ -10,7 +10,7 @@ import numpy as np
 
 from raysafl.core.record import FURTHER_NAME, ColumnDescription, Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.manifest import Manifest, Table
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
 from raysafl.storage.statistics import ACCURACY, summarise_each
 from raysafl.storage.store import Store
@@ -48,13 +48,15 @@ def metric_name(column: str) -> str:
     return f"{group}/{rest}" if group in GROUPS else f"{WORK}/{column}"
 
 
-def shown_statistics(table: Table) -> list[str]:
+def shown_statistics(manifest: Manifest) -> list[str]:
     """Return the names of the final statistics that MLflow gets as metrics.
 
-    They are those of the sweep's table. MLflow draws a bar for each on a run's page, so
-    the others are in the file `statistics.json` of the run.
+    They are what ranks the runs, and those of the sweep's table. MLflow draws a bar for each
+    on a run's page, so the others are in the file `statistics.json` of the run.
     """
-    return list(dict.fromkeys([table.statistic, *table.also, COST]))
+    table = manifest.table
+    names = [manifest.ranked_by[0], table.statistic, *table.also, COST]
+    return list(dict.fromkeys(names))
 
 
 def thinned(curves: "pd.DataFrame", k: int, ended: bool) -> "pd.DataFrame":

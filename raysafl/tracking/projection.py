@@ -16,7 +16,6 @@ from raysafl.core.component import flatten
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest, label_text
 from raysafl.storage.mlflow_view import MlflowView, write_view
-from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking, stride, thinning_note
 from raysafl.tracking.client import (
@@ -139,9 +138,7 @@ class Projection:
             self._parent = self._find_runs() or self._create(name, tags, start)
             self._client.update_run(self._parent.info.run_id, "RUNNING")
             # Where MLflow shows the sweep.
-            self._view = MlflowView(
-                redacted(uri), self._experiment, self._parent.info.run_id
-            )
+            self._view = MlflowView(uri, self._experiment, self._parent.info.run_id)
             write_view(store, self._view)
             self._describe({})
             failed.pop_all()
@@ -299,7 +296,7 @@ class Projection:
             tags |= self._tags(run_id)
             if run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, "RUNNING")
-        shown = [n for n in shown_statistics(table) if n in reading.statistics]
+        shown = [n for n in shown_statistics(self.manifest) if n in reading.statistics]
         statistics = {name: reading.statistics[name][0] for name in shown}
         # The stamp does not count as long as the run is shown as running.
         tags[STAMP] = stamp
@@ -373,7 +370,7 @@ class Projection:
         params = run.data.params
         # MLflow changes no parameter and deletes no metric, so other ones need a new run.
         is_same = all(params.get(p.key, p.value) == p.value for p in own)
-        shown = run.data.metrics.keys() & {*shown_statistics(self.manifest.table)}
+        shown = run.data.metrics.keys() & {*shown_statistics(self.manifest)}
         is_same &= shown <= reading.statistics.keys()
         if tags.get(DIGEST, logged) == logged and is_same:
             return run
@@ -422,7 +419,7 @@ class Projection:
             ending.content(),
             self._tags(run_id),
             self._curve is None,
-            [table.scale, table.unit, shown_statistics(table)],
+            [table.scale, table.unit, shown_statistics(self.manifest)],
         ]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[
             :16

@@ -25,35 +25,35 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
 
     Args:
         parent: MLflow's id of the parent run, below which the other runs are listed.
-        manifest: what the sweep is. The runs are ordered by the statistic of its table,
-            the best one first.
+        manifest: what the sweep is. The runs are ordered by what ranks them, the best one
+            first.
         created: the time of creation, in milliseconds since 1970.
     """
     section = "raysafl-charts"
-    table = manifest.table
+    ranked_by, lower_is_better = manifest.ranked_by
+    shown = list(dict.fromkeys([ranked_by, manifest.table.statistic]))
     quality = manifest.quality
     on_validation = quality.replace("test_", "val_", 1)
     validated = [on_validation] if on_validation in manifest.columns else []
     columns = dict.fromkeys([quality, *validated, *LINES])
     # Where a chart does not say it, MLflow smooths a line, and its end is another number.
     as_is = {"xAxisKey": "step", "lineSmoothness": 0}
-    judged = manifest.statistic(table.statistic)
     labels = [allowed(f"label.{axis}") for axis in manifest.axes]
     # A line for each run goes through its labels and ends at its number in the table.
     charts: list[dict[str, Any]] = [
-        _chart("PARALLEL", table.statistic, section, showAllRuns=True)
-        | {"selectedParams": labels[:AXES], "selectedMetrics": [table.statistic]},
+        _chart("PARALLEL", ranked_by, section, showAllRuns=True)
+        | {"selectedParams": labels[:AXES], "selectedMetrics": shown},
         *(
             _chart("LINE", name, section, selectedMetricKeys=[name], **as_is)
             for name in map(metric_name, columns)
         ),
     ]
     state = {
-        "orderByKey": f"metrics.`{table.statistic}`",
-        "orderByAsc": judged is not None and not judged.higher_is_better,
+        "orderByKey": f"metrics.`{ranked_by}`",
+        "orderByAsc": lower_is_better,
         "selectedColumns": [
             # MLflow puts metrics before parameters: more of them would hide the labels.
-            f"metrics.`{table.statistic}`",
+            *(f"metrics.`{name}`" for name in shown),
             *(f"params.`{label}`" for label in labels),
             "tags.`result`",
             "tags.`status`",

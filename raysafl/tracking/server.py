@@ -59,7 +59,7 @@ def serve(
     uri = default_uri(root)
     if uri.startswith(("http://", "https://")):
         server_of_its_own = "a server of its own, named by MLFLOW_TRACKING_URI"
-        _show_pages(redacted(uri).rstrip("/"), uri, sweeps, server_of_its_own, browser)
+        _show_pages(uri.rstrip("/"), uri, sweeps, server_of_its_own, browser)
         return
     file = database(uri)
     if file and not file.is_file():
@@ -99,7 +99,7 @@ def _show_pages(
     """
     views = {store.path.name: read_view(store) for store in sweeps}
     known = {name: view for name, view in views.items() if view is not None}
-    here = {name: view for name, view in known.items() if view.uri == redacted(uri)}
+    here = {name: view for name, view in known.items() if view.uri == uri}
     pages = {name: url + view.page for name, view in here.items()}
     every = f"{url}/#/experiments?{urlencode(MODE)}"
     first = next(iter(pages.values())) if len(pages) == 1 else every
@@ -140,7 +140,6 @@ def server(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # As a variable, the URI with its password is not shown by `ps`.
             env=ENVIRONMENT | os.environ | {"MLFLOW_BACKEND_STORE_URI": uri},
             start_new_session=True,
         )
@@ -150,7 +149,7 @@ def server(
             if process.poll() is not None:
                 raise RuntimeError("the MLflow server ended by itself")
         except RuntimeError as error:
-            raise RuntimeError(f"{error}:\n{_tail(log, uri)}") from None
+            raise RuntimeError(f"{error}:\n{_tail(log)}") from None
         finally:
             _end_group(process)
 
@@ -213,8 +212,8 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     raise RuntimeError(f"the MLflow server did not answer in {PATIENCE:g} s")
 
 
-def _tail(log: IO[bytes], uri: str, limit: int = 2000) -> str:
-    """Return the end of the log of a server at a URI, without credentials."""
+def _tail(log: IO[bytes], limit: int = 2000) -> str:
+    """Return the end of the log of a server, without secrets."""
     log.seek(0)
-    # They are hidden first: a half of a URI would not be recognized.
-    return redacted(log.read().decode(errors="replace"), uri)[-limit:].strip()
+    # They are hidden first: a half of one would not be recognized.
+    return redacted(log.read().decode(errors="replace"))[-limit:].strip()

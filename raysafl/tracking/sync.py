@@ -5,7 +5,7 @@ from contextlib import closing
 
 from raysafl.core.text import count
 from raysafl.storage.paths import Location, SweepBusyError
-from raysafl.storage.redaction import redacted
+from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import sweeps_in
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
@@ -33,11 +33,12 @@ def sync(
         The number of runs.
 
     Raises:
-        ValueError: there is no sweep, or MLflow does not answer, or `track` is `none`.
+        ValueError: there is no sweep, the URI holds a password, MLflow does not answer,
+            or `track` is `none`.
     """
     total = 0
     for store in sweeps_in(path):
-        target = uri or default_uri(store.path.resolve().parent)
+        target = refuse_password(uri or default_uri(store.path.resolve().parent))
         try:
             with (
                 store.lock(),
@@ -51,7 +52,7 @@ def sync(
             continue
         say(
             f"{store.path}: {count(runs, 'run')} in MLflow's experiment '{name}' at "
-            f"{redacted(target)}"
+            f"{target}"
         )
         total += runs
     return total

@@ -6,7 +6,6 @@ from contextlib import closing
 from itertools import islice
 
 from raysafl.storage.paths import StorageError
-from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import reason
@@ -126,7 +125,7 @@ class Tracker:
             )
         except Exception as error:
             # Whatever MLflow raises, the sweep must go on.
-            self._warn(f"failed: {reason(error, self._uri)}")
+            self._warn(f"failed: {reason(error)}")
         finally:
             self._opened.set()
 
@@ -137,6 +136,6 @@ class Tracker:
             self._warned = True
         if first:
             self._say(
-                f"MLflow at {redacted(self._uri)} {what}. The results in Parquet are complete; "
+                f"MLflow at {self._uri} {what}. The results in Parquet are complete; "
                 f"`raysafl sync {self._store.path}` logs them later"
             )

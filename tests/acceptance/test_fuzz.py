@@ -29,7 +29,7 @@ from raysafl.simulation.simulation import Simulation
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.sealed import OpenState, sealed
+from raysafl.storage.sealed import OpenState, seal, sealed, unsealed
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session
@@ -351,8 +351,9 @@ def test_a_mutated_manifest_is_a_sweep_or_a_clear_error_with_its_name(
 ) -> None:
     file = whole.file("manifest.json")
     before = file.read_bytes()
-    tree = data.draw(mutated(json.loads(before)))
-    bad = data.draw(st.just(json.dumps(tree).encode()) | spoiled(before))
+    tree = data.draw(mutated(json.loads(unsealed(before))))
+    text = json.dumps(tree if isinstance(tree, dict) and tree else {"a": tree})
+    bad = data.draw(st.just(seal(text.encode())) | spoiled(before))
     file.write_bytes(bad)
     try:
         manifest = tried(whole.manifest, str(file))

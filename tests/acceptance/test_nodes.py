@@ -334,6 +334,19 @@ def unseen_gpus() -> None:
         pytest.skip("torch sees a GPU here")
 
 
+def test_all_gpus_of_a_cluster_are_used_by_default_and_named_before_the_sweep(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.become({"num_gpus": 2}, {"num_gpus": 1})
+    (tmp_path / "mine.py").write_text(FOUR_RUNS)
+    cluster = ("--address", nodes.address, "--cpus", "0.1", "--pack", "1")
+    code, said = run_four(tmp_path, *cluster, "--dry-run", **nodes.env)
+    assert code == 0 and "Trains on 3 GPUs:" in said and ", 3 at a time" in said, said
+    code, said = run_four(tmp_path, *cluster, "--trials", "2", **nodes.env)
+    assert code == 0 and said.count("Trains on 2 of 3 GPUs:") == 1, said
+    assert said.index("Trains on 2 of 3 GPUs") < said.index("[1/4]")
+
+
 @pytest.mark.usefixtures("unseen_gpus")
 def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -372,15 +385,16 @@ except ValueError as error:
 
 
 @pytest.mark.usefixtures("unseen_gpus")
-def test_without_logical_gpus_idle_ones_are_told_once_and_actors_refuse_unseen_ones(
+def test_gpus_that_are_seen_nowhere_are_refused_unless_a_sweep_asks_for_none(
     nodes: Nodes, tmp_path: Path
 ) -> None:
     nodes.become(BROKEN, {**BROKEN, "num_gpus": 1})
     real = nodes.env | {"RAYSAFL_LOGICAL_GPUS": "0"}
     cluster = ("--address", nodes.address, "--trials", "1")
     code, said = run_four(tmp_path, *cluster, **real)
-    assert code == 0 and said.count("Ray counts 3 GPUs, and this sweep") == 1, said
-    assert said.index("Ray counts 3 GPUs") < said.index("[1/4]")
+    assert code == 2 and said.count("sees no CUDA device there") == 1, said
+    code, said = run_four(tmp_path, *cluster, "--gpus", "0", **real)
+    assert code == 0 and "[4/4]" in said and "GPU" not in said, said
     answer = subprocess.run(
         [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
         env=real,

@@ -101,9 +101,13 @@ class Command:
         """Wait until there is a process with this in its command line."""
         return self._wait(lambda: self.below(name))[0]
 
+    def wait_for_manifest(self) -> None:
+        """Wait until all checks have passed."""
+        self._wait(self.manifest.exists)
+
     def wait_until_runs_begin(self) -> None:
         """Wait until runs are carried out, or are about to be."""
-        self._wait(self.manifest.exists)
+        self.wait_for_manifest()
         if self.executor == RAY:
             self.wait_for("ray::Clients")
 
@@ -219,6 +223,20 @@ def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
         assert "The same command goes on where it was." in said
         check_left(folder)
     check_goes_on(folder, expected)
+
+
+def test_ctrl_c_before_a_run_has_begun_on_ray_ends_at_once_with_one_line(
+    folder: Path,
+) -> None:
+    with command(folder, RAY) as one:
+        one.wait_for_manifest()
+        time.sleep(0.3)
+        one.process.send_signal(signal.SIGINT)
+        code, said = one.end()
+    line = "Stopped by Ctrl-C. The same command goes on where it was."
+    assert code == 130 and said.endswith(line), said
+    assert "stopping" not in said and "Traceback" not in said, said
+    assert not (folder / "out" / "report.html").exists()
 
 
 def test_signals_at_random_moments_lose_and_double_nothing(

@@ -15,8 +15,10 @@ from raysafl.algorithms import (
     FedAmplify,
     FedAU,
     FedVARP,
+    ScheduledServer,
     ServerOnly,
 )
+from raysafl.training import ListedRate
 
 COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
 K = 5  # local steps
@@ -42,6 +44,11 @@ def test_at_full_participation_two_algorithms_are_one(
 SAME: list[tuple[Algorithm, Algorithm]] = [
     (FedAmplify(P=2, eta=1.0), FedAvg()),
     (ServerOnly(), SAFARI(client_prob=0)),
+    (ScheduledServer(schedule=ListedRate(factors=[0.5])), FedAvg(lr=0.5)),
+    (
+        ScheduledServer(inner=MIFA(lr=0.6), schedule=ListedRate(factors=[0.5])),
+        MIFA(lr=0.3),
+    ),
 ]
 
 

@@ -104,9 +104,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     [
         (["run", "nowhere.py"], "there is no experiment file nowhere.py"),
         (["run", "mine.py", "--seeds", "5"], "write fl.grid(..., seeds=5) or Run(repl"),
-        (["run", "mine.py", "--check", "1"], "mine.py is no archive of a sweep, which"),
-        (["run", "a.zip", "--check", "1", "--scale", "smoke"], "and no --scale"),
-        (["report", ".", "--file", "mine.py"], "--file is for --checklist"),
+        (["recheck", ".", "-n", "0"], "-n 0 is no number of runs: give 1 or more"),
         (
             ["run", "mine.py", "--scale", "papr"],
             "unknown scale 'papr': did you mean 'paper'",

@@ -3,7 +3,6 @@
 Where signals, output or the end of Python matter, it runs in a process of its own.
 """
 
-import json
 import os
 import random
 import signal
@@ -254,7 +253,7 @@ def test_ctrl_c_raised_by_an_experiment_file_ends_the_command_as_ctrl_c_does(
     ("line", "message"),
     [
         ("sys.exit()", "mine.py:9 ends the program (SystemExit: None)"),
-        ("return {}[3]", "Error: Mine (mine.py:9): KeyError: 3"),
+        ("return {}[3]", "Error: load (mine.py:9): KeyError: 3"),
     ],
 )
 def test_what_the_users_data_raise_before_a_sweep_names_the_users_line(
@@ -448,11 +447,11 @@ def test_markup_in_names_and_labels_is_printed_as_it_is(
     monkeypatch.chdir(tmp_path)
     odd = folder.with_name("[red]q")
     folder.rename(odd)
-    manifest = json.loads((odd / "manifest.json").read_text())
-    manifest["title"] = "[/] and :star: of [bold]q"
-    for entry in manifest["entries"]:
-        entry["labels"]["algorithm"] += "[/red]"
-    (odd / "manifest.json").write_text(json.dumps(manifest))
+    store = Store(odd)
+    manifest = store.manifest().replace(title="[/] and :star: of [bold]q")
+    for entry in manifest.entries:
+        entry.labels["algorithm"] = f"{entry.labels['algorithm']}[/red]"
+    store.write_manifest(manifest)
     code, said = call_here(monkeypatch, "report", "results/[red]q")
     assert code == 0, said
     assert "[/] and :star: of [bold]q" in said and "SAFARI[/red]" in said

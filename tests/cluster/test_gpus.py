@@ -1,13 +1,12 @@
-"""GPUs that Ray counts: what is said of idle ones, and of those that torch does not see."""
+"""GPUs: which of them a sweep uses, and what is said of those that torch does not see."""
 
 import pytest
 import torch
 from helpers.emulated_cuda import GIB, emulated_cuda
 
-from raysafl.cluster.gpus import LOGICAL_GPUS, Seen, idle_note, seen_here, why_unseen
+from raysafl.cluster.gpus import LOGICAL_GPUS, Seen, seen_here, used_note, why_unseen
 from raysafl.cluster.hardware import Hardware
 
-NODES = [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
 
 
@@ -17,21 +16,36 @@ def _real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_a_sweep_without_gpus_is_told_how_many_it_leaves_idle() -> None:
-    note = idle_note(Hardware(), NODES)
-    assert note.startswith("Ray counts 3 GPUs, and this sweep uses none")
-    assert "--gpus 1" in note
-    assert idle_note(Hardware(), NODES[2:]).startswith("Ray counts 1 GPU,")
-
-
-def test_nothing_is_said_of_gpus_that_are_used_absent_or_logical(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("actors", "gpus", "share"),
+    [(1, 0, 0), (1, 1, 1), (1, 8, 1), (2, 1, 0.5), (3, 2, 0.5), (4, 8, 1)],
+)
+def test_auto_gives_each_actor_a_gpu_or_an_equal_share_if_there_are_fewer(
+    actors: int, gpus: int, share: float
 ) -> None:
-    assert idle_note(Hardware(gpus=0.5), NODES) == ""
-    assert idle_note(Hardware(), NODES[:1]) == ""
-    assert idle_note(Hardware(), []) == ""
-    monkeypatch.setenv(LOGICAL_GPUS, "1")
-    assert idle_note(Hardware(), NODES) == ""
+    hardware = Hardware(actors=actors).where_there_are(gpus)
+    assert hardware.gpu_share == share
+    assert Hardware(gpus=0.25).where_there_are(gpus).gpu_share == 0.25
+    assert Hardware(gpus=0).where_there_are(gpus).gpu_share == 0
+    hardware.check([{"CPU": 9.0, "GPU": float(gpus)}])
+
+
+@pytest.mark.parametrize("given", ["Auto", "one", -1, float("nan"), float("inf"), None])
+def test_what_is_no_share_of_a_gpu_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="give auto, 0, 1, or a share of a GPU"):
+        Hardware(gpus=given)  # type: ignore[arg-type]
+
+
+def test_one_line_says_which_gpus_are_used_and_how_to_use_none() -> None:
+    eight = Hardware().where_there_are(8)
+    assert used_note(eight, 8, 8) == (
+        "Trains on 8 GPUs: each client actor has a GPU (--gpus 0 trains on CPUs)"
+    )
+    assert used_note(eight, 1, 8).startswith("Trains on 1 of 8 GPUs:")
+    shared = used_note(Hardware(gpus=0.25), 4, 1)
+    assert shared.startswith("Trains on 1 GPU: each client actor has 0.25 of a GPU")
+    assert used_note(Hardware(gpus=0), 8, 8) == ""
+    assert used_note(Hardware(), 8, 0) == ""
 
 
 @no_gpu

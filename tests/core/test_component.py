@@ -360,6 +360,13 @@ def test_a_message_names_class_field_and_value() -> None:
     assert lines[1] == "batch_size: Input should be greater than 0 (given: 0)"
 
 
+def test_a_list_where_a_number_belongs_leads_to_a_grid() -> None:
+    for several in ([0.1, 0.2], (0.1, 0.2), np.array([0.1, 0.2])):
+        assert message(LocalTraining, lr=several, batch_size=8).endswith(
+            "several values are an axis of a grid: fl.grid(base, {'lr': [0.1, 0.2]})"
+        )
+
+
 def test_an_error_deep_inside_names_the_path() -> None:
     text = message(Federation, partition={"kind": "ClassesPerClient", "p": 0})
     assert (

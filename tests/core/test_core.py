@@ -1,10 +1,11 @@
 """Random streams, and the small vocabulary beside them."""
 
 import dataclasses
+import hashlib
 import inspect
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,25 @@ def test_a_key_leaves_the_global_generators_alone() -> None:
     Key(1).torch("init").seed()
     Key(1)("init").random(9)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+# Digests of what NumPy 2.0 to 2.4 draw. A later version may draw otherwise (NEP 19).
+EVEN = np.arange(0, 20_000, 2)
+DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
+    "b401e72c6b8b": lambda rng: rng.permutation(10_000),
+    "17b51f4e52b9": lambda rng: rng.permutation(EVEN),
+    "755c70fb8867": lambda rng: rng.choice(10**6, 100, replace=False),
+    "25c0a688d991": lambda rng: rng.choice(10_000, 5_000, replace=False),
+    "17cd80d6ee79": lambda rng: rng.choice(EVEN, 300, replace=False),
+}
+
+
+@pytest.mark.parametrize("digest", DRAWS)
+def test_numpy_draws_what_it_drew_when_partitions_were_dealt(digest: str) -> None:
+    drawn = DRAWS[digest](Key(3, 5)("deal", 7)).astype("<i8").tobytes()
+    assert hashlib.sha256(drawn).hexdigest()[:12] == digest, (
+        f"NumPy {np.__version__} draws otherwise: every partition and cohort changes"
+    )
 
 
 def test_a_long_stream_does_not_run_into_its_neighbours() -> None:

@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from raysafl import LocalTraining, Run
+from raysafl import FSL, FedAvg, LocalTraining, Run
+from raysafl.algorithms import ScheduledServer
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.simulation import Simulation
 from raysafl.training import CosineRate, ListedRate, RateSchedule, StepRate, WarmUpRate
 
 LR, ROUNDS = 0.4, 12
@@ -126,3 +129,19 @@ def test_a_cosine_without_rounds_says_what_to_give() -> None:
 def test_what_has_no_meaning_is_refused(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         make()
+
+
+def test_the_servers_schedule_lasts_the_rounds_of_the_run(tiny: Run) -> None:
+    run = tiny.replace(algorithm=ScheduledServer(schedule=CosineRate()), rounds=7)
+    worker = Worker(run.cells, run.data.load(), run.model)
+    (prepared, *_) = [own.algorithm for own in Simulation(run, worker).replicates]
+    assert prepared.schedule == CosineRate(rounds=7)  # type: ignore[attr-defined]
+    ends = run.replace({"algorithm.schedule": CosineRate(rounds=6)})
+    with pytest.raises(ValueError, match="rate of the last of 7 rounds is not above 0"):
+        Simulation(ends, worker)
+
+
+def test_an_algorithm_without_a_server_rate_has_none_to_schedule() -> None:
+    with pytest.raises(ValueError, match="FSL has no server rate `lr`; take another"):
+        ScheduledServer(inner=FSL(), schedule=CosineRate())
+    FSL(inner=ScheduledServer(inner=FedAvg(lr=None), schedule=CosineRate()))

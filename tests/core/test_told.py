@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 import raysafl as fl
 import raysafl.algorithms
@@ -129,6 +130,11 @@ def test_an_argument_that_belongs_elsewhere_is_led_there(
     assert text.startswith(f"{kind.__name__}") and f"'{name}': {place}" in text
 
 
+def test_what_a_subset_is_drawn_from_is_its_dataset() -> None:
+    text = told(fl.data.Subset, source=fl.Digits())
+    assert text == "Subset: unknown field 'source': did you mean 'dataset'?"
+
+
 def test_arguments_that_are_misspelt_missing_or_without_a_name_are_told(
     tiny: Run,
 ) -> None:
@@ -196,7 +202,12 @@ def test_an_argument_of_a_runner_that_is_of_another_kind_is_told_what_it_may_be(
         ("data.validation", 0.1, "0.1 is no Validation; give Validation(server=..., "),
         ("algorithm", "FedAvg", "'FedAvg' is no Algorithm; did you mean FedAvg()?"),
         ("algorithm", "scaffold", "no Algorithm; did you mean SCAFFOLD()?"),
-        ("model", "cnn", "model: 'cnn' is no Model; did you mean CNN()?"),
+        (
+            "model",
+            nn.Linear(64, 10),
+            "bias=True) is no Model, a class whose method `build",
+        ),
+        ("model", "cnn", "shows how to write one); did you mean CNN()?"),
         ("local", None, "None is no LocalTraining; give "),
         ("participation", "absent", "did you mean Absent(s=..., m=...)?"),
         ("patience", 3, "patience: 3 is no Patience; give Patience(metric=..., "),

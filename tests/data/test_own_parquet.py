@@ -243,3 +243,14 @@ def test_images_with_a_client_per_writer_are_trained(tmp_path: Path) -> None:
     simulation = Simulation(run, work)
     losses = [simulation.step()[0].train_loss for _ in range(3)]
     assert losses[2] < losses[0]
+
+
+def test_a_folder_of_save_to_disk_is_told_apart_from_one_of_parquet(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "data-00000-of-00001.arrow").touch()
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    for folder in (tmp_path, tmp_path / "train"):
+        with pytest.raises(ValueError, match=r"save_to_disk wrote this.*to_parquet\("):
+            fl.from_parquet(folder)

@@ -173,7 +173,7 @@ class Chaos:
                 yield process, "driver"
             elif title.startswith("ray::Clients"):
                 yield process, "client actor"
-            elif title.startswith("ray::ResourceTrainable"):
+            elif title.startswith("ray::Coordinator"):
                 yield process, "coordinator"
             elif os.path.basename(title.split(" ")[0]) == "raylet":
                 yield process, "node"

@@ -39,6 +39,7 @@ from raysafl.algorithms import (
     FSLParallel,
     Key,
     Quantised,
+    ScheduledServer,
     ServerOnly,
     TopK,
 )
@@ -313,6 +314,19 @@ def centralised(a: Centralised, lab: Lab, w: Vector) -> Play:
     return lambda w, ids: lab.train_one(EVERYONE, w, a.local)
 
 
+def scheduled(a: ScheduledServer, lab: Lab, w: Vector) -> Play:
+    """FedAvgM, whose server rate falls at the milestones."""
+    v = np.zeros_like(w)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal v
+        v = a.inner.momentum * v + mean(lab.send(lab.train(ids, w)))
+        passed = sum(start <= lab.clock.round for start in a.schedule.milestones)
+        return w - a.inner.lr * a.schedule.decay**passed * v
+
+    return play
+
+
 def safari(a: SAFARI, lab: Lab, w: Vector) -> Play:
     inner = definition(a.inner, lab, w)
 
@@ -409,6 +423,7 @@ DEFINITIONS: dict[type[Algorithm], Any] = {
     MIFA: mifa,
     SAFARI: safari,
     SCAFFOLD: scaffold,
+    ScheduledServer: scheduled,
     ServerOnly: server_only,
 }
 # What these do in a round in which nobody comes is a part of their definitions.

@@ -29,6 +29,7 @@ from raysafl.algorithms import (
     FedDyn,
     FedProx,
     FSLParallel,
+    ScheduledServer,
     ServerOnly,
     TopK,
 )
@@ -42,6 +43,7 @@ from raysafl.participation import (
     Markov,
     Trace,
 )
+from raysafl.training import StepRate
 
 SERVER = LocalTraining(lr=0.1, batch_size=32, epochs=1)
 # Algorithms that need arguments, or are more interesting with others than the defaults.
@@ -52,6 +54,7 @@ CHOSEN: list[Algorithm] = [
     FedAmplify(P=2, eta=1.2),
     AFL(max_delay=2),
     DPFedAvg(clip=1.0, noise=0.1, cohort=3),
+    ScheduledServer(inner=FedAvgM(), schedule=StepRate(milestones=[2])),
     ServerOnly(server_update=SERVER),
     Centralised(local=SERVER),
 ]

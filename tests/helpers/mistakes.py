@@ -314,7 +314,7 @@ MODEL_MISTAKES = {
         "it returned a Tensor of shape [2, 11]",
     ),
 }
-OTHERS = "whose output for a sample depends on the other samples of its batch"
+OTHERS = "so the result for a sample depends on the other samples of its batch"
 # Parts of a model that are wrong, and what is said of them.
 MODEL_PARTS = {
     "nn.BatchNorm1d(64, track_running_stats=False)": OTHERS,
@@ -353,7 +353,7 @@ OBJECTIVE_MISTAKES = {
         objective(SQUARE),
         LINE,
         "Mine.losses",
-        "they must be a tensor of shape [8], and are a Tensor of shape [8, 1]",
+        "a tensor of shape [8]; it returned a Tensor of shape [8, 1]",
     ),
     "a loss that raises": (
         objective("outputs.squared()"),

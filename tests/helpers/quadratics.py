@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysafl import Algorithm, LocalTraining, TrainMean
 from raysafl.algorithms import EVERYONE, SERVER, Key, MeanUpdate, State, Update
-from raysafl.core.algorithm import CountSamples, Request, without_clients
+from raysafl.core.algorithm import CountSamples, Request
 
 H = torch.stack(
     [
@@ -108,9 +108,7 @@ def play(
     """The state after these cohorts, from the start or from `state` before round `first`."""
     state = algorithm.init(START, len(A)) if state is None else state
     for t, ids in enumerate(cohorts, first):
-        turn = algorithm.round(state, ids, Key(0, t))
-        if not ids:
-            turn = without_clients(turn, state)
+        turn = algorithm.turn(state, ids, Key(0, t))
         reply: Any = None
         try:
             while True:

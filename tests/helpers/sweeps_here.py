@@ -14,7 +14,8 @@ from raysafl.sweep.outcome import Outcome
 def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
     """What a runner did with a sweep in this process, and what it said."""
     text = io.StringIO()
-    options = {"executor": "here", "track": "none", **options}
+    # To try a round takes a process of its own.
+    options = {"executor": "here", "track": "none", "try_first": False, **options}
     console = Console(file=text, width=200)
     return Runner(sweep, out, console=console, **options).run(), text.getvalue()
 

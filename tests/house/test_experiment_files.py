@@ -170,9 +170,7 @@ def test_a_missing_folder_and_a_folder_are_no_experiment_files(tmp_path: Path) -
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "sweep.yaml", "name: x")
-    assert refused(path) == (
-        f"{path} is not a Python file; runs of an archive are computed again with --check"
-    )
+    assert refused(path) == f"{path} is not a Python file"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_every_setting_of_the_page_can_be_trained() -> None:
     runs: list[Run] = []
     for block in BLOCKS:
         if "epsilon(" in block:
-            pytest.importorskip("dp_accounting", reason="needs raysafl[dp]")
+            pytest.importorskip("dp_accounting", reason="needs dp-accounting")
         names.pop("run", None)
         names.pop("local", None)
         before = set(map(id, names.values()))

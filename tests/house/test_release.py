@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from raysafl.core.needs import OPTIONAL
 from raysafl.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -138,3 +140,51 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     assert "Results, table and curves: results/quickstart" in said
     where = call(python, "-c", "import raysafl; print(raysafl.__file__)")
     assert Path(where.strip()).is_relative_to(site)
+
+
+def test_no_advice_installs_raysafl_from_an_index_where_it_is_not() -> None:
+    """What stands in messages and documents works: from an index, or in a checkout."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    texts = [
+        *ROOT.glob("raysafl/**/*.py"),
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.[mi]*"),
+        *ROOT.glob("*.yaml"),
+        ROOT / "Dockerfile",
+    ]
+    advised = [
+        line[line.index("pip install") :]
+        for path in texts
+        if path.name not in ("log.md", "CHANGELOG.md")
+        for line in path.read_text().splitlines()
+        if "pip install" in line
+    ]
+    assert len(advised) >= 20
+    assert not [
+        line for line in advised if re.search(r"install[^`&]*? '?raysafl", line)
+    ]
+    named = {
+        name
+        for line in advised
+        for listed in re.findall(r"'\.\[([\w,]+)\]'", line)
+        for name in listed.split(",")
+    }
+    assert named and named <= set(extras)
+
+
+def test_ray_and_mlflow_are_installed_with_raysafl_and_all_has_what_the_tutorials_use() -> (
+    None
+):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[\[<>=]", entry)[0] for entry in project["dependencies"]}
+    assert {"ray", "mlflow"} <= names
+    (all_extras,) = project["optional-dependencies"]["all"]
+    assert set(re.findall(r"\w+", all_extras)) == {"raysafl", "dp", "optuna", "paper"}
+    # What a message advises is of the versions that raysafl takes.
+    _, command = OPTIONAL["ray"]
+    bound = next(e for e in project["dependencies"] if e.startswith("ray")).split(",")[
+        1
+    ]
+    assert command == f"pip install 'ray[tune]{bound}'"

@@ -113,7 +113,7 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
     store = folder_of(tmp_path / "kept", run, tiny)
     wrong: list[tuple[Any, int, str]] = [
         (run.id[:-1] + "x", 0, f"has no run .* did you mean '{run.id}'"),
-        (tiny, 0, "kept no model. Give the run keep='last'"),
+        (tiny, 0, "field `keep` is None. In the experiment file write keep='last'"),
         (run, 2, "there is no replicate 2; the run has 0 to 1"),
     ]
     for which, replicate, message in wrong:

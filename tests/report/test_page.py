@@ -232,7 +232,7 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
     text = markdown(document)
     assert text == (
         "# T < 1\n\n**Mind**\n\nlead\n\n## One\n\n| a | b | c |\n| :-- | :-- | --: |\n"
-        "| x | y | 1 (2, inside) |\n\n*told*\n\n- n: v\n\n- <b> \\| *l*\n"
+        "| x | y | 1 (2, inside) |\n\n*told*\n\n- n: v\n\n- \\<b> | \\*l\\*\n"
     )
     shown = Page(html(document))
     assert shown.ids == ["one", "two"] and [i["alt"] for i in shown.images] == ["alt"]

@@ -182,7 +182,11 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
     ("query", "message"),
     [
         ("algoritm == 'SAFARI'", "did you mean 'algorithm'"),
-        ("wxyz == 1", "have no column 'wxyz': The axes are s, algorithm, p. "),
+        (
+            "wxyz == 1",
+            "have no column 'wxyz': a text is written in quotes, as 'wxyz'. ",
+        ),
+        ("algorithm == SAFARI", "a text is written in quotes, as 'SAFARI'. The axes "),
         ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
         ("best >", "cannot be answered (syntax error at or near"),
         ("best > 0; select 1", "syntax error"),
@@ -238,11 +242,10 @@ def copy_of(real_results: Path, folder: Path) -> Store:
 
 def relabel(store: Store, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the labels of each run in the manifest."""
-    file = store.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    for entry in manifest["entries"]:
-        change(entry["labels"])
-    file.write_text(json.dumps(manifest))
+    manifest = store.manifest()
+    for entry in manifest.entries:
+        change(entry.labels)
+    store.write_manifest(manifest)
 
 
 def test_what_a_terminal_would_obey_is_not_printed(
@@ -298,6 +301,30 @@ def test_a_diverged_replicate_is_counted_and_not_averaged(
     assert found["status"].tolist() == ["diverged", "finished"]
     assert found["replicates"].tolist() == [2, 3]
     assert found["best"].iloc[0] == pytest.approx(one["best"].iloc[:2].mean())
+
+
+def test_a_condition_without_the_shells_quotes_is_told(real_results: Path) -> None:
+    words = ["results", "algorithm", "==", "SAFARI", str(real_results)]
+    said = CliRunner().invoke(cli.app, words)
+    assert "a condition is one argument of the shell" in str(said.exception)
+
+
+def test_a_run_that_a_scheduler_stopped_has_its_numbers_and_the_reason(
+    real_results: Path, tmp_path: Path
+) -> None:
+    other = copy_of(real_results, tmp_path / "other")
+    run_id, entry = next(iter(other.ledger().items()))
+    end = {"status": Status.STOPPED, "reason": "stopped by the scheduler"}
+    ends = [own.model_copy(update=end) for own in entry.replicates]
+    stopped = entry.model_copy(update={**end, "replicates": ends})
+    other.commit(other.read({run_id}).rows, {run_id: stopped})
+    before, after = (
+        results([path], f"run_id == '{run_id}'") for path in (real_results, tmp_path)
+    )
+    assert after["status"].tolist() == ["stopped"]
+    assert after["reason"].tolist() == ["stopped by the scheduler"]
+    columns = ["final", "last10", "best", "replicates"]
+    pd.testing.assert_frame_equal(after[columns], before[columns])
 
 
 def test_the_terminal_csv_and_json_show_the_same_runs(

@@ -369,7 +369,7 @@ def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
     rows += run_rows(second, [math.nan], status="failed", reason="OSError:\nno space")
     text = markdown(pd.DataFrame(rows), sweep)
     assert (
-        "- algorithm = FedAvg: 2 replicates diverged: round 17: loss \\| is NaN" in text
+        "- algorithm = FedAvg: 2 replicates diverged: round 17: loss | is NaN" in text
     )
     assert "- algorithm = SAFARI: 1 replicate failed: OSError: no space" in text
     assert "| FedAvg | 10.00 [1 of 3] |" in text and "| SAFARI | failed |" in text
@@ -414,6 +414,21 @@ def test_the_screen_fits_into_a_hundred_columns() -> None:
     assert sum("paper 58.50 ± 0.24" in line for line in lines) == 2
 
 
+def test_the_screen_shows_the_further_statistics_that_a_table_asks_for() -> None:
+    usual = manifest(AXES, table={"also": ["final", "last10", "best", "after_server"]})
+    assert "last10" not in as_shown(usual, runs_of(usual))
+    also = {"also": ["last10", "total_steps"]}
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table=also)
+    runs = runs_of(sweep).assign(last10=0.25, total_steps=[100.0, 300.0, 500.0] * 2)
+    shown = " ".join(as_shown(sweep, runs).split())
+    assert "final last10 total_steps" in shown
+    assert shown.count("25.00 ± 0.00 300.0 ± 200.0") == 2
+    across = manifest(AXES | {"p": [1, 2]}, table=also)
+    runs = runs_of(across).assign(last10=0.25, total_steps=2.0)
+    heads = " ".join(as_shown(across, runs, 200).split())
+    assert "last10, p = last10, p = total_steps, total_steps," in heads
+
+
 def test_a_table_wider_than_the_screen_is_divided_into_tables_of_some_columns() -> None:
     sweep = manifest(AXES | {"p": [i / 16 for i in range(16)]})
     shown = as_shown(sweep, runs_of(sweep))
@@ -422,7 +437,7 @@ def test_a_table_wider_than_the_screen_is_divided_into_tables_of_some_columns() 
     # Each of 16 columns has its label, each part of the table its heading; 64 entries take
     # fewer lines than there are entries.
     heads = " ".join(line for line in lines if "0.3125" in line or "0.9375" in line)
-    assert "0.9375" in heads and 1 < shown.count("p →") < 5 and len(lines) < 45
+    assert "0.9375" in heads and 1 < shown.count("p →") < 5 and len(lines) < 50
 
 
 def test_digits_and_spreads_of_a_column_stand_one_below_the_other() -> None:
@@ -446,15 +461,15 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
     runs.loc[lost, "status"] = "diverged"
     for text in (as_shown(sweep, runs), markdown(runs, sweep)):
         plain = " ".join(text.replace("`", "").split())
-        assert plain.count("† 12.00 ±") == 1
+        assert plain.count("‡ 12.00 ±") == 1
         assert (
-            "† marks what has not learnt: its last5 has come less than 10 % of the way"
+            "‡ marks what has not learnt: its last5 has come less than 10 % of the way"
             in plain
         )
         assert "others are diverged" in plain
     # Without a level of chance, nothing is marked.
     unknown = as_shown(sweep, runs.assign(chance=math.nan, status="finished"))
-    assert "†" not in unknown and "[3 of 5]" not in unknown
+    assert "‡" not in unknown and "[3 of 5]" not in unknown
 
 
 def test_labels_in_square_brackets_reach_the_screen() -> None:

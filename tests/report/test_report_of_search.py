@@ -317,6 +317,7 @@ def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties()
     made = figures.files_of_table()
     marked = pd.read_csv(io.StringIO(made["table.csv"]))
     assert marked["lr"].tolist()[:2] == [0.3, 0.001]
-    assert marked["best_or_not_told_apart"].tolist() == [True, True, *[False] * 5]
-    assert "Bold is the best run, by test_accuracy." in made["table.tex"]
+    assert marked["best"].tolist() == [True, *[False] * 6]
+    assert marked["not_told_apart"].tolist() == [False, True, *[False] * 5]
+    assert "Bold is the best run, by test_accuracy. † marks the" in made["table.tex"]
     assert made["table.md"].count("**") == 2

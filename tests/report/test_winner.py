@@ -175,8 +175,7 @@ def test_the_report_of_a_search_begins_with_its_winner_in_bold() -> None:
         "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % [80.00, 80.00] in the "
         "last round, of 3 finished; on the test set, which had no part in the choice: "
         "`test_accuracy` 75.00 % [68.65, 81.35]. Brackets hold 95 % intervals of the means over "
-        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`, seed by seed. It "
-        "is bold in the table."
+        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`, seed by seed."
     )
     table = text.partition("## Table")[2].partition("## ")[0]
     assert table.count("**75.00 ±") == 1 and table.count("**") == 2

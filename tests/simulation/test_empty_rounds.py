@@ -1,12 +1,15 @@
 """Rounds in which nobody comes: the model stays, and what else an algorithm does is done."""
 
 import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
-from helpers.matrix import EVERY
+import torch
+from helpers.matrix import EVERY, WRAPPERS
 from helpers.packs import alone, assert_same, cells_of, together
 
 from raysafl import (
@@ -18,9 +21,20 @@ from raysafl import (
     Participation,
     Run,
     Snapshot,
+    Train,
     Uniform,
 )
-from raysafl.algorithms import MIFA, Centralised, DPFedAvg, FSLParallel, Key, ServerOnly
+from raysafl.algorithms import (
+    MIFA,
+    Centralised,
+    DPFedAvg,
+    FSLParallel,
+    Key,
+    Round,
+    ServerOnly,
+    State,
+    Update,
+)
 from raysafl.core.record import Record
 from raysafl.participation import Bernoulli, Trace
 from raysafl.runtime.in_process import Worker
@@ -67,6 +81,44 @@ def test_the_model_stays_in_a_round_in_which_nobody_comes(
             assert record.kind == "nobody" and record.steps == 0
             assert record.test_loss == before.test_loss
             assert record.train_loss == before.train_loss
+
+
+class Stacks(Algorithm):
+    """Stacks a vector for each client before it asks them to train."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Clients start from their own rows."""
+        w_MP = torch.stack([state.w_P for _ in ids])
+        update: Update = yield Train(state.w_P, ids, w_MP=w_MP)
+        return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
+
+
+@pytest.mark.parametrize("around", [None, *WRAPPERS])
+def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_clients(
+    around: str | None, tiny: Run
+) -> None:
+    algorithm = Stacks() if around is None else WRAPPERS[around](Stacks())
+    run = tiny.replace(algorithm=algorithm, participation=Holes(), rounds=6)
+    assert [r.round for r in played(run.replace(replicates=1, eval_every=1))] == [
+        *range(6)
+    ]
+
+
+class Acts(Stacks):
+    """Says that it acts without clients, and asks nobody to train all the same."""
+
+    acts_without_clients: ClassVar[bool] = True
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Ask the cohort, whoever has come."""
+        update: Update = yield Train(state.w_P, ids)
+        return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
+
+
+def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(tiny: Run) -> None:
+    run = tiny.replace(algorithm=Acts(), participation=Holes(), rounds=6)
+    with pytest.raises(ValueError, match="in round 1 it yielded Train with no ids"):
+        played(run)
 
 
 @pytest.mark.parametrize("kind", [FSL, FSLParallel])

@@ -34,7 +34,7 @@ def play(run: Run) -> list[object]:
     return records
 
 
-# What is inside one of raysafl's own algorithms is told apart by the rehearsal only.
+# What is inside one of raysafl's own algorithms is told apart by the trial before a sweep only.
 DIRECT = [name for name in MISTAKES if "inside" not in name]
 
 

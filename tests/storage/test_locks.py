@@ -1,33 +1,96 @@
-"""Locks of object stores, as far as they need no store."""
+"""Storage whose flock is missing, or has no locks to give."""
 
-import pwd
-import tempfile
+import errno
+import fcntl
+import os
+import platform
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.commands import EXPERIMENT, call_here
 
-from raysafl.storage import locks
-from raysafl.storage.locks import RemoteLock
-from raysafl.storage.paths import Remote
+from raysafl.storage.locks import is_held
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
 
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+RUN = ("run", "mine.py", "--track", "none", "--executor", "here")
 
 
-def test_a_user_without_a_name_has_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
-        monkeypatch.delenv(name, raising=False)
-    # In a container the id of the user may be in no list of users.
-    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
-    assert not RemoteLock(Remote("s3://bucket", "bucket/.lock"))._machine_lock.is_locked
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an experiment file, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    text = EXPERIMENT.replace("rounds=20", "rounds=2")
+    (tmp_path / "mine.py").write_text(text)
+    return tmp_path
 
 
-def test_an_id_that_was_not_written_is_written_later(tmp_path: Path) -> None:
-    locks._machine_id.cache_clear()
-    (locks._folder() / "machine").touch()
-    first = locks._machine_id()
-    locks._machine_id.cache_clear()
-    assert first and locks._machine_id() == first
-    locks._machine_id.cache_clear()
+def refuse_flock(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:
+    """Let flock answer as it does where a folder lies on such storage."""
+    flock = fcntl.flock
+
+    def answered(file: Any, how: int) -> None:
+        number_of_file = file if isinstance(file, int) else file.fileno()
+        if Path(os.readlink(f"/proc/self/fd/{number_of_file}")).is_relative_to(folder):
+            raise OSError(number, os.strerror(number))
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", answered)
+
+
+@pytest.mark.usefixtures("reports")
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_without_flock_a_sweep_runs_and_its_status_and_results_are_shown(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_flock(monkeypatch, experiment, errno.ENOSYS)
+    code, said = call_here(monkeypatch, *RUN)
+    assert code == 0, said
+    store = Store(experiment / "results" / "mine")
+    with store.lock():
+        code, said = call_here(monkeypatch, "status", str(store.path))
+        assert code == 0 and "running" in said and is_held(store.path / ".lock")
+    code, said = call_here(monkeypatch, "results", "", str(store.path))
+    assert code == 0 and "SAFARI" in said
+    assert not is_held(store.path / ".lock")
+
+
+def test_without_flock_a_holder_that_was_killed_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_flock(monkeypatch, tmp_path, errno.ENOSYS)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    file = tmp_path / ".lock"
+    file.write_text(f"{ended.pid}\n{platform.node()}\n")
+    assert not is_held(file)
+    file.write_text(f"{os.getpid()}\n{platform.node()}\n")
+    assert is_held(file)
+    file.write_text("")  # as flock leaves it
+    assert not is_held(file)
+
+
+def test_storage_that_gives_no_locks_is_refused_and_nothing_is_left_there(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse_flock(patch, experiment, errno.ENOLCK)
+        code, said = call_here(monkeypatch, *RUN)
+    assert code == 2, said
+    assert "results/mine (No locks available); choose another folder with" in said
+    assert {file.name for file in experiment.iterdir()} == {"mine.py"}
+
+
+def test_a_folder_that_gives_no_locks_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "s")
+    store.create()
+    refuse_flock(monkeypatch, tmp_path, errno.ENOLCK)
+    with (
+        pytest.raises(StorageError, match=r"s/\.lock \(No locks available\): move the"),
+        store.lock(),
+    ):
+        pass

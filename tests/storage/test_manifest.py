@@ -1,8 +1,29 @@
 """The manifest: which labels are equal, and which runs have them."""
 
+from pathlib import Path
+
 import pytest
 
 from raysafl.storage.manifest import Entry, Label, Manifest, Table, same_label
+from raysafl.storage.store import Store
+
+
+def test_no_flipped_bit_of_a_manifest_is_read_as_a_manifest(tmp_path: Path) -> None:
+    store, file = Store(tmp_path), tmp_path / "manifest.json"
+    ids = {"FedAvg": "9b2e1c", "Scaffold": "9b2e1d"}
+    entries = [Entry(run_id=i, labels={"method": name}) for name, i in ids.items()]
+    manifest = Manifest(name="m", axes=["method"], entries=entries, table=Table())
+    store.write_manifest(manifest)
+    assert store.manifest() == manifest
+    content = file.read_bytes()
+    bits = [*range(8 * 80), *range(8 * 80, 8 * len(content), 3)]
+    assert len(bits) > 2000
+    for bit in bits:  # all of the seal's, and of the rest each third
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"manifest\.json cannot be read: it"):
+            store.manifest()
 
 
 def test_runs_without_a_label_are_not_among_those_that_have_it() -> None:

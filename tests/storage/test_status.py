@@ -202,14 +202,9 @@ def test_after_a_third_of_the_rounds_the_time_left_is_never_off_by_more_than_two
                 os.utime(told, (written, written))
             left = whole - second
             if at > 40 / 3 and (second % 7 == 0 or left < 20):
-                least, most = status_of(store).left or (0.0, 0.0)
-                assert left <= most * 2
-                # Below half a minute nothing but this is told.
-                assert least / 2 <= left or most < 30
+                estimate = status_of(store).left or 0.0
                 # It is told every five seconds or a little more.
-                assert most <= 4 * (least + 7)
-                if len(set(tenths)) == 1 and left > 7:
-                    assert left / 2 <= (least + most) / 2 <= left * 2
+                assert (left - 7) / 2.2 <= estimate <= 2.2 * left + 7
             clock[0] += 1
         end(store, ids[3 * PACK :], clock[0])
         assert status_of(store).left is None
@@ -219,29 +214,27 @@ def test_the_time_left_is_what_this_attempt_told_and_less_is_left_as_time_passes
     tmp_path: Path, clock: list[float]
 ) -> None:
     store, ids = of_twelve_runs(tmp_path / "s")
-    tell_left(store, (90.0, 360.0))
+    tell_left(store, 90.0)
     file = tmp_path / "s" / "tune" / "left.json"
     assert status_of(store).left is None
     with writing(store):
         os.utime(file, (BEGAN - 10, BEGAN - 10))
         assert status_of(store).lines()[-1] == "time left: not known yet"
         os.utime(file, (BEGAN, BEGAN))
-        assert status_of(store).left == (90.0, 360.0)
+        assert status_of(store).left == 90.0
         clock[0] += 60
-        assert status_of(store).lines()[-1] == "time left: 30 s to 6 min 0 s"
+        assert status_of(store).lines()[-1] == "time left: about 30 s"
         clock[0] += 60
-        assert status_of(store).left == (0.0, 360.0)
+        assert status_of(store).left == 0.0
         end(store, ids, clock[0])
         assert "all of these have ended" in status_of(store).lines()[-1]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "[1, 2, 3]", "[2, 1]", "[NaN, 1]", "[{}, 1]"]
-)
+@pytest.mark.parametrize("text", ["", "-5", "[1, 2]", "NaN", "Infinity", '"5 s"', "{}"])
 def test_a_damaged_estimate_is_not_told(text: str, tmp_path: Path) -> None:
     store, _ = of_twelve_runs(tmp_path / "s")
     with store.lock():
-        tell_left(store, (1.0, 100.0))
+        tell_left(store, 100.0)
         assert status_of(store).left is not None
         (tmp_path / "s" / "tune" / "left.json").write_text(text)
         assert status_of(store).left is None

@@ -254,7 +254,7 @@ class Waits(FedAvg):
 def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is_back(
     pack: int, server: str, bucket: str, tmp_path: Path
 ) -> None:
-    """The workers of a Ray that runs already know no environment: credentials in the URI.
+    """The workers of a Ray that runs already know no environment: credentials in a `Remote`.
 
     One run ends before the others, which are in trials of their own or in its pack.
     """
@@ -265,10 +265,8 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
         bucket.replace("s3://", "s3://test:test@")
         + "/k?region=us-east-1&endpoint_override="
     )
-    sweep, store = (
-        Sweep("k", runs, axes=("i",)),
-        Store(parse_location(f"{uri}{server}")),
-    )
+    key = f"{bucket.removeprefix('s3://')}/k"
+    sweep, store = Sweep("k", runs, axes=("i",)), Store(Remote(f"{uri}{server}", key))
 
     over = threading.Event()
 
@@ -293,7 +291,8 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
             StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"
         ):
             try:
-                Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
+                out = Remote(f"{uri}http://127.0.0.1:{line.port}", key)
+                Runner(sweep, out, **options).run()  # type: ignore[arg-type]
             finally:
                 over.set()
         assert 0 < ended.result() < 4
@@ -402,18 +401,9 @@ def test_a_store_holds_the_time_left_as_long_as_runs_are_carried_out(
     table = Table(rows=["x"])
     store.write_manifest(Manifest(name="s", axes=["x"], entries=entries, table=table))
     with store.lock(), scratch(store):
-        tell_left(store, (100.0, 300.0))
-        least, most = status_of(store).left or (0.0, 0.0)
-        assert 0 < least <= 100.0 and most == 300.0
+        tell_left(store, 100.0)
+        assert 0 < (status_of(store).left or 0.0) <= 100.0
     assert list(store.path.glob("tune/*")) == []
-
-
-def test_credentials_in_a_uri_are_not_shown() -> None:
-    remote = Remote("s3://key:secret@bucket/x?token=1", "bucket/x")
-    assert (
-        "secret" not in f"{remote} {remote!r} {Store(remote)!r}"
-        and "token" not in str(remote)
-    )
 
 
 def test_the_database_of_a_sweep_in_a_store_lies_here(

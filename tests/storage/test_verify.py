@@ -1,6 +1,8 @@
 """Rows that are lost, doubled, exchanged or edited never count, and are computed again."""
 
 import hashlib
+import json
+import re
 import shutil
 import struct
 import sys
@@ -352,9 +354,30 @@ def exchange_entries(store: Store) -> None:
     other.write_bytes(content)
 
 
-def damage_manifest(store: Store) -> None:
+def exchange_ids(store: Store) -> None:
     file = store.file("manifest.json")
-    file.write_text(file.read_text().replace('"run_id"', '"run_ie"', 1))
+    one, other = (run.id for run in RUNS)
+    swap = {one: other, other: one}
+    found = re.sub(f"{one}|{other}", lambda m: swap[m[0]], file.read_text())
+    file.write_text(found)
+
+
+def drop_entry(store: Store) -> None:
+    file = store.file("manifest.json")
+    manifest = json.loads(file.read_text())
+    del manifest["entries"][0]
+    file.write_text(json.dumps(manifest))
+
+
+def flip_bit(store: Store) -> None:
+    """Make the label 10 of the second run 00, or the like."""
+    file = store.file("manifest.json")
+    content = bytearray(file.read_bytes())
+    content[content.index(b'"seed": 10') + len(b'"seed": ')] ^= 1
+    file.write_bytes(content)
+
+
+MANIFEST = [exchange_ids, drop_entry, flip_bit]
 
 
 def edit_table(store: Store) -> None:
@@ -409,7 +432,9 @@ OTHERS = {
     forget_entry_of_stranger: "open/abcabcabcabc.ckpt: the checkpoint cannot be used",
     damage_entry: "ledger/.*jsonl, line 2: it cannot be read",
     exchange_entries: "ledger/.*jsonl, line 1: it cannot be read .it is a copy of",
-    damage_manifest: "sweep: manifest.json: it cannot be read: [^M]*$",
+    **dict.fromkeys(
+        MANIFEST, "sweep: manifest.json: it cannot be read: its SHA-256 does not fit"
+    ),
     edit_table: "runs.parquet: its numbers are not those of the rows, first final of",
     edit_text: "runs.parquet: its numbers are not those .* first config.local.lr of",
     rename_column: "runs.parquet: it has a column 'fioal', which this raysafl does not make",
@@ -430,10 +455,20 @@ def test_whatever_else_is_wrong_is_named_and_mended(
     assert pd.Series(said.splitlines()).str.contains(pattern).any(), said
     code, said = command("verify", str(copy.path), "--repair")
     assert "forgot " in said
-    if damage is damage_manifest:
+    if damage in MANIFEST:
         shutil.copy(original.path / "manifest.json", copy.path)
     run_missing(copy)
     assert_like_undisturbed(copy, original)
+
+
+@pytest.mark.parametrize("damage", MANIFEST)
+def test_of_a_damaged_manifest_verify_names_it_first_and_results_shows_nothing(
+    damage: Callable[[Store], None], copy: Store
+) -> None:
+    damage(copy)
+    assert verify(copy)[0].where == "manifest.json"
+    with pytest.raises(ValueError, match=r"manifest\.json cannot be read: its SHA-256"):
+        results([copy.path])
 
 
 def test_files_that_raysafl_has_not_written_are_named_and_left_alone(

@@ -58,6 +58,14 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
         table(statistic="seconds"),
         "table: statistic: there is no statistic 'seconds'",
     ),
+    "baseline": (
+        table(baseline="lzy"),
+        "table: baseline: no run has method='lzy': did you mean 'lazy'",
+    ),
+    "baseline of another axis": (
+        table(baseline=2),
+        "table: baseline: no run has method=2: known are",
+    ),
     "seconds beside": (
         table(also=["seconds"]),
         "table: also: there is no statistic 'seconds'",

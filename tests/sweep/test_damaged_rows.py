@@ -1,5 +1,7 @@
 """A run whose rows are lost or damaged is run again; until then it counts nowhere."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +13,7 @@ from mlflow import MlflowClient
 from ray import tune
 
 from raysafl import Hardware, Run, Sweep
+from raysafl.storage.sealed import unsealed
 from raysafl.storage.store import Store
 from raysafl.tracking.sync import sync
 
@@ -56,14 +59,29 @@ def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
     assert set(outcome.runs["status"]) == {"finished"}
 
 
+def exchange_ids(manifest: Path) -> None:
+    content = manifest.read_bytes()
+    one, other = re.findall(rb'"run_id": "(\w+)"', content)
+    swap = {one: other, other: one}
+    manifest.write_bytes(re.sub(one + b"|" + other, lambda m: swap[m[0]], content))
+
+
+def drop_seal(manifest: Path) -> None:
+    """Leave what was a manifest before it had a seal."""
+    manifest.write_bytes(unsealed(manifest.read_bytes()))
+
+
+@pytest.mark.parametrize("damage", [cut, exchange_ids, drop_seal])
 def test_a_damaged_manifest_is_named_and_written_anew(
-    sweep: Sweep, finished: Store
+    damage: Callable[[Path], None], sweep: Sweep, finished: Store
 ) -> None:
     before = finished.manifest()
-    cut(Path(str(finished.file("manifest.json"))))
+    damage(Path(str(finished.file("manifest.json"))))
+    with pytest.raises(ValueError, match="`raysafl run FILE` writes it anew from the"):
+        finished.manifest()
     outcome, said = go(sweep, Path(str(finished.path)))
     assert outcome.ok and outcome.skipped == 2
-    assert "manifest.json cannot be read" in said and "It is written anew" in said
+    assert "manifest.json cannot be read" in said and "and does so now" in said
     assert finished.manifest() == before
 
 

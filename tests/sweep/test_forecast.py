@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 from helpers.commands import call_here
+from helpers.emulated_cuda import emulated_cuda
 from helpers.sweeps_here import go
 from ray import tune
 from ray.tune.search import Searcher
@@ -29,9 +30,13 @@ SWEEP = fl.Sweep("rates", runs, axes=("lr",))
 """
 
 
+# So that two trials fit a machine of one core.
+EACH = Hardware(cpus=0.5, pack=1)
+
+
 def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
     sweep = Sweep("s", {(k,): run for k, run in enumerate(runs)}, axes=("k",))
-    options = {"executor": "here", "track": "none", **options}
+    options = {"executor": "here", "track": "none", "try_first": False, **options}
     return Runner(sweep, out, **options).forecast()  # type: ignore[arg-type]
 
 
@@ -79,7 +84,7 @@ class Stopped(FedAvg):
 def test_rounds_that_a_checkpoint_or_an_earlier_run_holds_take_no_time(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_measured_seconds", lambda *_: 100.0)
+    monkeypatch.setattr(room, "_measured", lambda *_: (100.0, []))
     begun = tiny.replace(algorithm=Stopped())
     sweep = Sweep("s", {(0,): tiny, (1,): begun}, axes=("k",))
     alone = {"try_first": False, "flush_seconds": 0.0, "hardware": Hardware(pack=1)}
@@ -106,7 +111,7 @@ def test_a_round_that_compiles_does_not_count(
 ) -> None:
     """Rounds take 10 ms by this clock, but the third takes a million."""
     clock = [0.0]
-    monkeypatch.setattr(time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
 
     class Slow(FedAvg):
         def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
@@ -123,7 +128,7 @@ def test_evaluations_count_as_often_as_they_take_place(
 ) -> None:
     """By this clock, training takes 1 s in each round, and an evaluation 10 s."""
     clock = [0.0]
-    monkeypatch.setattr(time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
 
     class Slow(FedAvg):
         def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
@@ -206,6 +211,29 @@ def test_a_forecast_for_a_cluster_goes_by_what_the_cluster_has(
         )
 
 
-def test_no_time_is_promised_on_gpus(tiny: Run, tmp_path: Path) -> None:
-    found = forecast(tmp_path / "s", tiny, executor="ray", hardware=Hardware(gpus=0.5))
-    assert " on CPUs; the time on GPUs is not measured\n" in str(found)
+@pytest.mark.parametrize("executor", ["here", "ray", "auto"])
+def test_a_gpu_that_is_not_there_is_refused_in_the_same_words_wherever_runs_go(
+    executor: str, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    runner = Runner(
+        Sweep("s", [tiny]), tmp_path / "s", executor=executor, hardware=Hardware(gpus=1)
+    )
+    for ask in (runner.forecast, runner.run):
+        with pytest.raises(ValueError, match=r"asks for 1 GPU, but torch .* sees no"):
+            ask()
+    assert not (tmp_path / "s").exists()
+
+
+def test_gpus_that_are_there_are_used_and_a_line_says_so(
+    tiny: Run, tmp_path: Path
+) -> None:
+    with emulated_cuda(count=2):
+        here = str(forecast(tmp_path / "s", tiny))
+        runs = [tiny.replace(seed=10 * k) for k in range(3)]
+        both = str(forecast(tmp_path / "s", *runs, executor="ray", hardware=EACH))
+        none = str(forecast(tmp_path / "s", tiny, hardware=Hardware(gpus=0)))
+    assert "\nTrains on 1 of 2 GPUs: each client actor has a GPU" in here
+    assert "\nTrains on 2 GPUs: " in both and "3 packs of 1 run, 2 at a time" in both
+    assert "GPU" not in none

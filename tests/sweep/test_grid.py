@@ -85,8 +85,9 @@ def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
         ),
         (
             {"client_probb": [0.5]},
-            "the run has no field 'client_probb': did you mean 'client_prob'? (dotted "
-            "paths: data, data.clients, ",
+            "neither the run nor its parts (Federation, Digits, ClassesPerClient, "
+            "IidServer, Logistic, SAFARI, FedAvg, LocalTraining, Absent, Classification) "
+            "have a field 'client_probb': did you mean 'client_prob'?",
         ),
         ({"learning_rate": [0.5]}, "did you mean 'lr'?"),
         ({"local.lrr": [0.5]}, "unknown field 'lrr': did you mean 'lr'?"),
@@ -108,6 +109,42 @@ def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
 def test_a_wrong_grid_is_refused(fields: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         grid(SERVED, fields)
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "said"),
+    [
+        (SERVED, "q", "did you mean 'client_prob'?"),
+        (
+            BASE,
+            "q",
+            "SAFARI(client_prob=...), or it belongs in Snapshot(snapshot_prob=",
+        ),
+        (BASE, "lambda", "it belongs in Snapshot(adapt=...)"),
+        (BASE, "gamma", "it belongs in FSL(gamma=...)"),
+        (BASE, "server data size", "did you mean 'n0'?"),
+        (BASE, "client_prob", "it belongs in SAFARI(client_prob=...)"),
+    ],
+)
+def test_a_papers_name_of_a_field_leads_to_ours_and_to_the_part_that_has_it(
+    base: Run, field: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as e:
+        grid(base, {field: [1]})
+    assert "FedAvg" in str(e.value) and "clients'" not in str(e.value)
+
+
+def test_an_axis_has_the_name_that_one_gives_it_and_the_runs_are_the_same() -> None:
+    values = {"client_prob": [0.5, 1.0], "n0": [50, 100]}
+    plain, named = (
+        grid(SERVED, values, names=names) for names in (None, {"client_prob": "q"})
+    )
+    assert named.axis_names == ["q", "n0"]
+    assert named.labelled() == plain.labelled()
+    with pytest.raises(
+        ValueError, match="names has 'q', but known are client_prob, n0"
+    ):
+        grid(SERVED, values, names={"q": "client_prob"})
 
 
 @pytest.mark.parametrize("seeds", [[0, 1, 2], 0, 2.5])

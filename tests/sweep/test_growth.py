@@ -67,7 +67,7 @@ def sweep_of(*runs: Run) -> Sweep:
 
 
 def carry_out(out: Path, *runs: Run, **options: Any) -> tuple[Outcome, str]:
-    """A rehearsal would be counted, too."""
+    """A round that is tried would be counted, too."""
     return go(sweep_of(*runs), out, try_first=False, **options)
 
 

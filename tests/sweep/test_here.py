@@ -4,6 +4,7 @@ import io
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from helpers.emulated_cuda import GIB, emulated_cuda
 from helpers.objectives import REGRESSION
 from helpers.sweeps_here import go, rows_of
 from ray import tune
-from ray.tune.search import Searcher
+from ray.tune.search import ConcurrencyLimiter, Searcher
 from rich.console import Console
 
 from raysafl import SAFARI, Algorithm, FedAvg, Hardware, PerClient, Run, Runner, Sweep
@@ -22,8 +23,10 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.attempt import Attempt
-from raysafl.sweep.executor_choice import choose, choose_executor
+from raysafl.sweep.executor_choice import check_executor, choose, choose_executor
 from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.open_pack import OpenPack
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.sampling import draw
 
 
@@ -82,7 +85,6 @@ class Halving(Searcher):
         self.lr = lr
         self.by: str | None = None
         self.better: str | None = None
-        self.heard: list[tuple[str, int]] = []
         self.told: dict[str, float] = {}
         self.failed: list[str] = []
         self.space: dict[str, Any] = {}
@@ -98,9 +100,6 @@ class Halving(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any]:
         self.lr /= 2
         return {"local.lr": self.lr}
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.heard.append((trial_id, result["round"]))
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -126,7 +125,7 @@ def searched(tiny: Run, searcher: Any, **more: Any) -> Sweep:
     return Sweep("searched", space={"local.lr": SPACE}, **options)
 
 
-def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
+def test_a_search_algorithm_is_told_every_result_also_at_a_second_attempt(
     tiny: Run, tmp_path: Path
 ) -> None:
     searcher = Halving()
@@ -136,11 +135,53 @@ def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
     final = outcome.runs.groupby("label.local.lr").final.mean()
     told = [pytest.approx(final[lr]) for lr in (0.2, 0.1, 0.05)]
     assert list(searcher.told.values()) == told and list(searcher.space) == ["local.lr"]
-    assert {trial for trial, _ in searcher.heard} == set(searcher.told)
 
     again, _ = go(searched(tiny, second := Halving()), tmp_path / "s")
     assert list(second.told.values()) == list(searcher.told.values())
     pd.testing.assert_frame_equal(again.store.rounds(), outcome.store.rounds())
+
+
+@pytest.mark.parametrize(
+    ("limited_to", "sizes"), [(None, [8, 2]), (3, [3, 3, 3, 1]), (1, [1] * 10)]
+)
+def test_a_search_asks_for_several_runs_which_share_a_pack_and_tells_of_all_of_them(
+    limited_to: int | None,
+    sizes: list[int],
+    tiny: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of them fails in its rounds, which the algorithm hears of this run alone."""
+    searcher = halving = Halving()
+    if limited_to:
+        searcher = ConcurrencyLimiter(searcher, limited_to)
+    told_before_asked: list[int] = []
+    ask = halving.suggest
+
+    def suggest(trial_id: str) -> dict[str, Any]:
+        told_before_asked.append(len(halving.told) + len(halving.failed))
+        return ask(trial_id)
+
+    halving.suggest = suggest  # type: ignore[method-assign]
+    packs: list[int] = []
+    opened = here.OpenPack
+
+    def open_pack(pack: Pack, *more: Any) -> OpenPack:
+        packs.append(len(pack.runs))
+        return opened(pack, *more)
+
+    monkeypatch.setattr(here, "OpenPack", open_pack)
+
+    def make(config: dict[str, Any]) -> Run:
+        run = tiny.replace(config)
+        return run.replace(algorithm=Fails()) if config["local.lr"] == 0.1 else run
+
+    sweep = searched(tiny, searcher, base=make, num_samples=10)
+    outcome, _ = go(sweep, tmp_path / "s", try_first=False)
+    assert packs == sizes and outcome.runs["run_id"].nunique() == 10
+    asked = [sum(sizes[:i]) for i, size in enumerate(sizes) for _ in range(size)]
+    assert told_before_asked == asked
+    assert halving.failed == ["00001"] and len(halving.told) == 9
 
 
 def test_a_search_of_runs_that_a_function_makes_looks_for_their_best_at_each_attempt(
@@ -294,7 +335,16 @@ def test_the_ledger_says_of_a_stopped_run_where_and_with_what_it_ran(
     stopped, _ = go(Sweep("s", [tiny]), tmp_path / "s", stop={"round": 2})
     one, other = (o.store.ledger()[tiny.id] for o in (stopped, whole))
     assert one.status == "stopped" and other.status == "finished"
-    names = ("host", "device", "engine", "python", "torch", "raysafl", "commit")
+    names = (
+        "host",
+        "device",
+        "engine",
+        "python",
+        "numpy",
+        "torch",
+        "raysafl",
+        "commit",
+    )
     own, expected = ([getattr(e, name) for name in names] for e in (one, other))
     assert own == expected and all(expected[:-1])
 
@@ -472,6 +522,39 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
     scheduler = tune.schedulers.ASHAScheduler()
     name, why = choose(asked(tiny, scheduler=scheduler), lambda: 0.0)
     assert name is ExecutorName.RAY and "scheduler" in why
+
+
+def test_trials_at_once_are_refused_where_there_is_no_ray(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = asked(tiny, Hardware(trials=2))
+    with pytest.raises(ValueError, match=r"in this process, but 2 trials at once are"):
+        check_executor(replace(two, executor="here"))
+    monkeypatch.setattr("raysafl.core.needs.is_installed", lambda package: False)
+    with pytest.raises(ValueError, match=r"2 trials at once .* pip install 'ray\[tune"):
+        check_executor(two)
+
+
+def test_the_traceback_of_a_failed_run_is_said_to_be_in_mlflow_only_if_it_is(
+    tiny: Run, tmp_path: Path
+) -> None:
+    for track, is_there in (("none", False), ("summary", True)):
+        _, said = go(
+            Sweep("s", [tiny.replace(algorithm=Fails())]),
+            tmp_path / track,
+            track=track,
+            try_first=False,
+        )
+        assert "The traceback of each failed run" in said
+        assert ("and in MLflow" in said) == is_there
+
+
+class Fails(Algorithm):
+    """An algorithm whose rounds fail."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        yield from ()
+        raise RuntimeError("on purpose")
 
 
 def test_auto_takes_the_ray_that_this_program_has_started(

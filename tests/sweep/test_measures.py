@@ -1,6 +1,6 @@
 """What the runs of a sweep measure decides its table, its search and its checks."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
@@ -8,6 +8,7 @@ from ray import tune
 
 from raysafl import Claim, Objective, Run, Sweep, Table
 from raysafl.core.objective import mean_of
+from raysafl.objectives import Classification
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.sampling import known_runs
 
@@ -84,7 +85,6 @@ def test_what_a_table_says_is_kept() -> None:
     ("given", "message"),
     [
         ({"table": Table(rows=["n"], statistic="final_mea")}, "mean 'final_mae'"),
-        ({"table": Table(rows=["n"], statistic="final")}, "no statistic 'final'"),
         ({"table": Table(rows=["n"], also=["last10"])}, "no statistic 'last10'"),
         ({"table": Table(rows=["n"])}, None),
         ({"table": Table(rows=["n"], also=["final_f1"])}, "no statistic 'final_f1'"),
@@ -193,7 +193,23 @@ def test_a_score_has_its_name_and_fractions_are_in_per_cent() -> None:
     assert score_text("test_mae", 1 / 3, {}) == "test mae 0.3333"
 
 
-def test_accuracies_can_be_shown_where_some_run_has_one() -> None:
-    given = Table(rows=["n"], statistic="final", also=["rounds_to_50"])
-    for runs in ([PLAIN, REGRESSION], [DETAILED]):
-        assert manifest(*runs, table=given).table.statistic == "final"
+class ByF1(Classification):
+    """Classification that is judged by its macro F1."""
+
+    metric: ClassVar[str] = "f1"
+
+
+def test_final_is_the_last_value_of_what_runs_are_judged_by_given_or_left_out() -> None:
+    cases = {
+        "final": [PLAIN],
+        "final_mae": [REGRESSION],
+        "final_f1": [PLAIN.replace(objective=ByF1(metrics=["f1"]))],
+        "final_loss": [PLAIN, REGRESSION],
+    }
+    for name, runs in cases.items():
+        for given in ({}, {"statistic": "final"}):
+            table = manifest(*runs, table=Table(rows=["n"], **given)).table
+            assert table.statistic == name
+    # Beside it, names are those of columns: the accuracy where some run has one.
+    beside = Table(rows=["n"], also=["final"])
+    assert manifest(PLAIN, REGRESSION, table=beside).table.also == ["final"]

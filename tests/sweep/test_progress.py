@@ -133,12 +133,13 @@ def test_a_notebook_shows_one_line_that_changes_and_failures_besides(
     display.start(4, skipped=0)
     assert shown == ["0/4 runs, 0 running, 0 failed"]
     display.planned = 4.0
-    display.update(running=2, at=AT, packs=[(4.0, 0.0)])
-    clock.now += 10.0
+    display.update(running=2, at=AT, packs=[(4.0, 0.125)])
+    assert shown == [f"0/4 runs, 2 running in {AT}, 0 failed"]
+    clock.now += 5.0
     display.update(running=2, at=AT, packs=[(4.0, 0.25)])
     display.add_runs(ends([0, 1], failed=1))
     line, failure = shown
-    assert line == f"2/4 runs, 2 running in {AT}, 1 failed, 15 s to 1 min 0 s left"
+    assert line == f"2/4 runs, 2 running in {AT}, 1 failed, about 30 s left"
     assert failure == "run 1: failed, a mistake"
     display.close()
 

@@ -166,7 +166,8 @@ def test_an_edit_that_does_not_work_is_found_before_old_results_are_deleted(
     before = contents(tmp_path / "s")
     with pytest.raises(ValueError, match="name 'stap' is not defined"):
         edit = ("self.lr * step", "self.lr * stap")
-        go(written(tmp_path, edit), tmp_path / "s", stale="rerun")
+        again = {"stale": "rerun", "try_first": True}
+        go(written(tmp_path, edit), tmp_path / "s", **again)
     assert contents(tmp_path / "s") == before
 
 

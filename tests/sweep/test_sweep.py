@@ -34,6 +34,7 @@ from raysafl.sweep import attempt as driver
 from raysafl.sweep.on_ray import tuning as tune_of_sweep
 from raysafl.sweep.on_ray import watching
 from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.progress import Display
 from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import Session
 
@@ -135,7 +136,8 @@ Runner(sweep, {str(tmp_path / "s")!r}, executor="ray", quiet=True).run()
     time.sleep(1)  # Ray starts
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=PATIENCE)
-    assert "KeyboardInterrupt" in said and child.returncode != 0
+    assert "KeyboardInterrupt: running it again goes on" in said
+    assert child.returncode != 0 and "site-packages" not in said, said
     assert not (tmp_path / "s" / "manifest.json").exists()
 
 
@@ -265,7 +267,7 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     }
     assert not outcome.ok and outcome.missing == 0
     assert "): RuntimeError: a user's mistake" in said
-    assert "failed, Broken (test_sweep.py:" in said
+    assert "failed, round (test_sweep.py:" in said
     reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
     assert reason.startswith("round ") and "not finite" in reason
     # What failed is tried again, what diverged is not.
@@ -378,36 +380,46 @@ def test_optuna_proposes_runs_and_sees_their_accuracy(
     assert sorted(told) == pytest.approx(sorted(outcome.runs["final"]))
 
 
-class Frees(logging.Handler):
-    """Makes room for trials when the sweep says that it waits for it."""
+@on_ray
+@pytest.mark.acceptance
+def test_a_sweep_shows_what_it_waits_for_and_warns_only_if_no_node_could_run_it(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others use all cores until the sweep says what it waits for."""
+    monkeypatch.setattr(watching, "WAIT_SECONDS", 0.5)
+    taken = placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
+    assert taken.wait(int(PATIENCE))
+    phases = list[str]()
+    enter = Display.enter
 
-    def __init__(self) -> None:
-        super().__init__()
-        cpus = ray.cluster_resources()["CPU"]
-        self.taken, self.said = placement_group([{"CPU": cpus}]), list[str]()
-        assert self.taken.wait(int(PATIENCE))
+    def frees(own: Display, phase: str) -> None:
+        enter(own, phase)
+        phases.append(phase)
+        if phase.startswith("waiting"):  # otherwise there would be no room, ever
+            remove_placement_group(taken)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
-        remove_placement_group(self.taken)
+    monkeypatch.setattr(Display, "enter", frees)
+    said = list[logging.LogRecord]()
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    monkeypatch.setattr(watching.log, "handlers", [handler])
+    hardware = Hardware(cpus=0.5, actors=2, trials=1)
+    outcome, _ = go_on_ray(grid(tiny), tmp_path / "s", hardware=hardware)
+    assert outcome.ok and not said
+    at = phases.index("starting Ray's processes")
+    assert "2 client actor(s) of 0.5 CPU" in phases[at + 1], phases
 
 
 @on_ray
-@pytest.mark.acceptance
-def test_a_sweep_that_waits_for_room_says_once_for_what(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ray_shows_coordinators_and_clients_by_their_names(
+    tiny: Run, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(watching, "WAIT_SECONDS", 0.5)
-    frees = Frees()  # without its word there would be no room, ever
-    monkeypatch.setattr(watching.log, "handlers", [frees])
-    outcome, _ = go_on_ray(
-        grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2, trials=1)
-    )
+    before = ray._private.state.actors().keys()
+    outcome, _ = go_on_ray(grid(tiny), tmp_path / "s")
     assert outcome.ok
-    assert [
-        line for line in frees.said if "2 client actor(s) of 0.5 CPU" in line
-    ] == frees.said
-    assert "no trial has run" in frees.said[0]
+    actors = ray._private.state.actors()
+    names = {actors[i]["ActorClassName"] for i in actors.keys() - before}
+    assert names == {"Coordinator", "Clients"}
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:
@@ -647,6 +659,7 @@ def test_the_ledger_names_versions_commit_host_and_configuration(
     assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
     assert {
         "python",
+        "numpy",
         "torch",
         "ray",
         "raysafl",

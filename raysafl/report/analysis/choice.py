@@ -131,6 +131,7 @@ class Choice:
             panels=axes(table.panels),
             lines=names.get(table.lines, table.lines),
             minus=renamed(table.minus),
+            baseline=names.get(label_text(table.baseline), table.baseline),
         )
         entries = [e.replace(labels=renamed(e.labels)) for e in manifest.entries]
         return manifest.replace(axes=axes(manifest.axes), entries=entries, table=table)

@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.report.analysis.layout import METHOD_AXES, Layout, labels_text
+from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import (
+    METHOD_AXES,
     Label,
     Manifest,
     Printed,

@@ -7,10 +7,14 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.storage.manifest import Entry, Label, Manifest, label_text
-
-# Axes with these names tell methods apart, if all their labels are words.
-METHOD_AXES = ("algorithm", "method")
+from raysafl.storage.manifest import (
+    Entry,
+    Label,
+    Manifest,
+    label_text,
+    method_axis,
+    same_label,
+)
 
 # The labels of an entry, one for each of some axes.
 Key = tuple[Any, ...]
@@ -26,21 +30,21 @@ class Layout:
         across: the axes whose labels go across the table, in order.
         values: the labels of each axis, in the order in which the manifest first has
             them.
+        baseline: the label of the method that others are compared with: that of the table
+            if it is there, otherwise the first one.
     """
 
     method: str | None
     down: list[str]
     across: list[str]
     values: Mapping[str, list[Label]]
+    baseline: Label
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Layout":
         """Lay out the axes of a sweep; an axis that its table does not name goes down.
 
-        The method's axis is that of the table's `lines`, otherwise the one that is named in
-        `METHOD_AXES`, otherwise the last axis that goes down, otherwise the last axis that
-        goes across. If the runs were drawn, all axes go down, and none tells methods apart
-        but that of `lines` or of `METHOD_AXES`.
+        The method's axis is that of `method_axis`. If the runs were drawn, all axes go down.
 
         Raises:
             ValueError: the table names an axis that the sweep does not have.
@@ -60,17 +64,13 @@ class Layout:
             )
             for axis in manifest.axes
         }
-        named = [
-            axis
-            for axis in manifest.axes
-            if axis in METHOD_AXES
-            and all(isinstance(value, str) for value in values[axis])
-        ]
+        method = method_axis(values, manifest.table, manifest.is_drawn)
+        methods = [None] if method is None else values[method]
+        wanted = [m for m in methods if same_label(m, manifest.table.baseline)]
+        baseline = next(iter([*wanted, *methods]), None)
         if manifest.is_drawn:
-            method = next(iter([*lines, *named]), None)
-            return cls(method, [*down, *across], [], values)
-        last = (rows or down or across)[-1:]
-        return cls(next(iter([*lines, *named, *last]), None), down, across, values)
+            return cls(method, [*down, *across], [], values, baseline)
+        return cls(method, down, across, values, baseline)
 
     @property
     def axes(self) -> list[str]:

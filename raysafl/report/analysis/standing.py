@@ -1,6 +1,7 @@
-"""Which entries are the best ones, or cannot be told apart from them."""
+"""Which entries are the best ones, and which cannot be told apart from them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -11,44 +12,75 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
 
-def close_to_best(
-    runs: pd.DataFrame, manifest: Manifest, chooser: Manifest, layout: Layout
-) -> frozenset[str]:
-    """Return the runs that are the best of their setting, or not told apart from it.
+@dataclass(frozen=True)
+class Marks:
+    """The runs of a table that are marked, by their ids.
 
-    A setting is a choice of all labels but that of the method. Runs with fewer than two seeds
-    in common are not told apart. Those are left out of which a replicate diverged, or never
-    reached what `rounds_to_50` and so on name.
+    Attributes:
+        best: the runs that are bold.
+        close: the runs with a dagger, which cannot be told apart from those.
+    """
+
+    best: frozenset[str] = frozenset()
+    close: frozenset[str] = frozenset()
+
+
+def marks_of(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> Marks:
+    """Return the run with the best mean of each setting, and those that are close to it.
+
+    A setting is a choice of all labels but that of the method. Runs are left out of which a
+    replicate diverged, or never reached what `rounds_to_50` and so on name.
 
     Args:
         runs: the rows of `runs.parquet`.
-        manifest: the sweep, whose table's statistic tells runs apart, as it is shown.
-        chooser: the same sweep with the statistic that chooses the best as its table's.
+        manifest: the sweep, whose table names the statistic.
         layout: the layout of its axes.
     """
-    name = chooser.table.statistic
-    entries = aggregate(runs, chooser)
+    name = manifest.table.statistic
+    entries = aggregate(runs, manifest)
     others = [axis for axis in manifest.axes if axis != layout.method]
-    keys = [repr(entry.key(others)) for entry in manifest.entries]
     counts = ["diverged", "without"] if name.startswith("rounds_to_") else ["diverged"]
-    lost = entries[counts].any(axis=1)
-    means = chooser.sign * entries[f"mean.{name}"].astype(float)[~lost].dropna()
-    best = means.groupby(pd.Series(keys)).transform("idxmax")
-    ids = entries["run_id"]
-    pairs = list(zip(ids[means.index], ids[best], strict=True))
+    entries["setting"] = [repr(entry.key(others)) for entry in manifest.entries]
+    entries["score"] = manifest.sign * entries[f"mean.{name}"].astype(float)
+    compared = entries[~entries[counts].any(axis=1)].dropna(subset="score")
+    compared = compared.sort_values("score", ascending=False, kind="stable")
+    rankings = [list(ids) for _, ids in compared.groupby("setting")["run_id"]]
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
-    apart = told_apart(pairs, done, manifest)
-    return frozenset(own for k, (own, _) in enumerate(pairs) if k not in apart)
+    return Marks(
+        frozenset(first for first, *_ in rankings),
+        frozenset(close_to_first(rankings, done, manifest)),
+    )
 
 
-def told_apart(
-    pairs: Sequence[tuple[str, str]], done: pd.DataFrame, manifest: Manifest
-) -> set[int]:
-    """Return which pairs of runs, by their places, are told apart by the table's statistic.
+def close_to_first(
+    rankings: Iterable[Sequence[str]], done: pd.DataFrame, manifest: Manifest
+) -> list[str]:
+    """Return the runs that cannot be told apart from the first one of their ranking.
 
-    The 95 % interval of their paired differences does not hold 0. Runs that do not have
-    two seeds in common are not told apart.
+    Two runs are told apart if the 95 % interval of their paired differences in the table's
+    statistic does not hold 0, so never if they have fewer than two seeds in common. Once a
+    run is told apart from the first, all those that are ranked below it are, too: a wide
+    spread is no merit.
+
+    Args:
+        rankings: the ids of runs that are compared, the best ones first.
+        done: the finished replicates.
+        manifest: the sweep.
     """
-    found = paired_differences(pairs, done, manifest)
+    places = [
+        (other, first, k)
+        for k, (first, *others) in enumerate(rankings)
+        for other in others
+    ]
+    pairs = [(other, first) for other, first, _ in places]
+    tested = paired_differences(pairs, done, manifest)
     # The interval has no width where all differences are equal.
-    return set(found.index[found["diff"].abs() > found["half"].fillna(0.0)])
+    apart = set(tested.index[tested["diff"].abs() > tested["half"].fillna(0.0)])
+    ended = set[int]()
+    close = []
+    for i, (other, _, ranking) in enumerate(places):
+        if i in apart:
+            ended.add(ranking)
+        if ranking not in ended:
+            close.append(other)
+    return close

@@ -7,7 +7,7 @@ import pandas as pd
 
 from raysafl.report.analysis.evidence import t_quantile
 from raysafl.report.analysis.nested import nested, partitions_of
-from raysafl.report.analysis.standing import told_apart
+from raysafl.report.analysis.standing import close_to_first
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.statistics import declaration_of, quality_statistics
@@ -33,8 +33,9 @@ class Winner:
         candidates: how many runs it was chosen from: those of which all replicates have
             finished with a value.
         ranked: their ids, the best one first; of equal runs the first of the sweep.
-        ties: the labels of the others that cannot be told apart from it, by run id: the
-            95 % interval of their difference in `metric`, seed by seed, holds 0.
+        ties: the labels of the runs ranked next that cannot be told apart from it, by run
+            id: the 95 % interval of their difference in `metric`, seed by seed, holds 0. The
+            first one that is told apart ends them.
         equal: those of them that have exactly its value; it is the first of these in
             the sweep.
     """
@@ -96,12 +97,10 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
     if values.empty:
         return None
     ranked = list(map(str, values.index))
-    run_id, *others = ranked
+    run_id = ranked[0]
     own = done[done["run_id"] == run_id]
-    pairs = [(other, run_id) for other in others]
     table = Table(rows=[], statistic=quality_statistics(metric)[0], scale=1.0, unit="")
-    apart = told_apart(pairs, done, manifest.replace(table=table))
-    ties = {i: labels[i] for k, i in enumerate(others) if k not in apart}
+    ties = close_to_first([ranked], done, manifest.replace(table=table))
     return Winner(
         run_id=run_id,
         labels=labels[run_id],
@@ -116,8 +115,8 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
         seeds=len(own),
         candidates=len(ranked),
         ranked=ranked,
-        ties=ties,
-        equal={i: own for i, own in ties.items() if values[i] == values[run_id]},
+        ties={i: labels[i] for i in ties},
+        equal={i: labels[i] for i in ties if values[i] == values[run_id]},
     )
 
 

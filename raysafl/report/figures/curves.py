@@ -68,8 +68,8 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
 
     Drawn is the column by which the runs are judged. Panels share their axes; the
     vertical one leaves out the climb of the first fifth of the rounds. Of six to sixteen
-    methods with lines in some panels, each row of these has five at most: the first one,
-    and a part of the others, which are named beside the panels. More panels than fit on
+    methods with lines in some panels, each row of these has five at most: the
+    baseline and a part of the others, which are named beside the panels. More panels than fit on
     a page make more pages, up to 192 panels, which are evenly spaced if there are more
     combinations of labels. Once there are rows, combinations of labels without any row
     have no panel. Replicates that diverged or failed are left out, as in the table. If
@@ -149,11 +149,12 @@ def _pages(
     return made
 
 
-def _shared_out(methods: Sequence[Label]) -> list[list[Label]]:
-    """Divide many methods so that a panel can be read; the first one is in each group."""
+def _shared_out(methods: Sequence[Label], baseline: Label) -> list[list[Label]]:
+    """Divide many methods so that a panel can be read; the baseline is in each group."""
     if not LINES_OF_PANEL < len(methods) <= APART:
         return [list(methods)]
-    first, *others = methods
+    first = baseline if baseline in methods else methods[0]
+    others = [method for method in methods if method != first]
     number = -(-len(others) // (LINES_OF_PANEL - 1))
     cuts = [i * len(others) // number for i in range(number + 1)]
     return [[first, *others[cuts[i] : cuts[i + 1]]] for i in range(number)]
@@ -174,7 +175,7 @@ class _Plot:
         entries = [entry for panel in panels for entry in self.of_panel.get(panel, [])]
         here = {self.layout.method_of(entry) for entry in entries}
         methods = [label for label in self.layout.methods if label in here]
-        return [(panels, group) for group in _shared_out(methods)]
+        return [(panels, group) for group in _shared_out(methods, self.layout.baseline)]
 
     def page(self, rows: Sequence[Row], wide: int, style: Style) -> tuple[Figure, str]:
         """Draw rows of panels: those of some labels, each with a group of the methods.

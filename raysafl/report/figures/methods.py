@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raysafl.report.analysis.layout import METHOD_AXES, Layout
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.style import (
     APART,
     Look,
@@ -15,7 +15,7 @@ from raysafl.report.figures.style import (
     looks,
     wrapped,
 )
-from raysafl.storage.manifest import Label, label_text
+from raysafl.storage.manifest import METHOD_AXES, Label, label_text
 
 # Largest number of methods that a legend names one by one.
 NAMED = 48

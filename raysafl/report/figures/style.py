@@ -4,6 +4,7 @@ No global state of matplotlib is changed for longer than a figure is drawn.
 """
 
 import io
+import re
 import textwrap
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,17 @@ from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from PIL import Image
 
-from raysafl.report.wording import FORMULA
+from raysafl.core.text import printable
 from raysafl.storage.manifest import Table
 
+# A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
+# digit follows, so that prices are none. Of LaTeX's commands it has only such as are signs.
+FORMULA = re.compile(
+    r"(\$(?!\s)(?:[\w ^{}()+=<>,./|!'-]|\\(?:(?:var)?(?:epsilon|theta|rho|sigma|phi)"
+    r"|alpha|beta|[gG]amma|[dD]elta|zeta|eta|Theta|iota|kappa|[lL]ambda|mu|nu|xi|Xi|pi|Pi"
+    r"|Sigma|tau|upsilon|Phi|chi|[pP]si|[oO]mega|infty|times|cdot|le|ge|ne|to|sim|ell"
+    r"|hat|bar|tilde|mathrm|frac|sqrt)(?![A-Za-z]))+(?<!\s)\$(?!\d))"
+)
 DPI = 150
 # Held as long as matplotlib's settings are other than the default ones.
 SETTINGS_LOCK = threading.RLock()
@@ -159,12 +168,27 @@ def colours(n: int) -> list[str]:
 
 
 def literal(text: str) -> str:
-    """Escape a text, so that matplotlib reads no dollar sign but those of a `FORMULA`."""
-    parts = FORMULA.split(text)
+    """Escape a text, so that matplotlib reads no dollar sign but those of a formula."""
     return "".join(
-        part if i % 2 and _can_be_drawn(part) else part.replace("$", r"\$")
-        for i, part in enumerate(parts)
+        part if i % 2 else part.replace("$", r"\$")
+        for i, part in enumerate(divided_at_formulas(printable(text)))
     )
+
+
+def divided_at_formulas(text: str) -> list[str]:
+    r"""Divide a text; every second part is a formula that matplotlib and LaTeX can read.
+
+    Example:
+        >>> divided_at_formulas(r"$\lambda$ = 0.1, $\input{a}$ for $5")
+        ['', '$\\lambda$', ' = 0.1, $\\input{a}$ for $5']
+    """
+    parts = [""]
+    for i, part in enumerate(FORMULA.split(text)):
+        if i % 2 and _can_be_drawn(part):
+            parts += [part, ""]
+        else:
+            parts[-1] += part
+    return parts
 
 
 def label_of_numbers(table: Table) -> str:

@@ -1,11 +1,11 @@
-"""The sizes and fonts of the usual venues, which the extra `paper` knows."""
+"""The sizes and fonts of the usual venues, which the package tueplots knows."""
 
 import importlib
 import re
-from typing import Any
 
 from matplotlib.font_manager import get_font_names
 
+from raysafl.core.needs import need
 from raysafl.core.text import nearest
 from raysafl.report.figures.style import Style
 
@@ -29,7 +29,7 @@ def paper_style(width: str = USUAL) -> Style:
             known.
 
     Raises:
-        ValueError: it is neither, or the extra `paper` is missing, which knows venues.
+        ValueError: it is neither, or a venue and tueplots is not installed.
     """
     if re.fullmatch(r"\d+(\.\d*)?", width):
         inches = float(width)
@@ -39,7 +39,11 @@ def paper_style(width: str = USUAL) -> Style:
             )
         return _in_print(inches, 8.0, 7.0, TIMES)
     name, _, columns = width.partition(":")
-    sizes, letters, fonts = (_module(own) for own in ("figsizes", "fontsizes", "fonts"))
+    need("tueplots", f"--width {width} (but no width in inches, such as 3.25)")
+    sizes, letters, fonts = (
+        importlib.import_module(f"tueplots.{module}")
+        for module in ("figsizes", "fontsizes", "fonts")
+    )
     known = [own for own in dir(letters) if re.fullmatch(r"[a-z]+\d{4}", own)]
     last = [own for own in known if own.rstrip("0123456789") == name]
     venue = last[-1] if last else name
@@ -74,13 +78,3 @@ def _in_print(width: float, letters: float, small: float, font: str) -> Style:
         small=max(LEAST, small),
         font=font,
     )
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(f"tueplots.{name}")
-    except ImportError as error:
-        raise ValueError(
-            "the widths and letters of venues come with the extra 'paper': "
-            "pip install 'raysafl[paper]'; or give --width in inches, such as --width 3.25"
-        ) from error

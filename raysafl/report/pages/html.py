@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
+from raysafl.core.text import printable
 from raysafl.report.figures.style import DPI
 from raysafl.report.pages.document import Cell, Document, Pair, Verdict
 
@@ -23,7 +24,7 @@ SCREEN = 96
 
 def html(document: Document) -> str:
     """Write a document as a page with all of its pictures."""
-    return _template().render(document=document)
+    return printable(_template().render(document=document))
 
 
 def _cell_html(cell: Cell) -> Markup:

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Sequence
 
+from raysafl.core.text import printable
+from raysafl.report.figures.style import divided_at_formulas
 from raysafl.report.pages.document import Cell, Grid, Pair
-from raysafl.report.wording import FORMULA, SPREAD
+from raysafl.report.wording import SPREAD
 
 # What LaTeX reads as a command, or does not have in its usual fonts.
 SPECIAL = {
@@ -20,6 +22,7 @@ SPECIAL = {
     "*": "{*}",
     "\u00b1": r"$\pm$",
     "\u2020": r"$\dagger$",
+    "\u2021": r"$\ddagger$",
     "\u2013": "--",
     "\u2212": "$-$",
 }
@@ -40,7 +43,7 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
     heads = [
         head.removeprefix(f"{across} = ") if across else head for head in grid.head
     ]
-    lines = [f"% {line}" for line in note.splitlines()]
+    lines = [f"% {line}" for line in printable(note).splitlines()]
     lines += [rf"\begin{{tabular}}{{{'l' * grid.heads}{'r' * numbers}}}", r"\toprule"]
     if across and numbers > 1:
         first = grid.heads + 1
@@ -56,10 +59,11 @@ def latex(grid: Grid, across: str = "", note: str = "") -> str:
 
 
 def escaped(text: str) -> str:
-    """Write a text so that LaTeX shows it as it is, and each `FORMULA` as a formula."""
+    """Write a text so that LaTeX shows it as it is, and each formula as a formula."""
+    one_line = re.sub(r"\s+", " ", printable(text))
     return "".join(
         part if i % 2 else "".join(SPECIAL.get(letter, letter) for letter in part)
-        for i, part in enumerate(FORMULA.split(re.sub(r"\s+", " ", text)))
+        for i, part in enumerate(divided_at_formulas(one_line))
     )
 
 

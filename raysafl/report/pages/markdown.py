@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from raysafl.core.text import printable
 from raysafl.report.pages.document import (
     Block,
     Cell,
@@ -12,17 +13,18 @@ from raysafl.report.pages.document import (
     Pair,
     Picture,
 )
+from raysafl.report.wording import as_markdown
 
 
 def markdown(document: Document) -> str:
     """Write a document as Markdown; sections that have only pictures are left out."""
-    parts = [f"# {document.title}"]
-    parts += [f"**{document.warning}**"] if document.warning else []
+    parts = [f"# {as_markdown(document.title)}"]
+    parts += [f"**{as_markdown(document.warning)}**"] if document.warning else []
     parts += [document.lead] if document.lead else []
     for title, own in document.sections.items():
         texts = [_block_text(block) for block in own if not isinstance(block, Picture)]
         parts += [f"## {title}", *texts] if texts else []
-    return "\n\n".join(parts) + "\n"
+    return printable("\n\n".join(parts)) + "\n"
 
 
 def _block_text(block: Block) -> str:
@@ -30,9 +32,10 @@ def _block_text(block: Block) -> str:
         left = len(block.head) if block.words else block.heads
         return pipe_table(block.head, block.rows, left)
     if isinstance(block, Facts):
-        return "\n".join(f"- {name}: {value}" for name, value in block.facts.items())
+        facts = (f"{name}: {value}" for name, value in block.facts.items())
+        return "\n".join(f"- {as_markdown(fact)}" for fact in facts)
     if isinstance(block, Lines):
-        return "\n".join(f"- {_on_one_line(line)}" for line in block.lines)
+        return "\n".join(f"- {as_markdown(line)}" for line in block.lines)
     assert isinstance(block, str)
     return block.strip()
 
@@ -52,10 +55,5 @@ def _cell_markdown(cell: Cell) -> str:
     if isinstance(cell, Pair):
         beside = ", ".join(filter(None, (cell.beside, cell.verdict)))
         ours = f"**{cell.ours}**" if cell.strong else cell.ours
-        return _on_one_line(f"{ours} ({beside})" if beside else ours)
-    return _on_one_line(cell)
-
-
-def _on_one_line(text: str) -> str:
-    """Write a text so that it can stand in an entry of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+        return f"{ours} ({beside})" if beside else ours
+    return as_markdown(cell).replace("|", "\\|")

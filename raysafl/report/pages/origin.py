@@ -12,7 +12,7 @@ from raysafl.storage.store import Store
 
 # Where `raysafl ui` listens, unless the port is taken.
 UI = "http://127.0.0.1:5000"
-VERSIONS = ("raysafl", "python", "torch", "ray")
+VERSIONS = ("raysafl", "python", "numpy", "torch", "ray")
 
 
 def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:

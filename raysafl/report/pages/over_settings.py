@@ -9,7 +9,7 @@ from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid, Lines
 from raysafl.report.pages.sections import setting_text
-from raysafl.report.wording import NOTHING, number_or_dash, spread
+from raysafl.report.wording import NOTHING, as_markdown, number_or_dash, spread
 
 # The title of the section.
 OVER_SETTINGS = "Methods over all settings"
@@ -45,15 +45,22 @@ def over_settings(numbers: Numbers) -> list[Block]:
     unit_of = f", in {unit}" if unit else ""
     seeds = methods.rows.groupby(["setting", "method"])["seed"].nunique()
     each = " or ".join(map(str, sorted(set(seeds))))
+    none = methods.interquartile_means[["low", "high"]].isna().all(axis=None)
+    hint = (
+        "With so few seeds an interval of the IQM would fail too often. "
+        if none
+        else ""
+    )
     text = (
         f"These numbers are over the {count(blocks, 'setting')} in which all methods have a score, "
         f"with {each} seed{'' if each == '1' else 's'} each. {setting_text(numbers)}The score is "
         f"`{statistic}`{unit_of}. *Mean rank* is the mean over settings, of which 1 is the best. "
         "*IQM* is the interquartile mean, which is the mean of the middle half of a method's "
-        f"scores over settings and seeds. Brackets hold {LEVEL:.0%} intervals, from a bootstrap of "
-        "the seeds of each setting, or of the partitions if all runs have several. *Better than* "
-        "is the share of settings and seeds, in %, in which a method scores better than the named "
-        "one, which is the baseline or has the second best mean rank. *Least difference* is the "
+        "scores over settings and seeds. *Better than* is the share of settings and seeds, in %, "
+        "in which a method scores better than the named one, which is the baseline or has the "
+        f"second best mean rank. Brackets hold {LEVEL:.0%} intervals: of the IQM by a bootstrap, "
+        "of a share by Clopper and Pearson, over the seeds of each setting, or over the partitions "
+        f"if all runs have several. {hint}*Least difference* is the "
         "smallest true difference within one setting that a paired t test of its seeds (or "
         "partitions) at 5 % would find in 80 % of studies. A diverged replicate is not left out: "
         f"it is worse than all others{never}."
@@ -62,7 +69,7 @@ def over_settings(numbers: Numbers) -> list[Block]:
     friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
     clear = methods.pairs[methods.pairs["holm"] < CLEAR]
     told = [f"{r['method']} from {r['other']}" for _, r in clear.iterrows()]
-    names = f": {first_of(told, PAIRS_NAMED)}" if told else ""
+    names = f": {as_markdown(first_of(told, PAIRS_NAMED))}" if told else ""
     few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
     tests = (
         f"{friedman}Wilcoxon's signed-rank test over settings, with p adjusted by Holm, tells "

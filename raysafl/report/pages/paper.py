@@ -18,6 +18,7 @@ from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid
 from raysafl.report.wording import (
+    as_markdown,
     number,
     number_or_dash,
     printed_text,
@@ -49,7 +50,7 @@ def compared(numbers: Numbers) -> list[Block]:
         f"intervals is ± {width}."
     )
     left = [
-        f"- {labels_text(p.labels, list(p.labels))}: {printed_text(p, table.unit)}"
+        f"- {as_markdown(labels_text(p.labels, list(p.labels)))}: {printed_text(p, table.unit)}"
         for p in unplaced(numbers.shown)
     ]
     absent = "Printed in the paper, but not an entry of this sweep:\n\n"
@@ -151,8 +152,9 @@ def nearest_statistics(numbers: Numbers) -> list[Block]:
             for _, row in rows[~rows["best"]].iterrows()
         )
         lines.append(
-            f"- {group}: **`{best['statistic']}`**, {_in_unit(best['distance'], unit)} "
-            f"from the paper's in the mean over {count(int(best['entries']), 'entry')}"
+            f"- {as_markdown(group)}: **`{best['statistic']}`**, "
+            f"{_in_unit(best['distance'], unit)} from the paper's in the mean over "
+            f"{count(int(best['entries']), 'entry')}"
             + (f" ({others})" if others else "")
         )
     return [CHOSEN_AFTERWARDS, "\n".join(lines)] if lines else []

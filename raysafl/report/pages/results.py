@@ -1,14 +1,15 @@
 """The document on a sweep: its results, how certain they are, their cost and origin."""
 
+import re
 from collections.abc import Mapping, Sequence
 
-from raysafl.core.text import count
+from raysafl.core.text import count, printable
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages import paper, sections
 from raysafl.report.pages.document import Document, Facts, Picture
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
-from raysafl.report.wording import LOST, scale_note, search_note
+from raysafl.report.wording import LOST, as_markdown, scale_note, search_note
 
 
 def results_document(
@@ -48,7 +49,10 @@ def results_document(
             OVER_SETTINGS: [*over_settings(numbers), *pictures.get(OVER_SETTINGS, [])],
             "Replicates that have not finished": sections.losses(numbers),
             "Cost": sections.cost(numbers),
-            "Notes": [manifest.notes.strip()],
+            # A tag in Markdown is one of HTML.
+            "Notes": [
+                re.sub(r"<(?=[A-Za-z/!?])", r"\<", printable(manifest.notes)).strip()
+            ],
             "Configuration": sections.configuration(numbers.runs),
             "How it was made": [
                 Facts(origin_facts(numbers.runs, manifest)),
@@ -69,8 +73,9 @@ def _ends_text(numbers: Numbers) -> str:
     ends += [f"**{n:,} {name}**" for name, n in sums.items() if n]
     ids = {entry.run_id for entry in manifest.entries}
     begun = ids & set(numbers.runs["run_id"]) if len(numbers.runs) else set()
-    source = f" Paper: {manifest.table.source}." if manifest.table.source else ""
+    source = as_markdown(manifest.table.source)
+    source = f" Paper: {source}." if source else ""
     return (
-        f"Sweep {manifest.name}, {len(begun)} of {len(ids)} runs: {', '.join(ends)}."
+        f"Sweep {as_markdown(manifest.name)}, {len(begun)} of {len(ids)} runs: {', '.join(ends)}."
         f"{source}"
     )

@@ -10,23 +10,22 @@ from rich.console import Console, Group
 from rich.table import Table as Screen
 from rich.text import Text
 
-from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.entries import aggregate, compare
-from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.winner import judging, winner_of
 from raysafl.report.pages.document import Cell, Grid, Pair
-from raysafl.report.pages.sections import pivot
+from raysafl.report.pages.sections import entries_text, marks_text, pivot
 from raysafl.report.wording import (
     SPREAD,
-    caption,
+    as_markdown,
     legend,
     scale_note,
     spread_note,
-    versus,
     winner_text,
+    without_markup,
 )
 from raysafl.storage.manifest import Manifest, label_text
+from raysafl.storage.statistics import also_by_default
 
 # Largest number of entries in a terminal.
 MOST = 300
@@ -48,33 +47,47 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
-    is_chosen = manifest.goal or judging(runs, manifest) != manifest.quality
-    best = winner_of(runs, manifest) if is_chosen else None
-    less = versus(manifest.table)
-    runs, manifest = improvements(runs, manifest)
-    entries = compare(aggregate(runs, manifest), manifest)
-    part = Part.of(entries, manifest, Layout.of(manifest), best, MOST)
-    grid = pivot(part)
-    numbers = max(1, len(grid.head) - grid.heads)
+    numbers = Numbers.of(runs, manifest, MOST)
+    part = numbers.part
+    grid = pivot(part, numbers.marks, _also(numbers))
+    columns = max(1, len(grid.head) - grid.heads)
     ruler = Console(width=10_000, file=io.StringIO())
-    for size in range(min(numbers, max(1, width // HEAD)), 0, -1):
-        firsts = range(grid.heads, grid.heads + numbers, size)
+    for size in range(min(columns, max(1, width // HEAD)), 0, -1):
+        firsts = range(grid.heads, grid.heads + columns, size)
         tables = [_fill(part, grid, range(i, i + size), width) for i in firsts]
         if size == 1 or max(ruler.measure(own).maximum for own in tables) <= width:
             break
+    best = numbers.winner
+    if best is None and judging(runs, manifest) != manifest.quality:
+        best = winner_of(runs, manifest)
     title = manifest.title or manifest.name
     notes = (
-        caption(manifest, part.entries, less),
-        spread_note(entries, manifest.table),
+        entries_text(numbers),
+        marks_text(numbers),
+        spread_note(numbers.entries, numbers.shown.table),
         scale_note(manifest),
         legend(part.entries),
-        part.note,
+        as_markdown(part.note),
         winner_text(best, manifest) if best else "",
     )
     tables[0].title = Text(title)
-    text = "\n".join(filter(None, notes)).replace("`", "").replace("**", "")
-    tables[-1].caption = Text(text)
+    text = "\n".join(filter(None, notes))
+    tables[-1].caption = Text(without_markup(text))
     return Group(*tables)
+
+
+def _also(numbers: Numbers) -> list[str]:
+    """Return the statistics that the table shows beside its own because the user asks for them."""
+    manifest = numbers.shown
+    usual = also_by_default(manifest.columns, manifest.quality)
+    also = manifest.table.also
+    asked = also[len(usual) :] if also[: len(usual)] == usual else also
+    return [
+        name
+        for name in dict.fromkeys(asked)
+        if name != manifest.table.statistic
+        and numbers.part.entries[f"mean.{name}"].notna().any()
+    ]
 
 
 def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
@@ -95,9 +108,9 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
         out.add_column(Text(head), vertical="bottom")
     columns = [_aligned(grid.rows, i) for i in places if i < len(grid.head)]
     for i, column in zip(places, columns, strict=False):
-        key = across[i - grid.heads] if heads else ()
+        key = across[i - grid.heads] if heads and i - grid.heads < len(across) else ()
         name = ", ".join(map(label_text, key)) or grid.head[i]
-        letters = max([HEAD, *(len(own.partition("\n")[0]) for own in column)])
+        letters = max([HEAD, *(len(text.plain.partition("\n")[0]) for text in column)])
         out.add_column(
             Text(textwrap.fill(name, letters, break_long_words=False)),
             justify="right",
@@ -112,19 +125,22 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
             out.add_section()
         # Labels that repeat the row above are left out.
         labels = [*[""] * repeats, *map(str, row[repeats : grid.heads])]
-        out.add_row(*map(Text, [*labels, *numbers]))
+        out.add_row(*map(Text, labels), *numbers)
     return out
 
 
-def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[str]:
-    """Write a column of numbers: ours, their spreads aligned, and the paper's below."""
+def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[Text]:
+    """Write a column of numbers: ours, their spreads aligned, and the paper's below.
+
+    Nothing is judged on a screen.
+    """
     cells = [row[place] for row in rows]
     pairs = [cell if isinstance(cell, Pair) else Pair(cell, "") for cell in cells]
     ends = [pair.ours.partition(SPREAD) for pair in pairs]
     longest = max((len(end) for *_, end in ends), default=0)
-    return [
-        "\n".join(filter(None, (mean + sign + end.rjust(longest), pair.beside)))
-        if sign
-        else "\n".join(filter(None, (mean, pair.beside)))
-        for pair, (mean, sign, end) in zip(pairs, ends, strict=True)
-    ]
+    texts = []
+    for pair, (mean, sign, end) in zip(pairs, ends, strict=True):
+        number = mean + sign + end.rjust(longest) if sign else mean
+        text = Text(number, style="bold" if pair.strong else "")
+        texts.append(text.append(f"\n{pair.beside}", "none") if pair.beside else text)
+    return texts

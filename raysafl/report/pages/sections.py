@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,14 @@ from raysafl.report.analysis.layout import (
     entries_by_labels,
     labels_text,
 )
-from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.numbers import Numbers, compares_methods
 from raysafl.report.analysis.part import MOST, Part, thinned
+from raysafl.report.analysis.standing import Marks
 from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
 from raysafl.report.wording import (
+    CLOSE,
     NOTHING,
+    as_markdown,
     caption,
     decimals_of,
     legend,
@@ -51,8 +54,9 @@ def table(numbers: Numbers) -> list[Block]:
     note = spread_note(numbers.entries, numbers.shown.table)
     return [
         entries_text(numbers),
-        numbers.part.note,
-        pivot(numbers.part, standing_out(numbers)),
+        as_markdown(numbers.part.note),
+        pivot(numbers.part, numbers.marks),
+        marks_text(numbers),
         legend(numbers.part.entries),
         f"{note} All entries are listed below." if note else "",
     ]
@@ -67,50 +71,44 @@ def entries_text(numbers: Numbers) -> str:
 def standings(numbers: Numbers) -> list[Block]:
     """Say which method or entry is best, and how other methods stand."""
     if numbers.winner is not None:
-        return [
-            f"{winner_text(numbers.winner, numbers.manifest)} It is bold in the table."
-        ]
-    if numbers.manifest.goal or not _is_told(numbers):
+        return [winner_text(numbers.winner, numbers.manifest)]
+    if not compares_methods(numbers.methods):
         return []
     unit = numbers.shown.table.unit
     shown = numbers.shown.table.statistic
-    chosen_by = numbers.chooser.manifest.table.statistic
-    ranks = numbers.chooser.ranks
+    ranked_by = numbers.ranking.manifest.table.statistic
+    ranks = numbers.ranking.ranks
     entries = numbers.entries.set_index("run_id")
     # No mean is one of the replicates alone that reached a value, or of easy settings alone.
     means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
-    runs = numbers.chooser.rows.groupby("method")["run_id"].unique()
+    runs = numbers.ranking.rows.groupby("method")["run_id"].unique()
     rows = [
         [
             method,
             number_or_dash(means[runs[method]].mean(skipna=False), unit),
             f"{ranks[method].mean():.1f}",
-            f"{len(numbers.close.intersection(runs[method]))} of {len(ranks)}",
+            f"{len(numbers.marks.best.intersection(runs[method]))} of {len(ranks)}",
         ]
-        for method in numbers.chooser.methods
+        for method in numbers.ranking.methods
     ]
-    ranked = "mean rank" if chosen_by == shown else "mean rank on validation samples"
-    head = [numbers.layout.method or "", "mean", ranked]
-    head.append("best, or not told apart from it")
+    ranked = "mean rank" if ranked_by == shown else "mean rank on validation samples"
+    head = [numbers.layout.method or "", "mean", ranked, "best mean"]
     data = (
-        f"The means show `{shown}`, and the best was chosen by the same numbers, so its own is "
-        "rather too good."
-        if chosen_by == shown
-        else f"The best was chosen on the validation samples, by `{chosen_by}`; the means and the "
-        f"table show `{shown}`, on the test set, which had no part in this choice."
-    )
-    bold = (
-        f"bold in the table, and so is what cannot be told apart from it: the {LEVEL:.0%} "
-        f"interval of the difference in `{shown}`, seed by seed, holds 0. With few seeds intervals "
-        f"are wide, and much is bold. Nothing is adjusted for the number of comparisons. {data}"
+        f"Means and ranks are of `{shown}`, so the mean of the first method is optimistic."
+        if ranked_by == shown
+        else f"The ranks are by `{ranked_by}`, on the validation samples. The means, the table "
+        f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
     )
     first = [
-        f"**{m}**" for m, rank in ranks.mean().items() if rank == ranks.mean().min()
+        f"**{as_markdown(m)}**"
+        for m, rank in ranks.mean().items()
+        if rank == ranks.mean().min()
     ]
     verb = "has" if len(first) == 1 else "share"
     return [
         f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
-        f"`{chosen_by}`. {setting_text(numbers)}The best entry of each setting is {bold}",
+        f"`{ranked_by}`. {setting_text(numbers)}*Best mean* counts the settings in which "
+        f"a method has the best mean of `{shown}`. {data}",
         Grid("How methods stand", head, rows),
     ]
 
@@ -123,53 +121,76 @@ def setting_text(numbers: Numbers) -> str:
         return ""
     rates = [axis for axis in axes if axis in set(numbers.methods.rates["axis"])]
     each = (
-        f", and each value of {' and '.join(rates)} counts like any other, whether or not it "
-        "suits a method"
+        f", and each value of {as_markdown(' and '.join(rates))} counts like any other, whether "
+        "or not it suits a method"
     )
     names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
-    return f"A setting is a choice of {names}{each if rates else ''}. "
+    return f"A setting is a choice of {as_markdown(names)}{each if rates else ''}. "
 
 
-def standing_out(numbers: Numbers) -> Collection[str]:
-    """Return the runs whose numbers stand out: the winner, or what may be the best."""
-    if numbers.winner is not None:
-        return (numbers.winner.run_id,)
-    return numbers.close if not numbers.manifest.goal and _is_told(numbers) else ()
+def marks_text(numbers: Numbers) -> str:
+    """Say what is bold in the table, and what a dagger marks; empty if nothing is marked."""
+    winner = numbers.winner
+    if not numbers.marks.best:
+        return ""
+    what, best = "means", "the best mean of each setting"
+    if winner is not None:
+        what, best = "runs", f"the best run, by `{winner.metric}`"
+    text = f"Bold is {best}."
+    if numbers.marks.close:
+        few = (numbers.entries["replicates"] < 2).any()
+        text += (
+            f" {CLOSE} marks the {what} next to it that cannot be told apart from it: the "
+            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0"
+            f"{', or they have fewer than two seeds in common' if few else ''}."
+        )
+    return text
 
 
-def _is_told(numbers: Numbers) -> bool:
-    """Whether methods are compared with each other, and not with a paper or a baseline."""
-    sweep = numbers.manifest
-    return len(numbers.methods.methods) > 1 and not (sweep.paper or sweep.table.minus)
-
-
-def pivot(part: Part, strong: Collection[str] = ()) -> Grid:
+def pivot(part: Part, marks: Marks, also: Sequence[str] = ()) -> Grid:
     """Write the table with the axes that go down and across.
 
     Args:
         part: the entries.
-        strong: the ids of the runs whose numbers stand out.
+        marks: the runs that are bold or have a dagger.
+        also: further statistics, which have columns of their own.
     """
     layout = part.layout
     shown = part.manifest.table
     found = entries_by_labels(part.entries, layout.axes)
-    decimals = decimals_of(part.entries[f"mean.{shown.statistic}"])
+    names = [shown.statistic, *also]
+    decimals = {name: decimals_of(part.entries[f"mean.{name}"]) for name in names}
 
-    def entry(key: tuple[Any, ...]) -> Cell:
+    def entry(key: tuple[Any, ...], name: str) -> Cell:
         if key not in found:
             return ""
         here = found[key]
-        own = ours(here, shown.statistic, shown.unit, decimals)
-        # Nothing is judged on a screen.
-        verdict = Verdict(here.get("verdict", ""))
+        if name != shown.statistic:
+            unit = unit_of(part.manifest, name)
+            return spread(
+                here[f"mean.{name}"], here[f"std.{name}"], unit, decimals[name]
+            )
+        text = ours(here, name, shown.unit, decimals[name])
+        if here["run_id"] in marks.close:
+            text = f"{CLOSE} {text}"
         beside = theirs(here, shown.unit)
-        return Pair(own, beside, verdict, here["run_id"] in strong)
+        return Pair(
+            text, beside, Verdict(here["verdict"]), here["run_id"] in marks.best
+        )
 
     columns = layout.combinations(part.manifest, layout.across)
     labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
     heads = [labels_text(own, layout.across) or shown.statistic for own in labels]
+    heads += [
+        ", ".join(filter(None, (name, labels_text(own, layout.across))))
+        for name in also
+        for own in labels
+    ]
     rows = [
-        [*map(label_text, row), *(entry((*row, *column)) for column in columns)]
+        [
+            *map(label_text, row),
+            *(entry((*row, *column), name) for name in names for column in columns),
+        ]
         for row in layout.combinations(part.manifest, layout.down)
     ]
     head = [*layout.down, *heads]
@@ -233,12 +254,14 @@ def all_entries(numbers: Numbers) -> list[Block]:
         ),
         f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
         f"(t){delta}.",
-        "\n".join(f"- `{n}`: {meaning}" for n, meaning in meanings.items() if meaning),
+        "\n".join(
+            f"- `{n}`: {as_markdown(text)}" for n, text in meanings.items() if text
+        ),
     ]
 
 
 def methods(numbers: Numbers) -> list[Block]:
-    """Write the paired comparisons of every method with the first one."""
+    """Write the paired comparisons of every method with the baseline."""
     manifest = numbers.manifest
     method = numbers.layout.method
     pairs = numbers.methods.seed_by_seed
@@ -267,7 +290,7 @@ def methods(numbers: Numbers) -> list[Block]:
                 Verdict(("higher" if pair["diff"] > 0 else "lower") if clear else ""),
             ]
         )
-    base = numbers.layout.method_name(pairs["baseline"].iloc[0])
+    base = as_markdown(numbers.layout.method_name(pairs["baseline"].iloc[0]))
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested (those of the means over each "

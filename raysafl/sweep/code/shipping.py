@@ -1,18 +1,19 @@
-"""Sending the user's own classes and functions to the workers."""
+"""Sending the user's own classes and functions to other processes."""
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from raysafl.core.component import Component
 from raysafl.core.users_code import WITHOUT_A_NAME, is_users_module
 
 
-def ship_user_code(components: Iterable[Component]) -> None:
-    """Make Ray send the user's own classes and functions to its workers by value.
+def ship_user_code(components: Iterable[Component], pickler: Any = None) -> None:
+    """Make a pickler send the user's own classes and functions by value.
 
-    What is sent by value need not exist on a worker: a script, an experiment file and
+    What is sent by value need not exist on a worker of Ray's: a script, an experiment file and
     the modules in its folder. Installed packages (site-packages) are imported there
     instead.
 
@@ -21,9 +22,11 @@ def ship_user_code(components: Iterable[Component]) -> None:
 
     Args:
         components: the components of the runs, whose classes may be the user's.
+        pickler: the module cloudpickle; None for Ray's copy of it.
     """
-    # Imported here, because runs in this process need no Ray.
-    import ray.cloudpickle
+    if pickler is None:
+        # Imported here, because runs in this process need no Ray.
+        import ray.cloudpickle as pickler
 
     kinds = {type(component) for component in components}
     names = {owner.__module__ for kind in kinds for owner in kind.__mro__}
@@ -33,7 +36,7 @@ def ship_user_code(components: Iterable[Component]) -> None:
     for module in list(sys.modules.values()):
         file = _user_file(module)
         if file and any(file.is_relative_to(folder) for folder in folders):
-            ray.cloudpickle.register_pickle_by_value(module)
+            pickler.register_pickle_by_value(module)
 
 
 def _user_file(module: ModuleType | None) -> Path | None:

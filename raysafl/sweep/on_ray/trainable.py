@@ -22,6 +22,9 @@ def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
     classes) and of the other numbers that are measured on test or validation data. If
     all replicates diverge, the last report has NaN instead.
 
+    With `reuse_actors` a trial takes over the process of one that has ended; without it, each
+    starts a process, which imports torch for some seconds.
+
     A trial has one CPU unless `tune.with_resources` gives it more; torch uses as many
     threads, and the GPU if it has one. Schedulers that pause a trial, and trials that
     are started again after a failure, go on from Tune's checkpoint. A schedule that
@@ -39,7 +42,7 @@ def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
         ...     fl.trainable(BASE),
         ...     param_space={"local.lr": tune.loguniform(0.01, 1)},
         ...     tune_config=tune.TuneConfig(
-        ...         metric="test_accuracy", mode="max", num_samples=8
+        ...         metric="test_accuracy", mode="max", num_samples=8, reuse_actors=True
         ...     ),
         ... )
 

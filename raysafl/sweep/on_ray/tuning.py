@@ -11,7 +11,7 @@ import ray.cloudpickle
 from ray import tune
 from ray.tune.experiment import Trial
 
-from raysafl.cluster.gpus import check_seen, idle_note
+from raysafl.cluster.gpus import check_seen, used_note
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_private import environment
 from raysafl.cluster.ray_session import ray_session, resources_of_nodes, watched_ray
@@ -70,9 +70,12 @@ class OnRay:
         """
         with ray_session(self.address, preload=Coordinator.__module__):
             nodes = resources_of_nodes()
+            gpus = sum(node.get("GPU", 0) for node in nodes)
+            self.hardware = self.hardware.where_there_are(gpus)
             self.hardware.check(nodes)
-            self._gpu_memory = check_seen() if self.hardware.gpus else None
-            if note := idle_note(self.hardware, nodes):
+            self._gpu_memory = check_seen() if self.hardware.gpu_share else None
+            trials = self.hardware.trials_at_once(nodes)
+            if note := used_note(self.hardware, trials, gpus):
                 self.say(note)
             yield
 
@@ -81,7 +84,7 @@ class OnRay:
         nodes = resources_of_nodes()
         memory = self.hardware.memory_of_trial(nodes)
         if self._gpu_memory is not None:
-            memory = min(memory, self._gpu_memory * self.hardware.gpus)
+            memory = min(memory, self._gpu_memory * self.hardware.gpu_share)
         return Room(self.hardware.trials_at_once(nodes), memory)
 
     def carry_out(
@@ -102,7 +105,7 @@ class OnRay:
             self._fit(job, follow, shown, InOrder(given), len(given))
 
     def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
-        """Let Tune ask for the runs one by one; see `Executor.search`."""
+        """Let Tune ask for the packs one by one; see `Executor.search`."""
         references = _put_datasets(datasets)
 
         def given(pack: Pack, dataset: Dataset) -> Given:
@@ -112,10 +115,11 @@ class OnRay:
                 references.update(_put_datasets({source: dataset}))
             return _handed_over(job, pack, references[source])
 
-        sampler = Sampler(job, dict(datasets), watch, given)
+        sampler = Sampler(job, dict(datasets), watch, self.room(), given)
         follow = WatchTrials(watch, sampler.packs, self.hardware)
         shown = Shown(sampler.labels)
-        self._fit(job, follow, shown, sampler, job.sweep.num_samples)
+        # Packs that are halved down to single runs are fewer than twice as many.
+        self._fit(job, follow, shown, sampler, 2 * job.sweep.num_samples)
 
     def _fit(
         self,
@@ -143,13 +147,14 @@ class OnRay:
             among_machines as driver,
         ):
             terms = replace(job.terms, driver=driver)
+            trainable = tune.with_resources(
+                tune.with_parameters(Coordinator, terms=terms, hardware=self.hardware),
+                tune.PlacementGroupFactory(bundles),
+            )
+            # Ray shows actors by this name.
+            trainable.__qualname__ = Coordinator.__qualname__
             tuner = tune.Tuner(
-                tune.with_resources(
-                    tune.with_parameters(
-                        Coordinator, terms=terms, hardware=self.hardware
-                    ),
-                    tune.PlacementGroupFactory(bundles),
-                ),
+                trainable,
                 tune_config=tune.TuneConfig(
                     metric=metric,
                     mode=mode,
@@ -170,6 +175,7 @@ class OnRay:
                     verbose=0,
                 ),
             )
+            follow.watch.display.enter("starting Ray's processes")
             try:
                 with watched_ray(follow.watch.interrupt):
                     tuner.fit()

@@ -11,6 +11,7 @@ from ray.tune.stopper import NoopStopper
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_private import forget_metric_history
+from raysafl.cluster.ray_session import resources_of_nodes
 from raysafl.core.text import count
 from raysafl.sweep.on_ray.coordinator import NEWS
 from raysafl.sweep.open_pack import News
@@ -18,7 +19,8 @@ from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.stop_rules import Halt
 from raysafl.sweep.watch import Watch
 
-# Seconds without a running trial until a warning. Starting a trial may take 30.
+# Seconds without a running trial until it is said what trials wait for. On a busy machine
+# starting one takes as long.
 WAIT_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class WatchTrials(tune.Callback):
     Args:
         watch: takes the news.
         packs: the packs of the trials, by id; a search algorithm adds to them.
-        hardware: what a trial needs, for a warning if there is no room for it.
+        hardware: what a trial needs.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class WatchTrials(tune.Callback):
         self.packs = packs
         self.hardware = hardware
         self.ended: set[str] = set()
-        # When a trial was last seen to run; None after the warning that none does.
+        # When a trial was last seen to run; None once it is said that none does.
         self.last_ran: float | None = time.monotonic()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
@@ -55,10 +57,10 @@ class WatchTrials(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Update the display, as one more trial runs."""
-        self._show(trials)
+        self._show(trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Warn once if no trial has run for a while, and say what they wait for."""
+        """Show once what trials wait for if none has run for a while; warn if none can run."""
         if any(trial.status == Trial.RUNNING for trial in trials):
             self.last_ran = time.monotonic()
         elif (
@@ -66,14 +68,16 @@ class WatchTrials(tune.Callback):
             and time.monotonic() - self.last_ran > WAIT_SECONDS
         ):
             self.last_ran = None
-            log.warning(
-                "no trial has run for %.0f s: each waits until the cluster has %s free. Perhaps a "
-                "node was lost or is not yet added, or others use the cluster. `ray status` "
-                "shows what is free",
-                WAIT_SECONDS,
-                self.hardware.describe(),
+            self.watch.display.enter(
+                f"waiting until Ray starts a trial, which needs {self.hardware.describe()} "
+                "(`ray status` shows what is free)"
             )
-            self._show(trials)
+            try:
+                self.hardware.check(resources_of_nodes())
+            except ValueError as error:
+                log.warning(
+                    "no trial can run: %s, or add the node that was lost", error
+                )
 
     def on_trial_result(
         self,
@@ -124,12 +128,13 @@ class WatchTrials(tune.Callback):
         self.ended.add(trial.trial_id)
         self._show(trials)
 
-    def _show(self, trials: list[Trial]) -> None:
-        """Show what runs now."""
+    def _show(self, trials: list[Trial], starting: Trial | None = None) -> None:
+        """Show what runs now, with a trial that Tune does not yet count."""
         running = [
             trial
             for trial in trials
-            if trial.status == Trial.RUNNING and trial.trial_id not in self.ended
+            if (trial is starting or trial.status == Trial.RUNNING)
+            and trial.trial_id not in self.ended
         ]
         self.watch.show(
             [(self._pack(t), _news_in(t.last_result or {})) for t in running]

@@ -18,7 +18,7 @@
 # 'ray[default,tune]' and the project's packages, not a new one; only one script at a time.
 set -Eeuo pipefail
 MACHINES=${1:-0}
-REPO=$(cd "$(dirname "$0")/../.." && pwd)
+REPO=$(cd "$(dirname "$0")/../../.." && pwd)
 NET=10.77.0
 
 if [ -z "${INSIDE:-}" ]; then
@@ -132,7 +132,7 @@ trap 'echo "failed; the end of what was said:"; tr "\r" "\n" < "$LOG" | cut -c1-
 
 echo "-- up"
 nodes() { ray exec $yaml 'ray list nodes --filter state=ALIVE' 2>&1 | grep -c ALIVE; }
-all_nodes() { for _ in $(seq 60); do [ "$(nodes)" -ge "$MACHINES" ] && return; sleep 2; done; return 1; }
+all_nodes() { for _ in $(seq 300); do [ "$(nodes)" -ge "$MACHINES" ] && return; sleep 2; done; return 1; }
 step ray get-auth-token --generate
 step ssh -o StrictHostKeyChecking=accept-new "root@$HEAD" true
 step ray up -y $yaml
@@ -143,11 +143,11 @@ echo "-- files, a sweep in tmux"
 sweep='cd raysafl-src && raysafl run experiments/safari/table8_mnist.py --scale smoke --address auto --autoscale --out ~/results/table8'
 attach() { # until its progress is to be seen, then Ctrl-b d
     : > /tmp/attached
-    { for _ in $(seq 120); do grep -q runs /tmp/attached && break; sleep 1; done; printf '\002d'; sleep 2; } |
+    { for _ in $(seq 600); do grep -q runs /tmp/attached && break; sleep 1; done; printf '\002d'; sleep 2; } |
         script -qefc "ray attach $yaml --tmux" /tmp/attached
     grep -q runs /tmp/attached && grep -q 'detached (from session' /tmp/attached
 }
-await() { for _ in $(seq 120); do compgen -G "$1" && return; sleep 1; done; return 1; }
+await() { for _ in $(seq 600); do compgen -G "$1" && return; sleep 1; done; return 1; }
 step ray rsync-up $yaml data/ '~/data/'
 step ray rsync-up $yaml --all-nodes
 step ray exec $yaml --tmux "$sweep"
@@ -192,7 +192,7 @@ step ray job list
 echo "-- at home, down"
 ui() { # the port of its own choice
     raysafl ui > /tmp/ui 2>&1 &
-    for _ in $(seq 60); do grep -o 'http://[0-9.:]*' /tmp/ui > /tmp/at && break; sleep 1; done
+    for _ in $(seq 300); do grep -o 'http://[0-9.:]*' /tmp/ui > /tmp/at && break; sleep 1; done
     cat /tmp/ui
     curl -sf --retry 30 --retry-connrefused "$(head -n 1 /tmp/at)/health"
     kill $!

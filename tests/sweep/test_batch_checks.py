@@ -11,7 +11,7 @@ from raysafl import Logistic, Objective
 from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
 from raysafl.objectives import Metric, Regression, mean_of
-from raysafl.sweep.objective_check import try_objective
+from raysafl.sweep.batch_checks import try_objective
 
 X = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 DATASET = Dataset("numbers", *(Samples(X, X[:, 0] * 2 + 1),) * 2, num_classes=0)
@@ -61,17 +61,17 @@ class Returned(Base):
     [
         (
             Summed(),
-            "for outputs [8, 1] and targets [8, 1] they must be a tensor of shape [8], "
-            "and are a Tensor of shape [8, 1]",
+            "for outputs [8, 1] and targets [8, 1] a tensor of shape [8]; it returned a "
+            "Tensor of shape [8, 1]",
         ),
         (
             Centred(),
-            "a loss depends on the other samples of its batch (a mean or a sum",
+            "so the result for a sample depends on the other samples of its batch",
         ),
-        (Detached(), "they do not depend on the outputs in a way that torch can"),
-        (Infinite(), "they are not finite: [inf, "),
-        (Steep(), "their gradient at the model's initial parameters is not finite"),
-        (Returned(), "must be a tensor of shape [8], and are ["),
+        (Detached(), "of which torch can take a finite gradient, and for ["),
+        (Infinite(), "one finite loss per sample, for outputs [8, 1]"),
+        (Steep(), "at the model's initial parameters, it cannot (.detach()"),
+        (Returned(), "a tensor of shape [8]; it returned ["),
     ],
 )
 def test_wrong_losses_name_the_class_and_the_line(
@@ -79,7 +79,7 @@ def test_wrong_losses_name_the_class_and_the_line(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(text)) as error:
         try_objective(objective, FlatModel.on(Logistic(), DATASET, objective), DATASET)
-    start = rf"{type(objective).__name__}.losses \(test_objective_check.py:\d+\) must "
+    start = rf"{type(objective).__name__}.losses \(test_batch_checks.py:\d+\) (must|computes) "
     assert re.match(start, str(error.value))
 
 
@@ -102,15 +102,15 @@ def error(outputs: Tensor, targets: Tensor) -> Tensor:
     [
         (
             Metric("m", lambda o, t: error(o, t) / len(t), lambda s, n: float(s[0])),
-            "does not add up: its sums over a batch are [",
+            "this does not add up: return sums over the samples",
         ),
         (
             Metric("m", lambda o, t: (o - t).amax(0), lambda s, n: float(s[0])),
-            "(not means, maxima or roots), and compute the rest in `value`",
+            "(not means, maxima or roots), as many for each batch",
         ),
         (
             Metric("m", lambda o, t: (o - t)[:, 0], lambda s, n: float(s[0])),
-            "gives 8 sums over a batch, but 4 and 4 over its two halves",
+            "as many for each batch, and compute the rest in `value`",
         ),
         (
             Metric("m", lambda o, t: (o - t).sum(), lambda s, n: float(s)),
@@ -131,7 +131,7 @@ def test_a_metric_that_does_not_add_up_is_named(
     metric: Metric, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METRICS, "wrong", metric)
-    name = r"the metric 'wrong' of Measured.measures \(test_objective_check.py:\d+\) "
+    name = r"the metric 'wrong' of Measured.measures \(test_batch_checks.py:\d+\) "
     with pytest.raises(ValueError, match=f"{name}.*{re.escape(text)}"):
         try_objective(Measured(), FlatModel.on(Logistic(), DATASET, Base()), DATASET)
 

@@ -1,0 +1,334 @@
+"""The trial before a sweep: a cheap round of each of the user's own classes.
+
+It takes place before Ray starts and before the folder is touched, so that a mistake in
+an algorithm, a policy, a model or an objective costs seconds and not a night. A class
+may also hang or end the process that calls it, so it is tried in a process of its own,
+which is given a few samples and the run. `faulthandler` ends that process where a class
+takes too long, even inside of compiled code, and says at which line that was.
+"""
+
+import faulthandler
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product, takewhile
+from typing import Any, NoReturn
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysafl.core.algorithm import Algorithm, MeanUpdate, Update
+from raysafl.core.component import Component
+from raysafl.core.participation import Participation
+from raysafl.core.problem import Dataset, Model
+from raysafl.core.randomness import Key
+from raysafl.core.users_parts import is_users_class, method_name, users_parts
+from raysafl.core.work import Tasks, Trained, Training
+from raysafl.data.federation import Federation
+from raysafl.data.partitions import Overlapping
+from raysafl.data.server_data import IidServer
+from raysafl.participation import Bernoulli
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.replicate import LOWER_RATES
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.redaction import redacted
+from raysafl.sweep.batch_checks import try_model
+from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.prepare import dataset_of, prepare
+from raysafl.sweep.progress import Display
+from raysafl.sweep.user_errors import describe_error, errors_described, innermost_line
+
+# A trial may take so many seconds, and none begins after so many.
+SECONDS = 30.0
+LAST_BEGIN = 10.0
+# So many samples there are.
+TRAIN, TEST = 64, 16
+# So many clients of a cohort train for so many steps; the others are answered alike.
+CLIENTS = 2
+STEPS = 2
+BATCH_SIZE = 8
+# So often the clients of round 0 are picked, which must be the same ones each time.
+PICKS = 4
+# So few parameters may move alike by chance.
+FEW_PARAMETERS = 10
+# What the other process writes: that a trial begins, its refusal, that all went well.
+BEGUN, REFUSED, DONE = "\x1etrial ", "\x1erefused ", "\x1edone"
+START = "from raysafl.sweep.preflight import answer_trials; answer_trials()"
+
+
+class BriefWorker(Worker):
+    """A `Worker` with one cell, of which few clients train, for few steps."""
+
+    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+        """Train the first clients briefly, and answer the others like them."""
+        (own,) = asked
+        size = min(own.local.batch_size, BATCH_SIZE)
+        local = own.local.replace(epochs=None, steps=STEPS, batch_size=size)
+        few = Tasks.of([own._replace(local=local)])[:CLIENTS]
+        trained = self.trainer.train(few)
+        alike_M = torch.arange(len(own.clients)) % len(few)
+        _, *numbers = (column[alike_M] for column in trained)
+        update: Update | MeanUpdate = Update(trained.delta_MP[alike_M], *numbers)
+        if own.averaged:
+            update = MeanUpdate(trained.delta_MP.mean(0), *numbers)
+        return {own.cell: Trained(update, len(alike_M), len(alike_M), 0.5, 0.5)}
+
+
+def trials_of(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
+    """Return runs, with their labels, in which each of the user's own classes is once.
+
+    `SAFARI(inner=Mine())` may not call `Mine` in its first round, so `Mine` is tried in
+    its place. How data are made and spread is not tried.
+
+    Args:
+        runs: The runs to do, by their labels as text.
+    """
+    tried: set[type] = set()
+    trials = []
+    for label, whole in runs.items():
+        if tried.issuperset(_users_classes(whole)):
+            continue
+        algorithms = users_parts(whole.algorithm, Algorithm) or [whole.algorithm]
+        policies = users_parts(whole.participation, Participation)
+        for pair in product(algorithms, policies or [whole.participation]):
+            run = whole.replace(algorithm=pair[0], participation=pair[1])
+            if not tried.issuperset(_users_classes(run)):
+                trials.append((label, run))
+                tried |= _users_classes(run)
+    return trials
+
+
+def named(trials: Iterable[tuple[str, Run]]) -> str:
+    """Name the user's own classes in some trials, and the models that are not."""
+    kinds = {kind for _, run in trials for kind in _users_classes(run)}
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    models = {type(run.model) for _, run in trials} - kinds
+    others = " or ".join(sorted(model.__name__ for model in models))
+    return f"{names} with the model {others}" if others else names
+
+
+def _users_classes(run: Run) -> set[type]:
+    """Return the user's own classes in a run, but for those of its data."""
+    parts = (run.model, run.objective, run.algorithm, run.participation, run.local)
+    kinds = {type(component) for part in parts for component in part.components()}
+    return set(filter(is_users_class, kinds))
+
+
+def preflight(
+    trials: Sequence[tuple[str, Run]], display: Display
+) -> dict[str, Dataset]:
+    """Have trials carried out by another process, and return the datasets that they need.
+
+    That process imports raysafl while the data are loaded. It is out of reach of the
+    terminal's Ctrl-C, which ends this process, and with it that one.
+
+    Args:
+        trials: The runs that are tried, with their labels.
+        display: Shows what is tried.
+
+    Raises:
+        ValueError: A class is wrong, does not end, or ended the process. The message
+            names it, and the file and the line if they are known.
+    """
+    datasets: dict[str, Dataset] = {}
+    with subprocess.Popen(
+        [sys.executable, "-P", "-W", "ignore", "-c", START],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        start_new_session=True,
+    ) as process:
+        try:
+            with errors_described():
+                small = [_small(run, dataset_of(run, datasets)) for _, run in trials]
+            display.enter(f"trying a round of {named(trials)}")
+            answer, _ = process.communicate(_pickled(small, named(trials)))
+        finally:
+            process.kill()
+    _refuse(trials, answer.decode(errors="replace"), process.returncode)
+    return datasets
+
+
+def _small(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
+    """Return a run of one replicate on few samples, without what is not tried."""
+    inside = len(dataset.train) - dataset.outside
+    rows = np.linspace(0, inside - 1, TRAIN).astype(np.int64)
+    tests = np.linspace(0, len(dataset.test) - 1, TEST).astype(np.int64)
+    data = Federation(
+        clients=run.data.clients,
+        partition=Overlapping(samples=BATCH_SIZE),
+        server=IidServer(n0=BATCH_SIZE) if run.data.has_server_data else None,
+    )
+    changes = {"keep": None, "patience": None, "eval_clients": None, "replicates": 1}
+    run = run.replace(changes, data=data, participation=run.policy_on(dataset))
+    train, test = dataset.train.take(rows), dataset.test.take(tests)
+    return run, replace(dataset, train=train, test=test, outside=0)
+
+
+def _pickled(small: Sequence[tuple[Run, Dataset]], names: str) -> bytes:
+    try:
+        ship_user_code((p for run, _ in small for p in run.components()), cloudpickle)
+        pickled: bytes = cloudpickle.dumps((SECONDS, LAST_BEGIN, small))
+    except Exception as error:
+        raise ValueError(
+            f"{names} cannot be sent to another process, which would try a round: "
+            f"{type(error).__name__}: {error}; --no-try leaves that out"
+        ) from error
+    return pickled
+
+
+def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
+    """Refuse what the other process has refused, or what was tried when it ended.
+
+    Args:
+        trials: The trials.
+        answer: What it wrote, `faulthandler` included.
+        code: Its exit code.
+    """
+    if answer.endswith(DONE):
+        return
+    number, _, said = answer.rpartition(BEGUN)[2].partition("\n")
+    label, run = trials[int(number or 0)]
+    if said.startswith(REFUSED):
+        what = said.removeprefix(REFUSED)
+    else:
+        how = f"ended the process that tried it, exit code {code}"
+        if "Timeout (" in said:
+            how = f"did not come to an end within {SECONDS:g} s"
+        elif code < 0:
+            how = f"ended the process that tried it by {signal.Signals(-code).name}"
+            how += " (out of memory?)" if code == -signal.SIGKILL else ""
+        line = innermost_line(said)
+        what = f"{named([(label, run)])} {how}" + (
+            f"; it was at {line}" if line else ""
+        )
+    raise ValueError(
+        f"{what}\nThis is a round of the run {label}, tried before anything was run or "
+        "written; --no-try leaves that out"
+    )
+
+
+# What the other process does
+
+
+def answer_trials() -> NoReturn:
+    """Carry out the trials that come by stdin, and write to stdout how they went."""
+    answer = os.fdopen(os.dup(1), "w", buffering=1)
+    # What the user's own code prints is no answer.
+    os.dup2(2, 1)
+    faulthandler.enable(answer)
+    faulthandler.dump_traceback_later(SECONDS, exit=True, file=answer)
+    # The driver will warn of the same.
+    logging.disable()
+    # On a busy machine, a product waits for each of its threads.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    seconds, last_begin, small = pickle.load(sys.stdin.buffer)
+    end = time.monotonic() + last_begin
+    in_time = takewhile(lambda _: time.monotonic() < end, small)
+    for number, (run, dataset) in enumerate(in_time):
+        answer.write(f"{BEGUN}{number}\n")
+        faulthandler.dump_traceback_later(seconds, exit=True, file=answer)
+        try:
+            try_run(run, dataset)
+        # The user's own code may call `sys.exit`.
+        except (Exception, SystemExit) as error:
+            answer.write(REFUSED + redacted(describe_error(error)))
+            break
+    else:
+        answer.write(DONE)
+    answer.flush()
+    # Threads of the user's own are not waited for.
+    os._exit(0)
+
+
+def try_run(run: Run, dataset: Dataset) -> None:
+    """Carry out a round of a run, twice if its algorithm is the user's own.
+
+    Args:
+        run: A run of one replicate.
+        dataset: Its dataset.
+
+    Raises:
+        ValueError: What the run's classes do or return is wrong.
+        Exception: What they raise.
+    """
+    prepare([run], loaded={run.data.source_key: dataset})
+    # The engine "loop" needs no measurement.
+    work = BriefWorker(
+        run.cells, dataset, run.model, engine="loop", objective=run.objective
+    )
+    if users_parts(run.model, Model):
+        try_model(run.model, work.trainer.model, dataset)
+    first = Simulation(run, work)
+    (own,) = first.replicates
+    before_P = own.w_P.clone()
+    begun = dump(first)
+    first.step()
+    if own.diverged and not own.diverged.endswith(LOWER_RATES):
+        raise ValueError(own.diverged)
+    if is_users_class(type(run.participation)):
+        policy, clients, key = run.participation, run.data.clients, Key(run.seed)
+        picks = {
+            repr(policy.pick(policy.init(), clients, key, None)) for _ in range(PICKS)
+        }
+        _refuse_chance(policy, Participation, "pick", picks)
+    if is_users_class(type(run.algorithm)):
+        _refuse_a_number(run.algorithm, own.w_P - before_P)
+        again = Simulation(run, work)
+        _refuse_chance(run.algorithm, Algorithm, "init", {begun, dump(again)})
+        again.step()
+        _refuse_chance(run.algorithm, Algorithm, "round", {dump(first), dump(again)})
+        if run.algorithm.acts_without_clients:
+            _try_without_clients(Simulation(run, work), run.algorithm)
+
+
+def _refuse_chance(
+    component: Component, family: type[Component], method: str, results: set[Any]
+) -> None:
+    """Refuse a method that has had different results for the same arguments."""
+    if len(results) > 1:
+        raise ValueError(
+            f"{method_name(component, family, method)} returns something else each time "
+            "that it is called with the same arguments. Draw from `key` alone, as in "
+            'key("who comes").choice(num_clients, 3, replace=False) or '
+            'torch.randn(size, generator=key.torch("noise")), draw nothing in `init`, and '
+            "remember nothing outside of the state"
+        )
+
+
+def _refuse_a_number(algorithm: Algorithm, moved_P: Tensor) -> None:
+    """Refuse an algorithm that subtracts one number from all parameters."""
+    step = float(moved_P.mean())
+    if (
+        len(moved_P) >= FEW_PARAMETERS
+        and step != 0
+        and float((moved_P - step).abs().max()) < abs(step) / 100
+    ):
+        raise ValueError(
+            f"{method_name(algorithm, Algorithm, 'round')} moves each of the {len(moved_P)} "
+            f"parameters by the same number, {step:.3g}; each needs one of its own: "
+            "update.delta_MP.mean() is a number, and update.delta_MP.mean(0) has one for each"
+        )
+
+
+def _try_without_clients(simulation: Simulation, algorithm: Algorithm) -> None:
+    """Carry out a round in which nobody comes, of an algorithm that acts in one."""
+    simulation.replicates[0].participation = Bernoulli(rate=1e-12)
+    try:
+        simulation.step()
+    except Exception as error:
+        raise ValueError(
+            f"{method_name(algorithm, Algorithm, 'round')} fails in a round in which "
+            "nobody comes, for which its class says acts_without_clients = True: "
+            f"{type(error).__name__}: {error}"
+        ) from error

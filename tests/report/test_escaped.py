@@ -1,0 +1,165 @@
+"""Whatever a label is, no file and no terminal takes it for more than text."""
+
+import csv
+import io
+import re
+from functools import cache
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+from helpers.scored import made
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from raysafl.core.text import CONTROL, printable
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.export import Figures
+from raysafl.report.pages.csv import as_csv
+from raysafl.report.pages.document import Document
+from raysafl.report.pages.html import html
+from raysafl.report.pages.latex import SPECIAL, escaped
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.results import results_document
+from raysafl.report.pages.screen import screen
+from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.sweep.progress import plain_console
+
+NASTY = (
+    "<script>alert(1)</script>", "<img src=x onerror=y>", "&lt;b&gt;", "`", "``", "\\", "|",
+    "](http://x.org)", "![", "[a](b)", "*", "**", "_", "$", r"$\input{/etc/passwd}$", r"$x\\$",
+    r"$\text{\input{a}}$", r"\input{x}", "%", "{", "}", "^^M", "~", "=1+1", "+1", "-1", "@a",
+    "\t=1", "\n", "\r", "\x1b[31m", "\x07", "\x9b", "\u202e", "\u2066", "\u200f", " ", "a", "7",
+)  # fmt: skip
+LABELS = st.lists(
+    st.sampled_from(NASTY) | st.text(st.characters(exclude_categories=["Cs"])),
+    min_size=1,
+    max_size=5,
+).map("".join)
+
+
+def sweep_of(label: str, notes: str = "") -> tuple[Numbers, Document]:
+    """A sweep with this label, title, name and name of an axis, and the document on it."""
+    values = {
+        (setting, method): np.array([0.5, 0.6, 0.4]) - shift
+        for setting, shift in ((label, 0.0), ("other", 0.1))
+        for method in (f"{label}x", "y")
+    }
+    runs, manifest = made(values, axes=(f"{label} axis", "algorithm"))
+    texts = {"name": label, "title": label, "notes": notes}
+    numbers = Numbers.of(runs, manifest.replace(texts))
+    return numbers, results_document(numbers)
+
+
+class Page(HTMLParser):
+    """The elements of a page with the names of their attributes, and its texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements = set[tuple[str, tuple[str, ...]]]()
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take note of an element."""
+        self.elements.add((tag, tuple(sorted(name for name, _ in attrs))))
+
+    def handle_data(self, data: str) -> None:
+        """Take note of a text."""
+        self.texts.append(data)
+
+
+@cache
+def usual() -> set[tuple[str, tuple[str, ...]]]:
+    """The elements of a page whose labels are words."""
+    return {*Page(html(sweep_of("word")[1])).elements, ("code", ())}
+
+
+def squeezed(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def without_code(text: str) -> str:
+    """What stands between backticks is shown as code, so without them."""
+    return re.sub(r"(?<!`)`([^`]+)`(?!`)", r"\1", text)
+
+
+@given(LABELS)
+@example("```<script>`")
+@example(r"\`<script>`")
+@settings(max_examples=15, deadline=None)
+def test_pages_tables_and_the_terminal_show_labels_as_text(label: str) -> None:
+    numbers, document = sweep_of(label)
+    page = html(document)
+    assert Page(page).elements <= usual() and not CONTROL.search(page)
+    assert printable(label) in " ".join(Page(page).texts)
+
+    text = markdown(document)
+    assert not CONTROL.search(text)
+    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
+    tokens = [
+        own for token in reader.parse(text) for own in (token, *(token.children or ()))
+    ]
+    kinds = {token.type for token in tokens}
+    assert not kinds & {"html_block", "html_inline", "link_open", "image"}
+    shown = "".join(Page(reader.render(text)).texts)
+    assert without_code(squeezed(f"{label}x")) in shown.replace("\n", " ")
+
+    console = plain_console()
+    with console.capture() as taken:
+        console.print(screen(numbers.runs, numbers.manifest))
+    assert not CONTROL.search(taken.get())
+
+
+@given(LABELS)
+@settings(max_examples=15, deadline=None)
+def test_notes_are_markdown_without_html(notes: str) -> None:
+    text = markdown(sweep_of("word", notes)[1])
+    reader = MarkdownIt("commonmark", {"html": True})
+    tokens = [
+        own for token in reader.parse(text) for own in (token, *(token.children or ()))
+    ]
+    assert not {token.type for token in tokens} & {"html_block", "html_inline"}
+    assert not CONTROL.search(text)
+
+
+@given(LABELS)
+@example(r"$\lambda$ and $\input{x}$")
+@settings(max_examples=300, deadline=None)
+def test_latex_has_no_command_of_a_label_but_signs_in_formulas(label: str) -> None:
+    text = escaped(label)
+    assert not CONTROL.search(text)
+    commands = "|".join(re.escape(own) for own in SPECIAL.values() if "\\" in own)
+    formula = r"\$(?:[^$\\%#&~]|\\[a-zA-Z]+)+\$"
+    rest = re.sub(rf"{formula}|{commands}|\{{\[\}}|\{{\*\}}", "", text)
+    assert not set(rest) & {*"\\$%#&~_^{}"}
+    assert not re.search(
+        r"\\(input|include|write|def|text)\b", "".join(re.findall(formula, text))
+    )
+
+
+@given(LABELS)
+@settings(max_examples=15, deadline=None)
+def test_no_text_in_csv_begins_as_a_formula_and_numbers_stay_numbers(
+    label: str,
+) -> None:
+    numbers, _ = sweep_of(label)
+    figures = Figures(
+        numbers.runs, numbers.manifest, ROUNDS.empty_table(), CLIENTS.empty_table()
+    )
+    head, *rows = csv.reader(io.StringIO(figures.files_of_table()["table.csv"]))
+    places = {
+        k for k, name in enumerate(head) if name in ("mean", "std", "half_interval")
+    }
+    texts = [
+        own for row in [head, *rows] for k, own in enumerate(row) if k not in places
+    ]
+    assert not any(own.lstrip()[:1] in {*"=+-@"} for own in texts if own.strip())
+    assert not any(CONTROL.search(own) for own in texts)
+    assert any(printable(label) in own for own in texts)
+
+
+def test_a_negative_number_in_csv_has_no_apostrophe() -> None:
+    frame = pd.DataFrame({"label": ["-1", "=2"], "diff": [-1.5, 2.0], "n": [-1, 2]})
+    assert as_csv(frame).splitlines() == ["label,diff,n", "'-1,-1.5,-1", "'=2,2.0,2"]

@@ -1,0 +1,599 @@
+"""A cheap round of the user's own classes is tried before Ray starts and anything is written."""
+
+import io
+import random
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.folders import contents
+from helpers.mistakes import (
+    LINES,
+    MISTAKES,
+    MODEL_MISTAKES,
+    OBJECTIVE_MISTAKES,
+    algorithm,
+    load,
+    model,
+    place,
+    policy,
+    write,
+)
+from ray import tune
+from rich.console import Console
+
+from raysafl import (
+    SAFARI,
+    ByColumn,
+    FedAvg,
+    Federation,
+    Hardware,
+    Run,
+    Runner,
+    Sweep,
+    from_pandas,
+)
+from raysafl.participation import Full, Trace
+from raysafl.runtime.in_process import Worker
+from raysafl.storage.store import Store
+from raysafl.sweep import attempt, preflight
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.user_errors import describe_error
+
+
+class NoRay(Exception):
+    """Ray would have been started."""
+
+
+@pytest.fixture(autouse=True)
+def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(address: object, preload: str) -> NoReturn:
+        raise NoRay
+
+    monkeypatch.setattr("raysafl.sweep.on_ray.tuning.ray_session", start)
+
+
+def go(sweep: Sweep, out: Path, **options: Any) -> None:
+    hardware = Hardware(cpus=0.5)
+    options = {"executor": "ray", "track": "none", "quiet": True, **options}
+    Runner(sweep, out, hardware, **options).run()
+
+
+def refusal(sweep: Sweep) -> str:
+    """What is wrong with the classes of a sweep, tried in this process; empty: nothing."""
+    runs = {str(label): run for label, run in sweep.labelled().items()}
+    for _, run in preflight.trials_of(runs):
+        small = preflight._small(run, run.data.load())
+        try:
+            preflight.try_run(*small)
+        except (Exception, SystemExit) as error:
+            # Without the frame of this file, which is no user's.
+            error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+            return describe_error(error)
+    return ""
+
+
+ALL = {**MISTAKES, **MODEL_MISTAKES, **OBJECTIVE_MISTAKES}
+# Data are not tried, and what is not the user's own neither.
+NOT_TRIED = {"an empty client", "targets that are classes"}
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in NOT_TRIED])
+def test_a_mistake_is_refused_with_the_class_and_the_line(
+    name: str, tmp_path: Path
+) -> None:
+    code, changes, method, sentence = ALL[name]
+    said = refusal(load(tmp_path, code, changes))
+    assert sentence in said
+    if method:
+        assert said.startswith(f"{method} ({place(code, LINES[method])}) ")
+
+
+def test_a_mistake_is_refused_before_ray_starts_and_leaves_no_folder(
+    tmp_path: Path,
+) -> None:
+    code, changes, _, sentence = MISTAKES["a plain function inside SAFARI"]
+    sweep = load(tmp_path, code, changes)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        go(sweep, tmp_path / "out" / "s")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_objective_for_other_targets_is_refused(tmp_path: Path) -> None:
+    code, changes, _, sentence = OBJECTIVE_MISTAKES["targets that are classes"]
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        go(load(tmp_path, code, changes), tmp_path / "s")
+
+
+RAISES = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "wrong = ids[0] / 0",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+)
+# Each does not come to an end or ends its process, in the line that holds the text.
+LOOPS = algorithm("update = yield Train(state.w_P, ids)", "while True: pass")
+SLEEPS = (
+    "import time\n"
+    "class Net(nn.Linear):\n"
+    "    def forward(self, x):\n"
+    "        time.sleep(10**6)\n"
+) + model("return Net(64, num_classes)")
+CRASHES = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "import os, signal",
+    "os.kill(os.getpid(), signal.SIGSEGV)",
+)
+STARVES = CRASHES.replace("SIGSEGV", "SIGKILL")
+LEAVES = policy("import os", "os._exit(0)")
+LIMIT = "did not come to an end within 15 s"
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "who", "how", "where"),
+    [
+        (LOOPS, "algorithm=Mine()", "Mine with the model Logistic", LIMIT, "while"),
+        (SLEEPS, "model=Mine()", "Mine", LIMIT, "time.sleep"),
+        (
+            CRASHES,
+            "algorithm=Mine()",
+            "Mine with the model Logistic",
+            "by SIGSEGV",
+            "os.kill",
+        ),
+        (
+            STARVES,
+            "algorithm=Mine()",
+            "Mine with the model Logistic",
+            "by SIGKILL (out of memory?)",
+            "",
+        ),
+        (
+            LEAVES,
+            "participation=Mine()",
+            "Mine with the model Logistic",
+            "exit code 0",
+            "",
+        ),
+    ],
+    ids=["loops", "sleeps", "crashes", "starves", "leaves"],
+)
+def test_a_class_that_hangs_or_ends_its_process_is_named_with_the_way_out(
+    code: str,
+    changes: str,
+    who: str,
+    how: str,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if how == LIMIT:
+        monkeypatch.setattr(preflight, "SECONDS", 15.0)
+    with pytest.raises(ValueError, match="try_first=False leaves that out") as error:
+        go(load(tmp_path, code, changes), tmp_path / "s")
+    first, second = str(error.value).splitlines()
+    assert first.startswith(f"{who} ") and how in first
+    assert not where or first.endswith(f"it was at {place(code, where)}")
+    assert "of the run method=mine, s=0, tried before anything was run" in second
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_interruption_ends_the_trial_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "SECONDS", 10**6)
+    started = []
+
+    def interrupted(process: Any, *_: object) -> NoReturn:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go(load(tmp_path, LOOPS, "algorithm=Mine()"), tmp_path / "s")
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_a_dry_run_tries_the_classes_too(tmp_path: Path) -> None:
+    sweep = load(tmp_path, RAISES, "algorithm=Mine()")
+    with pytest.raises(ValueError, match=r"^round \(mine.py:\d+\): ZeroDivisionError"):
+        Runner(sweep, tmp_path / "s", executor="here", quiet=True).forecast()
+
+
+def test_the_classes_that_are_tried_are_named_once_in_a_log(tmp_path: Path) -> None:
+    log = io.StringIO()
+    sweep = load(tmp_path, RAISES, "algorithm=Mine()")
+    console = Console(file=log, width=200)
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        go(sweep, tmp_path / "s", quiet=False, console=console)
+    said = "trying a round of Mine with the model Logistic"
+    assert log.getvalue().splitlines().count(said) == 1
+
+
+def test_what_cannot_be_sent_to_another_process_is_told(tmp_path: Path) -> None:
+    code = "import threading\nLOCK = threading.Lock()\n" + algorithm(
+        "with LOCK:",
+        "    update = yield TrainMean(state.w_P, ids)",
+        "return replace(state, w_P=state.w_P - update.delta_P)",
+    )
+    with pytest.raises(ValueError, match=r"Mine with the model .* cannot be sent"):
+        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
+
+
+STACKS = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "step_P = torch.stack([update.delta_P for i in ids]).mean(0)",
+    "return replace(state, w_P=state.w_P - step_P)",
+)
+ACTS = "    acts_without_clients = True\n    def round(".join(
+    algorithm(
+        "rows = []",
+        "if ids:",
+        "    update = yield Train(state.w_P, ids)",
+        "    rows = update.delta_MP",
+        "return replace(state, w_P=state.w_P - torch.stack([*rows]).mean(0))",
+    ).split("    def round(")
+)
+
+
+def test_a_round_without_clients_is_tried_of_those_only_that_act_in_one(
+    tmp_path: Path,
+) -> None:
+    assert refusal(load(tmp_path, STACKS, "algorithm=Mine()")) == ""
+    said = refusal(load(tmp_path, ACTS, "algorithm=Mine()"))
+    assert said == (
+        f"Mine.round ({place(ACTS, 'def round')}) fails in a round in which nobody comes, "
+        "for which its class says acts_without_clients = True: RuntimeError: stack expects "
+        f"a non-empty TensorList ({place(ACTS, 'return replace')})"
+    )
+
+
+PICKS = policy("return state, Cohort(np.random.permutation(num_clients)[:4])")
+PICKS_IN_INIT = (
+    policy("return state, Cohort(state[:3])")
+    + "    def init(self):\n        return torch.randperm(10).tolist()\n"
+)
+ADDS = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "noise_P = torch.randn(len(state.w_P))",
+    "return replace(state, w_P=state.w_P - update.delta_P + 0.01 * noise_P)",
+)
+REMEMBERS = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "server = {'mask': torch.from_numpy(np.random.rand(64) < 0.5)}",
+    "return State(state.w_P - update.delta_P, server)",
+)
+
+
+DRAWS_IN_INIT = algorithm("yield TrainMean(state.w_P, ids)", "return state") + (
+    "    def init(self, w_P, num_clients):\n"
+    "        return State(w_P + torch.randn(len(w_P)))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "method"),
+    [
+        (PICKS, "participation=Mine()", "pick"),
+        (PICKS_IN_INIT, "participation=Mine()", "pick"),
+        (
+            PICKS,
+            "participation=Snapshot(base=Mine(), uniform=Full(), snapshot_prob=1.0)",
+            "pick",
+        ),
+        (ADDS, "algorithm=Mine()", "round"),
+        (ADDS, "algorithm=SAFARI(inner=Mine())", "round"),
+        (REMEMBERS, "algorithm=Mine()", "round"),
+        (DRAWS_IN_INIT, "algorithm=Mine()", "init"),
+    ],
+)
+def test_what_is_drawn_elsewhere_than_from_the_key_is_refused(
+    code: str, changes: str, method: str, tmp_path: Path
+) -> None:
+    line = place(code, f"def {method}(")
+    said = refusal(load(tmp_path, code, changes))
+    assert said.startswith(f"Mine.{method} ({line}) returns something else each time")
+    assert "Draw from `key` alone, as in " in said
+
+
+def test_what_is_drawn_from_the_key_passes(tmp_path: Path) -> None:
+    picks = PICKS.replace("np.random.", "key('cohort').")
+    adds = ADDS.replace("P))", "P), generator=key.torch('noise'))")
+    code = picks.replace("Mine", "Picks") + adds
+    changes = "algorithm=Mine(), participation=Picks()"
+    assert refusal(load(tmp_path, code, changes)) == ""
+
+
+def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ZeroDivisionError") as error:
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s")
+    said = str(error.value)
+    assert said.startswith(f"round ({place(RAISES, 'wrong')}): ZeroDivisionError: ")
+    assert "of the run method=mine, s=0, tried before anything" in said
+    assert "try_first=False leaves that out" in said
+    with pytest.raises(ValueError, match="--no-try leaves that out"):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", command="run")
+
+
+IN_PLACE = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "state.w_P -= update.delta_MP.mean(0)",
+    "return state",
+)
+KEPT = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "self.v = update.delta_MP.mean(0)",
+    "return replace(state, w_P=state.w_P - self.v)",
+)
+LOGARITHM = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0).log())",
+)
+NO_YIELD = algorithm(
+    "update = Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+    "yield",
+)
+OF_A_MEAN = algorithm(
+    "update = yield TrainMean(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+)
+A_NUMBER = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean())",
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            NO_YIELD,
+            f"round ({place(NO_YIELD, 'return replace')}): AttributeError: a request",
+        ),
+        (NO_YIELD, "its answer is what `yield` gives, as in update = yield fl.Train("),
+        (
+            OF_A_MEAN,
+            f"round ({place(OF_A_MEAN, 'return replace')}): AttributeError: the answer to "
+            "fl.TrainMean has no 'delta_MP': it has the mean, delta_P",
+        ),
+        (
+            A_NUMBER,
+            f"Mine.round ({place(A_NUMBER, 'def round')}) moves each of the 650 ",
+        ),
+        (A_NUMBER, "update.delta_MP.mean(0) has one for each"),
+        (IN_PLACE, f"round ({place(IN_PLACE, 'state.w_P -=')}): FrozenInstanceError"),
+        (IN_PLACE, "Return a changed copy, such as replace(state, w_P=state.w_P - d)"),
+        (KEPT, f"round ({place(KEPT, 'self.v =')}): ValueError: Mine.v cannot be set"),
+        (KEPT, "belongs in the State that `round` returns"),
+        (LOGARITHM, f"the updates that Mine.round ({place(LOGARITHM, 'def round')})"),
+        (LOGARITHM, "look there for a division by 0, a mean of no rows, a log"),
+    ],
+)
+def test_what_an_algorithm_may_not_do_is_told_with_the_line_and_what_to_do_instead(
+    code: str, said: str, tmp_path: Path
+) -> None:
+    refused = refusal(load(tmp_path, code, "algorithm=Mine()"))
+    assert said in refused and "lower the learning rates" not in refused
+
+
+SOFTMAX = model(
+    "layers = nn.Flatten(), nn.Linear(64, num_classes)",
+    "return nn.Sequential(*layers, nn.Softmax(1))",
+)
+
+
+@pytest.mark.parametrize("last", ["nn.Softmax(1)", "nn.ReLU()", "nn.LogSoftmax(1)"])
+def test_a_softmax_before_the_cross_entropy_is_said_and_not_refused(
+    last: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = SOFTMAX.replace("nn.Softmax(1)", last)
+    assert refusal(load(tmp_path, code, "model=Mine()")) == ""
+    said = f"Mine.build ({place(SOFTMAX, 'def build')}) makes outputs that are probabilities"
+    assert (said in caplog.text) == ("nn.Softmax" in last)
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "method", "line"),
+    [
+        (
+            "class Mine(Partition):\n"
+            "    def spread(self, samples, clients, rng):\n"
+            "        return self.nothing\n",
+            "data=Federation(partition=Mine())",
+            "spread",
+            "return self.nothing",
+        ),
+        (
+            "class Mine(Source):\n    def load(self):\n        return {}['x']\n",
+            "data=Federation(dataset=Mine())",
+            "load",
+            "return {}",
+        ),
+        (
+            "class Mine(Model):\n    def build(self, input_shape, num_classes):\n"
+            "        return nn.Linear(64, classes)\n",
+            "model=Mine()",
+            "build",
+            "return nn.Linear",
+        ),
+    ],
+)
+def test_an_error_while_data_load_or_a_model_is_built_names_the_users_line(
+    code: str, changes: str, method: str, line: str, tmp_path: Path
+) -> None:
+    code = "from raysafl.data.sources import Source\n" + code
+    with pytest.raises(ValueError, match="Error") as error:
+        go(load(tmp_path, code, changes), tmp_path / "s")
+    assert str(error.value).startswith(f"{method} ({place(code, line)}): ")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_failed_try_leaves_the_results_of_an_earlier_sweep_as_they_were(
+    tmp_path: Path,
+) -> None:
+    good = load(tmp_path, algorithm("yield", "return state"), "algorithm=FedAvg()")
+    store = Store(tmp_path / "s")
+    store.create()
+    store.write_manifest(good.manifest())
+    (tmp_path / "s" / "rounds" / "x.parquet").write_bytes(b"rows")
+    before = contents(tmp_path / "s")
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", resume=False)
+    assert contents(tmp_path / "s") == before
+
+
+def test_a_round_that_exits_is_told_as_an_error(tmp_path: Path) -> None:
+    code = algorithm("import sys", "sys.exit(3)", "yield")
+    said = refusal(load(tmp_path, code, "algorithm=Mine()"))
+    assert said == f"round ({place(code, 'sys.exit')}): SystemExit: 3"
+
+
+def test_no_try_leaves_the_try_out(tmp_path: Path) -> None:
+    with pytest.raises(NoRay):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", try_first=False)
+
+
+def test_a_right_class_passes_what_it_prints_is_no_answer_and_global_random_states_stay(
+    tmp_path: Path,
+) -> None:
+    code = algorithm(
+        "print('trying', flush=True)",
+        "np.random.rand()",
+        "import random",
+        "random.random()",
+        "torch.rand(3)",
+        "update = yield TrainMean(state.w_P, ids)",
+        "return replace(state, w_P=state.w_P - update.delta_P)",
+    )
+    sweep = load(tmp_path, code, "algorithm=SAFARI(inner=Mine())")
+    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    with pytest.raises(NoRay):
+        go(sweep, tmp_path / "s")
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_runs_of_raysafls_own_components_are_not_tried(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(*_: object) -> NoReturn:
+        raise AssertionError("it was tried")
+
+    monkeypatch.setattr(attempt, "preflight", tried)
+    with pytest.raises(NoRay):
+        go(Sweep("own", [tiny]), tmp_path / "s")
+    with pytest.raises(AssertionError, match="it was tried"):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "t")
+
+
+def test_a_drawn_run_is_tried_before_anything_runs(tmp_path: Path) -> None:
+    code = policy("return state, Cohort([99])")
+    file = write(tmp_path, code, "participation=Mine()")
+    file.write_text(
+        file.read_text() + "\nfrom ray import tune\nSWEEP = Sweep('sampled', "
+        "space={'local.lr': tune.uniform(0.1, 1)}, "
+        "base=BASE.replace(participation=Mine()))\n"
+    )
+    with pytest.raises(ValueError, match="which does not exist") as error:
+        go(load_sweep(file), tmp_path / "s")
+    assert (
+        "of the run local.lr=0." in str(error.value) and not (tmp_path / "s").exists()
+    )
+
+
+def test_a_sampled_sweep_of_raysafls_own_components_is_not_tried(
+    tiny: Run, tmp_path: Path
+) -> None:
+    sweep = Sweep("x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny)
+    with pytest.raises(NoRay):
+        go(sweep, tmp_path / "s")
+
+
+class Mine(FedAvg):
+    """FedAvg in a class of the user's own."""
+
+    number: int = 0
+
+
+class Other(Mine):
+    """Another class of the user's own."""
+
+
+class Odd(Full):
+    """A policy of the user's own."""
+
+
+def test_each_class_is_tried_once_in_the_first_run_that_holds_it(tiny: Run) -> None:
+    numbers = {f"a{i}": tiny.replace(algorithm=Mine(number=i)) for i in range(3)}
+    policies = {
+        f"{name} odd": run.replace(participation=Odd()) for name, run in numbers.items()
+    }
+    around = tiny.replace(algorithm=SAFARI(inner=Other()))
+    trials = preflight.trials_of(numbers | {"d": tiny} | policies | {"e": around})
+    assert [label for label, _ in trials] == ["a0", "a0 odd", "e"]
+    assert type(trials[-1][1].algorithm) is Other
+    assert preflight.named(trials) == "Mine, Odd, Other with the model Logistic"
+
+
+def test_after_some_seconds_no_further_class_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "LAST_BEGIN", -1.0)
+    with pytest.raises(NoRay):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s")
+
+
+def test_a_policy_that_names_clients_is_tried_with_their_numbers(
+    tiny: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("client,start,end\nb,0,9\n")
+    frame = pd.DataFrame({"x": np.arange(60.0), "y": np.arange(60) % 2})
+    frame["who"] = np.where(np.arange(60) < 30, "a", "b")
+    source = from_pandas(frame, label="y", client="who", test_share=0.2)
+    data = Federation(dataset=source, clients=2, partition=ByColumn(column="who"))
+    policy = Trace(file=str(file))
+    run = tiny.replace(data=data, participation=policy, algorithm=Mine())
+    small, dataset = preflight._small(run, run.data.load())
+    preflight.try_run(*cloudpickle.loads(cloudpickle.dumps((small, dataset))))
+
+
+def test_a_trial_trains_few_clients_briefly_on_few_samples(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    train = Worker(tiny.cells[:1], tiny.data.load(), tiny.model).trainer.__class__.train
+
+    def counted(self: Any, tasks: Any) -> Any:
+        steps.append(tasks.by_local(lambda local: local.num_steps(10**6)).tolist())
+        return train(self, tasks)
+
+    monkeypatch.setattr("raysafl.training.trainer.LocalTrainer.train", counted)
+    run = tiny.replace({"participation.s": 0, "participation.m": 10}).replace(
+        algorithm=Mine()
+    )
+    small, dataset = preflight._small(run, run.data.load())
+    assert len(dataset.train) == preflight.TRAIN and len(dataset.test) == preflight.TEST
+    preflight.try_run(small, dataset)
+    # The second round shows whether it is equal.
+    assert steps == 2 * [[preflight.STEPS] * preflight.CLIENTS]
+
+
+def test_an_error_in_a_models_forward_names_its_line_too(tmp_path: Path) -> None:
+    code = (
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        raise KeyError('missing')\n"
+    ) + model("return Net(64, num_classes)")
+    said = refusal(load(tmp_path, code, "model=Mine()"))
+    assert "KeyError: 'missing'" in said
+    assert said.startswith(f"Mine.build ({place(code, 'def build')}) makes a module")
+    assert said.endswith(f"({place(code, 'raise KeyError')})")
