@@ -2,17 +2,14 @@
 
 Source: FAST, docs/papers.md#fast, figure 2.
 
-`raysafl data show experiments/fast/figure2.py` draws the figure for 1,000 rounds. Client i
+`raysafl data show experiments/fast/figure2.py` draws the figure for 1,000 rounds within
+half a minute, and nothing need be run. Client i
 of M participates with the distribution's probability mass on [i/M, (i+1)/M]: the code of
 FAST's authors draws numbers and cuts M times each to an integer. In the reading
 `authors`, the draws of Weibull(10, 1) are divided by 1.2, as in the code; in `printed`
 they are not.
 
 As runs, the entries are those of table 3 on Fashion-MNIST with q = 0 and alpha = 0.1.
-
-Run it with `raysafl run experiments/fast/figure2.py`. Its 4 entries with 1 seed each
-take about 8.6 hours of one core; with `--scale small` they take about 1 minute on two
-cores.
 """
 
 import raysafl as fl

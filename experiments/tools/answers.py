@@ -3,11 +3,15 @@
 import pandas as pd
 
 from experiments.tools.measured import compared, sweeps
+from raysafl.report.analysis.evidence import t_quantile
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.sections import standings
-from raysafl.report.wording import NOTHING, spread
+from raysafl.report.wording import NOTHING, signed_spread, spread
+from raysafl.storage.manifest import Label
+
+Labels = dict[str, Label]
 
 
 def with_intervals(name: str, rows: list[str], column: str) -> str:
@@ -26,10 +30,21 @@ def with_intervals(name: str, rows: list[str], column: str) -> str:
             entries[f"mean.{statistic}"], entries["half.mean"], strict=True
         )
     ]
+    return _wide_table(entries.assign(text=text), rows, column)
+
+
+def _wide_table(entries: pd.DataFrame, rows: list[str], column: str) -> str:
+    """Return the `text` of entries as a table.
+
+    Args:
+        entries: One row an entry, with its labels.
+        rows: The axes whose labels name the rows.
+        column: The axis whose labels name the columns.
+    """
     axes = [f"label.{axis}" for axis in (*rows, column)]
     # Categories keep the order in which labels appear in the sweep.
     labels = {a: pd.Categorical(entries[a], entries[a].unique()) for a in axes}
-    wide = entries.assign(**labels, text=text).pivot_table(
+    wide = entries.assign(**labels).pivot_table(
         index=axes[:-1],
         columns=axes[-1],
         values="text",
@@ -38,12 +53,59 @@ def with_intervals(name: str, rows: list[str], column: str) -> str:
         sort=True,
     )
     lines = [
-        [*map(str, key), *cells]
+        [*map(str, key if isinstance(key, tuple) else (key,)), *cells]
         for key, cells in zip(wide.index, wide.fillna(NOTHING).to_numpy(), strict=True)
     ]
     order = list(wide.columns)
     head = [*rows, *(f"{column} = {label}" for label in order)]
     return pipe_table(head, lines, len(rows))
+
+
+def differences(
+    name: str, pairs: list[tuple[str, Labels, Labels]], rows: list[str], column: str
+) -> str:
+    """Return a table of differences of two entries, taken seed by seed.
+
+    Each seed has a partition of its own. A difference is the mean over seeds ± its 95 %
+    interval, with the number of seeds at which it is above zero.
+
+    Args:
+        name: The sweep's folder in results/measured.
+        pairs: For each row its text, the labels of the first entry, and those of the
+            second one, which is subtracted.
+        rows: The other axes whose labels name the rows.
+        column: The axis whose labels name the columns.
+    """
+    sweep = sweeps()[name]
+    table = sweep.manifest.table
+    runs = sweep.runs.assign(value=sweep.runs[table.statistic] * table.scale)
+    axes = [f"label.{axis}" for axis in (*rows, column)]
+    parts = []
+    for text, *sides in pairs:
+        first, second = (
+            runs[(runs[[f"label.{a}" for a in own]] == list(own.values())).all(axis=1)]
+            .set_index([*axes, "seed"])["value"]
+            .sort_index()
+            for own in sides
+        )
+        found = (
+            (first - second).dropna().groupby(axes).agg(["mean", "sem", "size", _above])
+        )
+        half = found["sem"] * t_quantile(found["size"].to_numpy(float) - 1)
+        cells = [
+            f"{signed_spread(mean, width, table.unit)} ({above} of {size})"
+            for mean, width, above, size in zip(
+                found["mean"], half, found["_above"], found["size"], strict=True
+            )
+        ]
+        compared_text = {"label.difference": text, "text": cells}
+        parts.append(found.reset_index().assign(**compared_text))
+    return _wide_table(pd.concat(parts), [*rows, "difference"], column)
+
+
+def _above(values: "pd.Series[float]") -> int:
+    """Return how many values are above zero."""
+    return int((values > 0).sum())
 
 
 def standing(name: str) -> str:

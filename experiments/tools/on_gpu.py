@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.tools.measured import ROOT, sweep_files
+from experiments.tools.measured import PICTURES, ROOT, sweep_files
 from raysafl import Logistic
 from raysafl.core.text import duration
 from raysafl.sweep.experiment_file import load_sweep
@@ -49,11 +49,12 @@ def gpu_seconds(file: Path) -> float:
 
 
 def with_networks() -> list[Path]:
-    """Return the files of experiments whose models are networks."""
+    """Return the files of experiments whose models are networks and whose runs are shown."""
     return [
         file
         for file in sweep_files()
-        if any(
+        if not str(file).endswith(PICTURES)
+        and any(
             not isinstance(run.model, Logistic)
             for run in load_sweep(file).labelled().values()
         )

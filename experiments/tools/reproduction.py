@@ -17,10 +17,11 @@ from collections import defaultdict
 import numpy as np
 
 from experiments.fast.against_authors import window_verdicts
-from experiments.tools.answers import standing, with_intervals
+from experiments.tools.answers import differences, standing, with_intervals
 from experiments.tools.measured import (
     MEASURED,
     PAPERS,
+    PICTURES,
     ROOT,
     compared,
     measured_folders,
@@ -37,7 +38,7 @@ from raysafl.core.text import count, duration
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.entries import EVERYWHERE, distance, matching
-from raysafl.report.analysis.evidence import bias, t_quantile
+from raysafl.report.analysis.evidence import LEVEL, bias, t_quantile
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import (
@@ -49,15 +50,34 @@ from raysafl.report.wording import (
 )
 from raysafl.storage.manifest import PAPER
 
+# How many numbers are inside, how many would be if nothing differed, and the median of
+# their intervals in points, which says what difference could be seen.
+JUDGED = ["inside", "expected", "interval"]
+# The probability of at most two standard deviations.
+TWO_DEVIATIONS = 0.954
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
+# Methods of `pareto_server_data` that docs/answers.md compares.
+AGAINST = [
+    ("FSL", "server alone"),
+    ("data sharing", "server alone"),
+    ("SAFARI, q = 0.5", "server alone"),
+    ("data sharing", "FSL"),
+]
+# The snapshots and the server rounds that docs/answers.md compares.
+BOTH = [
+    ("both in half of the rounds - server rounds alone", (0.5, 0.5), (0, 0.5)),
+    ("both in half of the rounds - snapshots alone", (0.5, 0.5), (0.5, 0)),
+    ("server rounds alone - snapshots alone", (0, 0.5), (0.5, 0)),
+]
 # Sweeps that are held against the curves of FAST's authors, and the names of their data.
 CURVES = {
     "fast_curves_fashion_mnist": "fashion",
     "fast_curves_cifar10": "cifar10",
     "fast_table3_fashion_mnist": "fashion",
 }
-SCRIPTS = r"safari/theorem1|fsl/figure9|theorems/"  # files without a sweep
+# Files whose last column is written by hand: scripts, and pictures of data and cohorts.
+SCRIPTS = "|".join(("safari/theorem1", "fsl/figure9", "theorems/", *PICTURES))
 
 
 def tables_with_paper():
@@ -81,7 +101,7 @@ def items():
             rows.append(
                 [f"{item}, {data}", *_outcome(file.strip("`"), hours, measured)]
             )
-    head = ["item", "run at scale", "distance", "inside", "claims that hold", "missing"]
+    head = ["item", "run at scale", "distance", *JUDGED, "claims that hold", "missing"]
     return pipe_table(head, rows, 2)
 
 
@@ -95,9 +115,9 @@ def _outcome(file, hours, measured):
     """
     folders = measured_folders(file)
     if not folders and "in seconds" in measured:
-        return [PAPER, *[NOTHING] * 4]
+        return [PAPER, *[NOTHING] * 6]
     if not folders:
-        return ["not run", *[NOTHING] * 3, f"all: {hours}"]
+        return ["not run", *[NOTHING] * 5, f"all: {hours}"]
     entries, manifest = compared(folders[0])
     checked = [check_claim(claim, entries, manifest) for claim in manifest.claims]
     held = sum(verdict.held == verdict.places > 0 for verdict in checked)
@@ -116,19 +136,53 @@ def _outcome(file, hours, measured):
 
 
 def _distance_and_verdict(folder):
-    """Return the mean distance of a sweep in points, and how many numbers are inside."""
+    """Return the mean distance of a sweep in points, and the cells of `JUDGED`."""
     if folder in CURVES:
         windows = window_verdicts(MEASURED / folder, CURVES[folder])
-        points = windows["distance"].abs().mean()
-        judged, total = int((windows["verdict"] == "inside").sum()), len(windows)
-    else:
-        entries, manifest = compared(folder)
-        found = distance(entries, manifest)
-        points = found.difference * 100 / manifest.table.scale
-        judged, total = int((entries["verdict"] == "inside").sum()), found.entries
-    if not total:
-        return [NOTHING, NOTHING]
-    return [number(points, "%"), f"{judged} of {total}"]
+        return [
+            number(windows["distance"].abs().mean(), "%"),
+            *_judged(windows, windows["allowed"].astype(float), TWO_DEVIATIONS),
+        ]
+    entries, manifest = compared(folder)
+    points = 100 / manifest.table.scale
+    gap = distance(entries, manifest).difference * points
+    if np.isnan(gap):
+        return [NOTHING] * 4
+    judged = entries[entries["verdict"] != ""]
+    inside, *others = _judged(judged, judged["half.diff"] * points, LEVEL)
+    printed = printed_numbers_of(judged, manifest.axes)
+    if printed < len(judged):
+        inside += f" ({printed} printed numbers)"
+    return [number(gap, "%"), inside, *others]
+
+
+def _judged(judged, half, level):
+    """Return the cells of `JUDGED`.
+
+    Args:
+        judged: A row per number that was judged, with its `verdict`.
+        half: Half the width of each interval, in points.
+        level: The probability that a number lies inside if nothing differs.
+    """
+    inside = int((judged["verdict"] == "inside").sum())
+    return [
+        f"{inside} of {len(judged)}",
+        f"{level * len(judged):.1f}",
+        f"± {half.median():.1f}",
+    ]
+
+
+def printed_numbers_of(judged, axes):
+    """Return how many numbers the paper prints for some entries.
+
+    An axis whose label changes no printed number, such as a tuned value, is ours.
+    """
+    labels = [f"label.{axis}" for axis in axes]
+    for axis in tuple(labels):
+        others = [name for name in labels if name != axis]
+        if others and judged.groupby(others)["paper.mean"].nunique().max() == 1:
+            labels = others
+    return judged.groupby(labels).ngroups
 
 
 def _unended(sweep):
@@ -159,11 +213,11 @@ def overview():
                 number(found.difference, table.unit),
                 signed_spread(whole["diff"], whole["half"], table.unit),
                 printed,
-                str(int((entries["verdict"] == "inside").sum())),
+                *_distance_and_verdict(name)[1:],
             ]
         )
     head = ["table", "partitions", "entries", "distance", "bias ± 95%"]
-    return pipe_table([*head, "printed spread", "inside"], rows, 1)
+    return pipe_table([*head, "printed spread", *JUDGED], rows, 1)
 
 
 def count_outside(name, statistic, group):
@@ -436,6 +490,11 @@ def fill_measured_column(text):
     )
 
 
+def _halves(snapshots, server_rounds):
+    """Return the labels of an entry of `safari_and_fast`."""
+    return {"snapshots": snapshots, "server rounds": server_rounds}
+
+
 SECTIONS = {  # document -> marker -> what stands there
     "docs/reproduction.md": {
         "items": items,
@@ -456,11 +515,26 @@ SECTIONS = {  # document -> marker -> what stands there
         "server data": lambda: with_intervals(
             "pareto_server_data", ["p", "method"], "n0"
         ),
+        "server data, differences": lambda: differences(
+            "pareto_server_data",
+            [
+                (f"{first} - {second}", {"method": first}, {"method": second})
+                for first, second in AGAINST
+            ],
+            ["p"],
+            "n0",
+        ),
         "enforced rounds": lambda: with_intervals(
             "pareto_enforced_rounds", ["participation", "method"], "q"
         ),
         "both": lambda: with_intervals(
             "safari_and_fast", ["n0", "snapshots"], "server rounds"
+        ),
+        "both, differences": lambda: differences(
+            "safari_and_fast",
+            [(text, _halves(*first), _halves(*second)) for text, first, second in BOTH],
+            [],
+            "n0",
         ),
     },
     "results/README.md": {"measured": measured_sweeps},

@@ -159,6 +159,19 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
         collecting.check(target.path)
 
 
+def test_tuned_values_beside_one_printed_number_count_it_once() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        measured = importlib.import_module("experiments.tools.measured")
+        script = importlib.import_module("experiments.tools.reproduction")
+    entries, manifest = measured.compared("fsl_table1")
+    judged = entries[entries["verdict"] != ""]
+    assert len(judged) == 12
+    assert script.printed_numbers_of(judged, manifest.axes) == 3
+    entries, manifest = measured.compared("safari_table8_mnist")
+    assert script.printed_numbers_of(entries, manifest.axes) == len(entries) == 24
+
+
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("real_data")
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:

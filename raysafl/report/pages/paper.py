@@ -40,12 +40,14 @@ def compared(numbers: Numbers) -> list[Block]:
     table = numbers.shown.table
     if not numbers.shown.paper:
         return []
-    verdicts = numbers.entries["verdict"]
-    judged = int((verdicts != "").sum())
-    inside = int((verdicts == "inside").sum())
+    judged = numbers.entries[numbers.entries["verdict"] != ""]
+    inside = int((judged["verdict"] == "inside").sum())
+    width = _in_unit(float(judged["half.diff"].median()), table.unit)
     counted = (
-        f"Of {count(judged, 'printed number')} with a number of ours, **{inside}** are inside the "
-        f"{LEVEL:.0%} prediction interval of our runs, by the rule below."
+        f"Of {count(len(judged), 'entry')} with a printed number and one of ours, **{inside}** are "
+        f"inside the {LEVEL:.0%} prediction interval of our runs, by the rule below; "
+        f"{LEVEL * len(judged):.1f} would be in the mean if nothing differed. The median of these "
+        f"intervals is ± {width}."
     )
     left = [
         f"- {as_markdown(labels_text(p.labels, list(p.labels)))}: {printed_text(p, table.unit)}"
@@ -53,7 +55,7 @@ def compared(numbers: Numbers) -> list[Block]:
     ]
     absent = "Printed in the paper, but not an entry of this sweep:\n\n"
     return [
-        counted if judged else "",
+        counted if len(judged) else "",
         _distance_text(numbers),
         *_bias_blocks(numbers),
         rule(table),
