@@ -66,7 +66,14 @@ FEW_PARAMETERS = 10
 BEGUN = "\x1etrial "
 REFUSED = "\x1erefused "
 DONE = "\x1edone"
-START = "from raysafl.sweep.preflight import answer_trials; answer_trials()"
+# A terminal's Ctrl-C ends that process, too, without a word.
+START = """
+import signal
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+from raysafl.sweep.preflight import answer_trials
+answer_trials()
+"""
 
 
 class BriefWorker(Worker):
@@ -132,8 +139,7 @@ def preflight(
 ) -> dict[str, Dataset]:
     """Have trials carried out by another process, and return the datasets that they need.
 
-    That process imports raysafl while the data are loaded. It is out of reach of the
-    terminal's Ctrl-C, which ends this process, and with it that one.
+    That process imports raysafl while the data are loaded.
 
     Args:
         trials: The runs that are tried, with their labels.
@@ -149,7 +155,6 @@ def preflight(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
     ) as process:
         try:
             with errors_described():
