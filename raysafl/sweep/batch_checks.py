@@ -187,6 +187,5 @@ def _moved(model: FlatModel) -> Tensor:
 
 def _differ(one: Tensor, other: Tensor, least: float = 0.0) -> bool:
     """Return whether results differ by more than rounding or `least`. A NaN equals a NaN."""
-    one, other = one.double(), other.double()
     allowed = max(least, TOLERANCE * float(one.abs().max()))
-    return not torch.allclose(one, other, 0, allowed, equal_nan=True)
+    return not torch.allclose(one.double(), other.double(), 0, allowed, equal_nan=True)

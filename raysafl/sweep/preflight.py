@@ -52,7 +52,8 @@ from raysafl.sweep.user_errors import describe_error, errors_described, innermos
 SECONDS = 30.0
 LAST_BEGIN = 10.0
 # So many samples there are.
-TRAIN, TEST = 64, 16
+TRAIN = 64
+TEST = 16
 # So many clients of a cohort train for so many steps; the others are answered alike.
 CLIENTS = 2
 STEPS = 2
@@ -62,8 +63,17 @@ PICKS = 4
 # So few parameters may move alike by chance.
 FEW_PARAMETERS = 10
 # What the other process writes: that a trial begins, its refusal, that all went well.
-BEGUN, REFUSED, DONE = "\x1etrial ", "\x1erefused ", "\x1edone"
-START = "from raysafl.sweep.preflight import answer_trials; answer_trials()"
+BEGUN = "\x1etrial "
+REFUSED = "\x1erefused "
+DONE = "\x1edone"
+# A terminal's Ctrl-C ends that process, too, without a word.
+START = """
+import signal
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+from raysafl.sweep.preflight import answer_trials
+answer_trials()
+"""
 
 
 class BriefWorker(Worker):
@@ -129,8 +139,7 @@ def preflight(
 ) -> dict[str, Dataset]:
     """Have trials carried out by another process, and return the datasets that they need.
 
-    That process imports raysafl while the data are loaded. It is out of reach of the
-    terminal's Ctrl-C, which ends this process, and with it that one.
+    That process imports raysafl while the data are loaded.
 
     Args:
         trials: The runs that are tried, with their labels.
@@ -146,7 +155,6 @@ def preflight(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
     ) as process:
         try:
             with errors_described():
@@ -171,8 +179,8 @@ def _small(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
     )
     changes = {"keep": None, "patience": None, "eval_clients": None, "replicates": 1}
     run = run.replace(changes, data=data, participation=run.policy_on(dataset))
-    train, test = dataset.train.take(rows), dataset.test.take(tests)
-    return run, replace(dataset, train=train, test=test, outside=0)
+    train = dataset.train.take(rows)
+    return run, replace(dataset, train=train, test=dataset.test.take(tests), outside=0)
 
 
 def _pickled(small: Sequence[tuple[Run, Dataset]], names: str) -> bytes:
@@ -276,10 +284,9 @@ def try_run(run: Run, dataset: Dataset) -> None:
     if own.diverged and not own.diverged.endswith(LOWER_RATES):
         raise ValueError(own.diverged)
     if is_users_class(type(run.participation)):
-        policy, clients, key = run.participation, run.data.clients, Key(run.seed)
-        picks = {
-            repr(policy.pick(policy.init(), clients, key, None)) for _ in range(PICKS)
-        }
+        policy = run.participation
+        asked = (run.data.clients, Key(run.seed), None)
+        picks = {repr(policy.pick(policy.init(), *asked)) for _ in range(PICKS)}
         _refuse_chance(policy, Participation, "pick", picks)
     if is_users_class(type(run.algorithm)):
         _refuse_a_number(run.algorithm, own.w_P - before_P)

@@ -36,6 +36,8 @@ ALLOWED: dict[
     "sweep": {
         *("core", "models", "training", "simulation", "runtime", "cluster"),
         *("kept", "storage", "tracking", "report", "version"),
+        # A trial before a sweep has data and a cohort of its own.
+        *("data", "participation"),
     },
     **dict.fromkeys(("cli", "quickstart", "__init__", "__main__"), ANY),
 }

@@ -40,6 +40,7 @@ from raysafl import (
     Sweep,
     from_pandas,
 )
+from raysafl.core.randomness import Key
 from raysafl.participation import Full, Trace
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
@@ -563,7 +564,12 @@ def test_a_policy_that_names_clients_is_tried_with_their_numbers(
     policy = Trace(file=str(file))
     run = tiny.replace(data=data, participation=policy, algorithm=Mine())
     small, dataset = preflight._small(run, run.data.load())
-    preflight.try_run(*cloudpickle.loads(cloudpickle.dumps((small, dataset))))
+    small, dataset = cloudpickle.loads(cloudpickle.dumps((small, dataset)))
+    preflight.try_run(small, dataset)
+    (client,) = small.participation.pick(None, 2, Key(0, 0), None)[1].ids
+    assert run.policy_on(run.data.load()).pick(None, 2, Key(0, 0), None)[1].ids == [
+        client
+    ]
 
 
 def test_a_trial_trains_few_clients_briefly_on_few_samples(
