@@ -40,7 +40,9 @@ class TimeLeft:
             self._seconds += self._at_work * (now - self._now)
         else:
             return
-        self._now, self._worked, self._at_work = now, worked, len(packs)
+        self._now = now
+        self._worked = worked
+        self._at_work = len(packs)
         side_by_side = self._most if waiting else max(1, len(packs))
         self._left = max([(waiting + sum(rest)) / side_by_side, *rest])
 

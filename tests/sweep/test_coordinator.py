@@ -165,7 +165,7 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
     entry = store.ledger().get(trial.open.pack.runs[0].id)
     assert entry is not None and entry.status == "failed"
     assert re.fullmatch(
-        r"Broken \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",
+        r"round \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",
         entry.reason,
     )
     assert sorted(store.rounds()["round"].unique()) == [0, 1]

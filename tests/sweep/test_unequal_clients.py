@@ -282,7 +282,7 @@ class Failing(Rmse):
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("an error", r"Failing \(test_unequal_clients.py:\d+\): IndexError: only int"),
+        ("an error", r"<lambda> \(test_unequal_clients.py:\d+\): IndexError: only int"),
         (
             "an array",
             r"'clients_worst' of Failing.client_statistics \(test_.*must be a",

@@ -24,9 +24,7 @@ LATE = algorithm(
     "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
 )
 HELPED = (
-    LATE
-    + "\ndef helped(state):\n"
-    + "    raise OSError('https://me:hidden@host/x is down')\n"
+    LATE + "\ndef helped(state):\n" + "    raise OSError('https://host/x is down')\n"
 )
 
 
@@ -47,7 +45,7 @@ def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
     assert entry.reason == f"helped ({line}): OSError: https://host/x is down"
     assert entry.traceback.startswith("Traceback (most recent call last):")
     assert "in round\n    helped(state)" in entry.traceback
-    assert "hidden" not in entry.traceback and "replicate.py" in entry.traceback
+    assert "replicate.py" in entry.traceback
     # Two replicates failed with the run, and the error is printed once, by its labels.
     assert len(outcome.bad) == 2 and said.count("OSError") == 1
     assert "method=mine, s=0: failed, helped (" in said

@@ -103,7 +103,8 @@ def proportion(
     if not len(sizes) or sizes.min() < 2:
         return value, math.nan, math.nan
     number = sizes[0] if together else len(sizes) ** 2 / (1 / sizes).sum()
-    won, lost = number * value, number * (1 - value)
+    won = number * value
+    lost = number - won
     tail = (1 - LEVEL) / 2
     low = betaincinv(won, lost + 1, tail) if value > 0 else 0.0
     high = betaincinv(won + 1, lost, 1 - tail) if value < 1 else 1.0

@@ -133,9 +133,12 @@ def marks_text(numbers: Numbers) -> str:
     winner = numbers.winner
     if not numbers.marks.best:
         return ""
-    what, best = "means", "the best mean of each setting"
-    if winner is not None:
-        what, best = "runs", f"the best run, by `{winner.metric}`"
+    what = "means" if winner is None else "runs"
+    best = (
+        "the best mean of each setting"
+        if winner is None
+        else f"the best run, by `{winner.metric}`"
+    )
     text = f"Bold is {best}."
     if numbers.marks.close:
         few = (numbers.entries["replicates"] < 2).any()
