@@ -322,11 +322,11 @@ SWEEP = Sweep("exits", {(name,): run for name, run in RUNS.items()}, axes=("what
 @pytest.mark.parametrize(
     ("executor", "lines"),
     # In this process, KeyboardInterrupt is what Ctrl-C raises.
-    [([*HERE, "--only", "what=leaves"], {9}), (RAY, {9, 15})],
+    [([*HERE, "--only", "what=leaves"], {"9"}), (RAY, {"9", "15"})],
     ids=["here", "ray"],
 )
 def test_an_algorithm_that_ends_the_program_fails_its_run_with_the_line(
-    executor: list[str], lines: set[int], folder: Path
+    executor: list[str], lines: set[str], folder: Path
 ) -> None:
     (folder / "mine.py").write_text(EXITS)
     with command(folder, executor) as one:
@@ -334,7 +334,6 @@ def test_an_algorithm_that_ends_the_program_fails_its_run_with_the_line(
     assert code == 1 and "Traceback" not in said, said
     entries = Store(folder / "out").ledger().values()
     assert {entry.status for entry in entries} == {Status.FAILED}
-    reasons = sorted(entry.reason for entry in entries)
-    assert len(reasons) == len(lines)
-    for line, reason in zip(sorted(lines), reasons, strict=True):
-        assert f"mine.py:{line})" in reason and os.fspath(folder) not in reason
+    reasons = [entry.reason for entry in entries]
+    assert {re.search(r"\(mine\.py:(\d+)\)", reason)[1] for reason in reasons} == lines
+    assert not any(os.fspath(folder) in reason for reason in reasons)
