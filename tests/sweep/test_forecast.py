@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import ray
 from helpers.commands import call_here
-from helpers.emulated_cuda import emulated_cuda
 from helpers.sweeps_here import go
 from ray import tune
 from ray.tune.search import Searcher
@@ -224,17 +223,3 @@ def test_a_gpu_that_is_not_there_is_refused_in_the_same_words_wherever_runs_go(
         with pytest.raises(ValueError, match=r"asks for 1 GPU, but torch .* sees no"):
             ask()
     assert not (tmp_path / "s").exists()
-
-
-def test_gpus_that_are_there_are_used_and_a_line_says_so(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: False)  # a test may have begun Ray
-    with emulated_cuda(count=2):
-        here = str(forecast(tmp_path / "s", tiny))
-        runs = [tiny.replace(seed=10 * k) for k in range(3)]
-        both = str(forecast(tmp_path / "s", *runs, executor="ray", hardware=EACH))
-        none = str(forecast(tmp_path / "s", tiny, hardware=Hardware(gpus=0)))
-    assert "\nTrains on 1 of 2 GPUs: each client actor has a GPU" in here
-    assert "\nTrains on 2 GPUs: " in both and "3 packs of 1 run, 2 at a time" in both
-    assert "GPU" not in none

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from helpers.emulated_cuda import GIB, emulated_cuda
 from helpers.objectives import REGRESSION
 from helpers.sweeps_here import go, rows_of
 from ray import tune
@@ -491,12 +490,6 @@ def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
     of_good = rows_of(outcome).query("run_id == @tiny.id").reset_index(drop=True)
     expected = rows_of(alone)
     pd.testing.assert_frame_equal(of_good[list(expected)], expected)
-
-
-def test_a_pack_is_bounded_by_the_share_of_the_gpus_memory() -> None:
-    with emulated_cuda(total_memory=GIB // 8):
-        room = here.Here(Hardware(gpus=0.5)).room()
-    assert room.memory == GIB // 16
 
 
 def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.emulated_cuda import emulated_cuda
+from helpers.gpu_program import trains_as_on_a_gpu
 from helpers.tasks import Trainer
 from test_trainer import DATASET, HELD, TOLERANCE, tasks
 from torch import Tensor, nn
@@ -88,7 +88,9 @@ def test_a_cut_depends_on_the_sample_and_not_on_its_place_in_the_batch() -> None
     ],
     ids=repr,
 )
-def test_every_engine_trains_on_the_cuts_of_the_loop(model: Model, engine: str) -> None:
+def test_every_engine_trains_on_the_cuts_of_the_loop(
+    model: Model, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = trainer(model, "loop")
     asked = tasks(loop.model, SGD)
     expected = loop.train(asked).delta_MP
@@ -96,9 +98,10 @@ def test_every_engine_trains_on_the_cuts_of_the_loop(model: Model, engine: str) 
     assert not torch.allclose(expected, plain, **TOLERANCE)
     found = trainer(model, engine).train(asked).delta_MP
     torch.testing.assert_close(found, expected, **TOLERANCE)
-    with emulated_cuda():
-        device = trainer(model, "vmap" if engine == "fused" else engine, device="cuda")
-        torch.testing.assert_close(device.train(asked).delta_MP, expected, **TOLERANCE)
+    if engine in ("vmap", "linear"):
+        as_gpu = trainer(model, engine)
+        trains_as_on_a_gpu(as_gpu, monkeypatch)
+        torch.testing.assert_close(as_gpu.train(asked).delta_MP, expected, **TOLERANCE)
 
 
 class Remembering(Model):

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.emulated_cuda import GIB, emulated_cuda
+from helpers.gpu_program import GIB
 from helpers.precision import HAS_NEW_INTERFACE, parts, precision_restored, rounding
 
 import raysafl
@@ -177,9 +178,13 @@ def test_a_users_mode_of_mkl_is_respected(monkeypatch: pytest.MonkeyPatch) -> No
 
 def fraction_of(share: float, gigabytes: int) -> float:
     """The part of a GPU of this size that torch keeps to for a share."""
-    with emulated_cuda(total_memory=gigabytes * GIB) as device:
+    fractions = [1.0]
+    gpu = SimpleNamespace(total_memory=gigabytes * GIB)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+        patch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
         keep_to_share(share)
-    return device.fraction
+    return fractions[-1]
 
 
 def test_processes_with_shares_of_a_gpu_fit_on_it_together() -> None:

@@ -23,11 +23,13 @@ SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}  # float32, a few dozen steps
 
 
-def small_images(n: int = 120) -> Dataset:
+def small_images(
+    n: int = 120, shape: tuple[int, ...] = (1, 8, 8), classes: int = 4
+) -> Dataset:
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 255, (n, 1, 8, 8), dtype=np.uint8)
-    part = Samples(x, rng.integers(0, 4, n), 1 / 255, -0.5)
-    return Dataset("noise", part, part, 4)
+    x = rng.integers(0, 255, (n, *shape), dtype=np.uint8)
+    part = Samples(x, rng.integers(0, classes, n), 1 / 255, -0.5)
+    return Dataset("noise", part, part, classes)
 
 
 DATASET = small_images()
