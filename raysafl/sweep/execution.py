@@ -25,7 +25,6 @@ from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import Pack, form_packs, memory_note
 from raysafl.sweep.progress import Display
-from raysafl.sweep.stop_rules import StopRule, rules_of
 from raysafl.sweep.watch import Watch
 
 if TYPE_CHECKING:
@@ -78,18 +77,10 @@ class Executor(Protocol):
 
         Args:
             job: the sweep, and how it is carried out.
-            packs: the packs, those with the most work first.
+            packs: the packs, those with the most work first. There are none where a search
+                algorithm asks for the runs as results come.
             datasets: the loaded datasets, by the `source_key` of the data that load
-                them.
-            watch: takes the news.
-        """
-
-    def search(self, job: "Job", datasets: Datasets, watch: Watch) -> None:
-        """Carry out the runs that the sweep's search algorithm asks for.
-
-        Args:
-            job: the sweep, and how it is carried out.
-            datasets: see `carry_out`; further runs may have others.
+                them. The runs of a search may have others.
             watch: takes the news.
 
         Raises:
@@ -127,10 +118,11 @@ class Job:
         """The metric that searchers and schedulers go by, and its mode."""
         return self.store.manifest().goal or Measures().goal
 
-    @cached_property
-    def rules(self) -> list[StopRule]:
-        """The user's rules that stop runs, or the whole sweep."""
-        return rules_of(self.options.stop)
+    @property
+    def stopped_by(self) -> str:
+        """What may stop a run early, for the reason in its ledger entry."""
+        parts = {"the scheduler": self.sweep.scheduler, "`stop`": self.options.stop}
+        return " or ".join(name for name, part in parts.items() if part)
 
     @property
     def terms(self) -> Terms:
@@ -151,15 +143,13 @@ class Job:
 
     def watch(self) -> Watch:
         """Return what follows the packs."""
-        stopped_by = ["the scheduler"] if self.sweep.scheduler else []
-        stopped_by += ["`stop`"] if self.rules else []
         return Watch(
             self.store,
             self.display,
             self.tracker,
             self.store.manifest().labels(),
             self.digests.of_run,
-            " or ".join(stopped_by),
+            self.stopped_by,
         )
 
 
@@ -184,7 +174,7 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         display.planned = job.sweep.num_samples
         watch = job.watch()
         with _reported(watch):
-            executor.search(job, datasets, watch)
+            executor.carry_out(job, [], datasets, watch)
         return
     packs = packs_of(job, job.todo.values(), executor.room(), datasets)
     if note := memory_note(packs):

@@ -11,7 +11,6 @@ from raysafl.sweep.forecast import Forecast
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.sampling import AS_RESULTS_COME
-from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
 
 
@@ -117,14 +116,16 @@ class Runner(Options):
 
     def _check(self) -> None:
         """Refuse what can be refused before the sweep is looked at."""
+        check_executor(self)
+        # Imported here, because Tune's import takes a second.
         if not isinstance(self.callbacks, list | tuple) or self.callbacks:
-            need("ray", "a callback of Tune's")
-            # Imported here, because it imports Tune, whose import takes a second.
-            from raysafl.sweep.callbacks import check_callbacks
+            from raysafl.sweep.on_ray.callbacks import check_callbacks
 
             check_callbacks(self.callbacks)
-        rules_of(self.stop, self.sweep.reported)
-        check_executor(self)
+        if self.stop is not None:
+            from raysafl.sweep.on_ray.stop_rules import rules_of
+
+            rules_of(self.stop, self.sweep.reported)
         if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
             need("mlflow", f"track '{self.track}'")
         if self.only and self.sweep.is_searched:

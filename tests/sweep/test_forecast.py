@@ -229,7 +229,9 @@ def test_a_gpu_that_is_not_there_is_refused_in_the_same_words_wherever_runs_go(
 def test_gpus_that_are_there_are_used_and_a_line_says_so(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: False)  # a test may have begun Ray
+    monkeypatch.setattr(
+        "ray.is_initialized", lambda: False
+    )  # a test may have begun Ray
     with emulated_cuda(count=2):
         here = str(forecast(tmp_path / "s", tiny))
         runs = [tiny.replace(seed=10 * k) for k in range(3)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.sweeps_here import go, rows_of
+from helpers.sweeps_here import go, rows_of, search
 from ray import tune
 
 from raysafl import Hardware, Sweep
@@ -296,17 +296,17 @@ def test_runs_that_a_search_algorithm_asked_for_are_checked_as_well(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "s"
-    first, _ = go(written(tmp_path, SEARCHED), out)
+    first, _ = search(written(tmp_path, SEARCHED), out)
     assert first.ok and len(first.manifest.entries) == 2
-    again, said = go(written(tmp_path, SEARCHED), out)
+    again, said = search(written(tmp_path, SEARCHED), out)
     assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
     before = contents(out)
     with pytest.raises(
         ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
     ):
-        go(written(tmp_path, SEARCHED, BODY), out)
+        search(written(tmp_path, SEARCHED, BODY), out)
     assert contents(out) == before
-    outcome, _ = go(written(tmp_path, SEARCHED, BODY), out, stale="rerun")
+    outcome, _ = search(written(tmp_path, SEARCHED, BODY), out, stale="rerun")
     assert outcome.ok and not outcome.runs["final"].equals(first.runs["final"])
 
 

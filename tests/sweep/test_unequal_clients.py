@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.pictures import without_pictures
+from helpers.sweeps_here import go, search
 from numpy.testing import assert_allclose
 from ray import tune
 from ray.tune.search import Searcher
@@ -207,7 +208,7 @@ def test_a_search_goes_by_the_worst_client(
         metric="clients_worst_rmse",
         num_samples=2,
     )
-    assert fl.Runner(sweep, tmp_path, executor="here", track="none").run().ok
+    assert search(sweep, tmp_path)[0].ok
     assert searcher.goal == ("clients_worst_rmse", "min")
     rows = Store(tmp_path).rounds().query("round == 3")
     assert set(searcher.told.values()) == set(rows["clients_worst_rmse"])
@@ -215,7 +216,7 @@ def test_a_search_goes_by_the_worst_client(
 
 
 @pytest.mark.usefixtures("reports")
-def test_a_table_and_a_stop_rule_go_by_the_worst_client(
+def test_a_table_goes_by_the_worst_client(
     done: tuple[Run, Outcome], tmp_path: Path
 ) -> None:
     run, _ = done
@@ -223,16 +224,7 @@ def test_a_table_and_a_stop_rule_go_by_the_worst_client(
     rates = {(lr,): run.replace({"local.lr": lr}) for lr in (0.001, 0.05)}
     table = Table(rows=["lr"], statistic="final_clients_worst_rmse")
     sweep = Sweep("worst", rates, axes=["lr"], table=table)
-    runner = fl.Runner(
-        sweep,
-        tmp_path,
-        executor="here",
-        track="none",
-        stop={"clients_worst_rmse": 0.0},
-    )
-    outcome = runner.run()
-    # Clients are first evaluated after two rounds.
-    assert outcome.runs["rounds"].tolist() == [2, 2]
+    go(sweep, tmp_path)
     assert "worst_rmse" in (tmp_path / "table.md").read_text()
 
 
