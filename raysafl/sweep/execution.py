@@ -23,7 +23,7 @@ from raysafl.sweep.definition import Sweep
 from raysafl.sweep.measures import Measures
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.options import Options
-from raysafl.sweep.packs import Pack, form_packs, memory_note
+from raysafl.sweep.packs import Pack, form_packs
 from raysafl.sweep.progress import Display
 from raysafl.sweep.watch import Watch
 
@@ -177,8 +177,6 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
             executor.carry_out(job, [], datasets, watch)
         return
     packs = packs_of(job, job.todo.values(), executor.room(), datasets)
-    if note := memory_note(packs):
-        job.options.note(note)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
@@ -203,10 +201,7 @@ def packs_of(
     """Form packs of runs that an executor has room for."""
     if job.options.is_one_by_one:
         return [Pack((run,), run.rounds * run.replicates) for run in runs]
-    options = job.options
-    return form_packs(
-        runs, datasets, options.hardware, room.packs, room.memory, options.engine
-    )
+    return form_packs(runs, datasets, job.options.hardware, room.packs, room.memory)
 
 
 def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,12 +9,9 @@ import pytest
 from helpers.sweeps_here import go, rows_of, search
 from ray import tune
 
-from raysafl import Hardware, Sweep
+from raysafl import Sweep
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.rows import of_runs
 from raysafl.storage.store import Store
-from raysafl.sweep.code import old_results
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import Session
@@ -216,30 +212,6 @@ def test_results_that_only_does_not_choose_are_kept_and_named(tmp_path: Path) ->
     assert outcome.skipped == 1 and "lr=0.2. Their results are kept" in said
 
 
-def test_another_version_of_raysafl_is_one_warning_and_results_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go(written(tmp_path), tmp_path / "s")
-    monkeypatch.setattr(old_results, "__version__", "9.9")
-    outcome, said = go(written(tmp_path), tmp_path / "s")
-    assert outcome.skipped == 3 and said.count("9.9") == 1
-    assert "3 runs were computed with raysafl" in said and "this is raysafl 9.9" in said
-
-
-def test_entries_without_digests_are_kept_without_a_word(tmp_path: Path) -> None:
-    go(written(tmp_path), tmp_path / "s")
-    store = Store(tmp_path / "s")
-    before = store.read()
-    for run_id, entry in before.ledger.items():
-        fields = entry.content()
-        assert set(fields.pop("code")) <= {"Mine"}
-        without = LedgerEntry.model_validate(fields)
-        store.commit(of_runs(before.rows, [run_id]), {run_id: without})
-    assert {entry.code for entry in store.ledger().values()} == {None}
-    outcome, said = go(written(tmp_path, BODY), tmp_path / "s")
-    assert outcome.skipped == 3 and "runs to do" not in said
-
-
 def test_a_wrong_choice_is_named_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"stale='rerum'.*did you mean 'rerun'"):
         go(written(tmp_path), tmp_path / "s", stale="rerum")
@@ -351,17 +323,3 @@ class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, *_: object) -> str:
         return str(self.STOP)
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_a_run_that_a_scheduler_stopped_keeps_its_digests(tmp_path: Path) -> None:
-    sampled = written(tmp_path, SAMPLED)
-    stopped = replace(sampled, num_samples=1, scheduler=StopsAll())
-    outcome, _ = go(
-        stopped, tmp_path / "s", executor="ray", hardware=Hardware(cpus=0.5, trials=1)
-    )
-    (entry,) = outcome.store.ledger().values()
-    assert entry.status == "stopped", entry.reason
-    assert entry.code is not None
-    assert set(entry.code) == {"Mine"}
