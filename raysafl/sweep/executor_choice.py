@@ -9,7 +9,7 @@ import torch
 from raysafl.cluster.gpus import are_logical, in_words, num_gpus, used_note, why_unseen
 from raysafl.core.needs import is_installed, need
 from raysafl.core.text import nearest
-from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.options import Options
 
 if TYPE_CHECKING:

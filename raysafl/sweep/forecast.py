@@ -16,9 +16,9 @@ from raysafl.cluster.hardware import Hardware, usable_cores
 from raysafl.core.problem import Dataset
 from raysafl.core.text import about, count
 from raysafl.simulation.run import Run
+from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.execution import Room
 from raysafl.sweep.executor_choice import choose, ray_runs
-from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.growth import Growth
 from raysafl.sweep.here import Here
 from raysafl.sweep.hosting import simulation_of

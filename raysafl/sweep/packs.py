@@ -238,8 +238,8 @@ def estimate(run: Run, dataset: Dataset, parameters: int, passes: int) -> Need:
         of_all = clients if judged.on == "labels" and judged.personal_steps else 1
         tested += of_all * len(dataset.test) / judged.every
         tested += clients * judged.personal_steps * batch / judged.every
-    samples = cohort * run.local.num_steps(client_samples) * batch
-    samples += tested / TESTED_PER_TRAINED
+    trained = cohort * run.local.num_steps(client_samples) * batch
+    samples = trained + tested / TESTED_PER_TRAINED
     work = run.rounds * run.replicates * (samples * passes + WORK_OF_ROUND)
 
     moments = run.local.num_moments

@@ -109,22 +109,26 @@ def _users_classes(run: Run) -> set[type]:
     return set(filter(is_users_class, kinds))
 
 
-def preflight(
-    trials: Sequence[tuple[str, Run]], display: Display
-) -> dict[str, Dataset]:
-    """Have trials carried out by another process, and return the datasets that they need.
+def preflight(runs: Mapping[str, Run], display: Display) -> dict[str, Dataset]:
+    """Have the user's own classes tried by another process.
 
     That process imports raysafl while the data are loaded.
 
     Args:
-        trials: The runs that are tried, with their labels.
+        runs: The runs to do, by their labels as text.
         display: Shows what is tried.
+
+    Returns:
+        The datasets of the runs that were tried, by `source_key`; none if the user's own
+        classes make data alone.
 
     Raises:
         ValueError: A class is wrong, does not end, or ended the process. The message
             names it, and the file and the line if they are known.
     """
     datasets: dict[str, Dataset] = {}
+    if not (trials := trials_of(runs)):
+        return datasets
     with subprocess.Popen(
         [sys.executable, "-P", "-W", "ignore", "-c", START],
         stdin=subprocess.PIPE,

@@ -20,6 +20,7 @@ from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows
+from raysafl.simulation.per_client import PerClient
 from raysafl.simulation.run import Run
 from raysafl.sweep.batch_checks import try_model, try_objective
 from raysafl.sweep.user_errors import errors_described
@@ -73,17 +74,17 @@ def _prepare_one(
     run.policy_on(dataset)
     tested = f"{split} {run.eval_clients} {run.objective.to_json()}"
     if run.eval_clients is not None and tested not in seen:
-        _try_clients(run, run.eval_clients.on, dataset)
+        _try_clients(run, run.eval_clients, dataset)
     model = name + run.model.to_json() + run.objective.to_json()
     if model not in seen:
         _try_model_and_objective(run, engine, dataset)
     seen |= {split, tested, model}
 
 
-def _try_clients(run: Run, on: str, dataset: Dataset) -> None:
+def _try_clients(run: Run, judged: PerClient, dataset: Dataset) -> None:
     """Say how many clients have no test samples, and try what is measured of clients."""
     rows = NamedRows(Population(run.cells[:1], dataset))
-    counts = rows.client_tests(0, on).tests_N
+    counts = rows.client_tests(0, judged.on).tests_N
     if unjudged := int((counts == 0).sum()):
         LOG.warning(
             "%d of %d clients have no test samples of their own, so that they are "

@@ -1,17 +1,20 @@
 """Runs a sweep: checks what is asked for, and carries it out."""
 
 from traceback import extract_tb
+from typing import TYPE_CHECKING
 
 from raysafl.core.calls import checked_call
 from raysafl.core.needs import need
 from raysafl.core.users_code import is_users_file
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
-from raysafl.sweep.forecast import Forecast
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.sampling import AS_RESULTS_COME
 from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    from raysafl.sweep.forecast import Forecast
 
 
 @checked_call
@@ -95,8 +98,8 @@ class Runner(Options):
             outcome.print_to(self.console)
         return outcome
 
-    def forecast(self) -> Forecast:
-        """Say what `run` would do: runs, packs, executor, time, memory, disk. Write nothing.
+    def forecast(self) -> "Forecast":
+        """Say what `run` would do: runs, packs, executor, a timed round. Write nothing.
 
         The data are loaded, and some rounds are timed, with classes of your own. A cluster whose
         address is given is asked what it has room for.
@@ -112,7 +115,10 @@ class Runner(Options):
                     f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so nothing can be said of "
                     "them before it runs"
                 )
-            return Attempt(self).forecast()
+            # Imported here, because it imports all that carries out runs.
+            from raysafl.sweep.new_runs import forecast
+
+            return forecast(Attempt(self))
 
     def _check(self) -> None:
         """Refuse what can be refused before the sweep is looked at."""

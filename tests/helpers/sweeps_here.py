@@ -58,5 +58,5 @@ def search(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
     """Like `go`, of a sweep for which a `Runner` takes Ray."""
     executor = TuneHere(Hardware())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raysafl.sweep.attempt.choose_executor", lambda *_: executor)
+        patch.setattr("raysafl.sweep.new_runs.choose_executor", lambda *_: executor)
         return go(sweep, out, executor="ray", **options)

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-import raysafl
 from raysafl import FedAvg, Run
 from raysafl.quickstart import BASE
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 
-ROOT = Path(raysafl.__file__).parents[1]
 # The helper's module has a name of its own, so that no other test imports it.
 HELPER = '''
 STEP = 0.5

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import ray
-from helpers.commands import call_here
-from helpers.emulated_cuda import emulated_cuda
 from helpers.sweeps_here import go
 from ray import tune
 from ray.tune.search import Searcher
@@ -22,16 +20,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep import forecast as room
 from raysafl.sweep.forecast import Forecast
 
-FILE = """
-import raysafl as fl
-from raysafl.quickstart import BASE
-runs = {(lr,): BASE.replace({"local.lr": lr, "rounds": 3}) for lr in (0.1, 0.2, 0.3)}
-SWEEP = fl.Sweep("rates", runs, axes=("lr",))
-"""
-
-
 # So that two trials fit a machine of one core.
-EACH = Hardware(cpus=0.5, pack=1)
 
 
 def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
@@ -133,17 +122,6 @@ def test_evaluations_count_as_often_as_they_take_place(
     assert forecast(tmp_path / "s", run).seconds == pytest.approx(expected)
 
 
-def test_the_command_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "rates.py"
-    file.write_text(FILE)
-    monkeypatch.chdir(tmp_path)
-    code, said = call_here(
-        monkeypatch, "run", str(file), "--dry-run", "--executor", "here"
-    )
-    assert code == 0 and "3 runs to do" in said and "1 pack of 3 runs" in said
-    assert not (tmp_path / "results").exists()
-
-
 def test_runs_that_are_drawn_are_known_before_and_those_of_a_search_are_not(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -194,19 +172,3 @@ def test_a_gpu_that_is_not_there_is_refused_in_the_same_words_wherever_runs_go(
         with pytest.raises(ValueError, match=r"asks for 1 GPU, but torch .* sees no"):
             ask()
     assert not (tmp_path / "s").exists()
-
-
-def test_gpus_that_are_there_are_used_and_a_line_says_so(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "ray.is_initialized", lambda: False
-    )  # a test may have begun Ray
-    with emulated_cuda(count=2):
-        here = str(forecast(tmp_path / "s", tiny))
-        runs = [tiny.replace(seed=10 * k) for k in range(3)]
-        both = str(forecast(tmp_path / "s", *runs, executor="ray", hardware=EACH))
-        none = str(forecast(tmp_path / "s", tiny, hardware=Hardware(gpus=0)))
-    assert "\nTrains on 1 of 2 GPUs: each client actor has a GPU" in here
-    assert "\nTrains on 2 GPUs: " in both and "3 packs of 1 run, 2 at a time" in both
-    assert "GPU" not in none

@@ -25,7 +25,6 @@ from raysafl.sweep.packs import (
     form_packs,
     multiplications,
 )
-from raysafl.training import ContinuedTraining
 
 NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
 PARAMETERS = 650
@@ -165,16 +164,6 @@ def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
     )
     # What ten clients keep, and four vectors for each of four updates.
     assert more == BASE.replicates * (10 + 4 * 4) * PARAMETERS * 4
-
-
-def test_the_memory_of_optimizers_that_clients_keep_is_counted(digits: Dataset) -> None:
-    plain = BASE.replace({"participation": Uniform(m=4), "rounds": 100})
-    adam = {"lr": 0.1, "batch_size": 8, "steps": 2, "optimizer": "adam"}
-    kept = plain.replace(local=ContinuedTraining(**adam))
-    fresh = plain.replace(local=LocalTraining(**adam))
-    more = estimate(kept, digits, *SIZE).memory - estimate(fresh, digits, *SIZE).memory
-    # Two moments for each of ten clients; and of four on their way there and back.
-    assert more == BASE.replicates * 2 * (10 + 2 * 4) * PARAMETERS * 4
 
 
 def test_a_policy_that_raises_is_left_to_its_trial(digits: Dataset) -> None:

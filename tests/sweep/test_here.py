@@ -3,14 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from helpers.emulated_cuda import GIB, emulated_cuda
 from helpers.sweeps_here import go, rows_of
 from ray import tune
 from ray.tune.search import Searcher
@@ -31,24 +29,9 @@ from raysafl.algorithms import SCAFFOLD, Key, Round, State
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import here
-from raysafl.sweep.executor_choice import check_executor, choose
-from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.choices import ExecutorName
+from raysafl.sweep.executor_choice import choose
 from raysafl.sweep.sampling import draw
-
-
-@pytest.mark.usefixtures("reports")
-def test_results_name_the_partition_of_each_replicate_and_divide_the_spread(
-    tiny: Run, tmp_path: Path
-) -> None:
-    run = tiny.replace({"data.seed": 5, "data.partition_seeds": 2, "replicates": 4})
-    outcome, _ = go(Sweep("deals", {("a",): run}, axes=("x",)), tmp_path)
-    expected = [5 + (run.seed + r) % 2 for r in range(4)]
-    assert outcome.runs["partition_seed"].tolist() == expected
-    (table,) = tmp_path.rglob("table.md")
-    assert (
-        "± is for one new partition and seed, from 2 partitions." in table.read_text()
-    )
-
 
 THREADS: set[int] = set()
 
@@ -225,12 +208,6 @@ def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
     pd.testing.assert_frame_equal(of_good[list(expected)], expected)
 
 
-def test_a_pack_is_bounded_by_the_share_of_the_gpus_memory() -> None:
-    with emulated_cuda(total_memory=GIB // 8):
-        room = here.Here(Hardware(gpus=0.5)).room()
-    assert room.memory == GIB // 16
-
-
 def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,44 +285,12 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
     assert name is ExecutorName.RAY and "scheduler" in why
 
 
-def test_trials_at_once_are_refused_where_there_is_no_ray(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two = asked(tiny, Hardware(trials=2))
-    with pytest.raises(ValueError, match=r"in this process, but 2 trials at once are"):
-        check_executor(replace(two, executor="here"))
-    monkeypatch.setattr("raysafl.core.needs.is_installed", lambda package: False)
-    with pytest.raises(ValueError, match=r"2 trials at once .* pip install 'ray\[tune"):
-        check_executor(two)
-
-
-def test_the_traceback_of_a_failed_run_is_said_to_be_in_mlflow_only_if_it_is(
-    tiny: Run, tmp_path: Path
-) -> None:
-    for track, is_there in (("none", False), ("summary", True)):
-        _, said = go(
-            Sweep("s", [tiny.replace(algorithm=Fails())]),
-            tmp_path / track,
-            track=track,
-            try_first=False,
-        )
-        assert "The traceback of each failed run" in said
-        assert ("and in MLflow" in said) == is_there
-
-
 class Fails(Algorithm):
     """An algorithm whose rounds fail."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         yield from ()
         raise RuntimeError("on purpose")
-
-
-def test_auto_takes_the_ray_that_this_program_has_started(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    assert choose(asked(tiny), lambda: 0.0)[1] == "this program has started Ray"
 
 
 def test_a_sweep_says_in_one_line_who_carries_it_out(

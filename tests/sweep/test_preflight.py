@@ -1,7 +1,6 @@
 """A cheap round of the user's own classes is tried before Ray starts and anything is written."""
 
 import random
-import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,8 +35,7 @@ from raysafl import (
 )
 from raysafl.core.randomness import Key
 from raysafl.participation import Full, Trace
-from raysafl.runtime.in_process import Worker
-from raysafl.sweep import attempt, preflight
+from raysafl.sweep import preflight
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.user_errors import describe_error
 
@@ -90,12 +88,6 @@ def test_a_mistake_is_refused_with_the_class_and_the_line(
         assert said.startswith(f"{method} ({place(code, LINES[method])}) ")
 
 
-def test_an_objective_for_other_targets_is_refused(tmp_path: Path) -> None:
-    code, changes, _, sentence = OBJECTIVE_MISTAKES["targets that are classes"]
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        go(load(tmp_path, code, changes), tmp_path / "s")
-
-
 RAISES = algorithm(
     "update = yield Train(state.w_P, ids)",
     "wrong = ids[0] / 0",
@@ -128,12 +120,6 @@ def test_a_class_that_hangs_or_ends_its_process_is_named_with_the_way_out(
     assert first.endswith(f"it was at {place(code, where)}")
     assert "of the run method=mine, s=0, tried before anything was run" in second
     assert not (tmp_path / "s").exists()
-
-
-def test_a_dry_run_tries_the_classes_too(tmp_path: Path) -> None:
-    sweep = load(tmp_path, RAISES, "algorithm=Mine()")
-    with pytest.raises(ValueError, match=r"^round \(mine.py:\d+\): ZeroDivisionError"):
-        Runner(sweep, tmp_path / "s", executor="here", quiet=True).forecast()
 
 
 def test_what_cannot_be_sent_to_another_process_is_told(tmp_path: Path) -> None:
@@ -352,11 +338,6 @@ def test_a_round_that_exits_is_told_as_an_error(tmp_path: Path) -> None:
     assert said == f"round ({place(code, 'sys.exit')}): SystemExit: 3"
 
 
-def test_no_try_leaves_the_try_out(tmp_path: Path) -> None:
-    with pytest.raises(NoRay):
-        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", try_first=False)
-
-
 def test_a_right_class_passes_what_it_prints_is_no_answer_and_global_random_states_stay(
     tmp_path: Path,
 ) -> None:
@@ -384,7 +365,7 @@ def test_runs_of_raysafls_own_components_are_not_tried(
     def tried(*_: object) -> NoReturn:
         raise AssertionError("it was tried")
 
-    monkeypatch.setattr(attempt, "preflight", tried)
+    monkeypatch.setattr(preflight, "preflight", tried)
     with pytest.raises(NoRay):
         go(Sweep("own", [tiny]), tmp_path / "s")
     with pytest.raises(AssertionError, match="it was tried"):
@@ -450,36 +431,3 @@ def test_a_policy_that_names_clients_is_tried_with_their_numbers(
     assert run.policy_on(run.data.load()).pick(None, 2, Key(0, 0), None)[1].ids == [
         client
     ]
-
-
-def test_a_trial_trains_few_clients_briefly_on_few_samples(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = []
-    train = Worker(tiny.cells[:1], tiny.data.load(), tiny.model).trainer.__class__.train
-
-    def counted(self: Any, tasks: Any) -> Any:
-        steps.append(tasks.by_local(lambda local: local.num_steps(10**6)).tolist())
-        return train(self, tasks)
-
-    monkeypatch.setattr("raysafl.training.trainer.LocalTrainer.train", counted)
-    run = tiny.replace({"participation.s": 0, "participation.m": 10}).replace(
-        algorithm=Mine()
-    )
-    small, dataset = preflight.smoke(run, run.data.load())
-    assert len(dataset.train) == preflight.TRAIN and len(dataset.test) == preflight.TEST
-    preflight.try_run(small, dataset)
-    # The second round shows whether it is equal.
-    assert steps == 2 * [[preflight.STEPS] * preflight.CLIENTS]
-
-
-def test_an_error_in_a_models_forward_names_its_line_too(tmp_path: Path) -> None:
-    code = (
-        "class Net(nn.Linear):\n"
-        "    def forward(self, x):\n"
-        "        raise KeyError('missing')\n"
-    ) + model("return Net(64, num_classes)")
-    said = refusal(load(tmp_path, code, "model=Mine()"))
-    assert "KeyError: 'missing'" in said
-    assert said.startswith(f"Mine.build ({place(code, 'def build')}) makes a module")
-    assert said.endswith(f"({place(code, 'raise KeyError')})")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.sweeps_here import go, rows_of, search
-from ray import tune
 
 from raysafl import Sweep
 from raysafl.runtime.in_process import Worker
@@ -225,23 +224,6 @@ SAMPLED = (
 )
 
 
-def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
-    out = tmp_path / "s"
-    first, _ = go(written(tmp_path, SAMPLED), out)
-    before = contents(out)
-    with pytest.raises(
-        ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
-    ):
-        go(written(tmp_path, SAMPLED, BODY), out)
-    assert contents(out) == before
-    outcome, _ = go(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
-    ids = {entry.run_id for entry in first.manifest.entries}
-    assert outcome.ok and {entry.run_id for entry in outcome.manifest.entries} == ids
-    assert not outcome.runs["final"].equals(first.runs["final"])
-    again, said = go(written(tmp_path, SAMPLED, BODY), out)
-    assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
-
-
 SEARCHED = (
     SAMPLED[0],
     """
@@ -316,10 +298,3 @@ SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, base=make)
     outcome, _ = go(sweep(2.0), tmp_path / "s", stale=stale)
     is_kept = outcome.runs["final"].equals(first.runs["final"])
     assert is_kept == (stale == "keep")
-
-
-class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
-    """Stops every trial at its first report."""
-
-    def on_trial_result(self, *_: object) -> str:
-        return str(self.STOP)
