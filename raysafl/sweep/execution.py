@@ -212,35 +212,34 @@ def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]
 
 @contextmanager
 def _signals_put_off(watch: Watch) -> Iterator[None]:
-    """Let a signal that would raise an error end the packs in order first.
+    """Let Ctrl-C, and SIGTERM if it has a handler, end the packs in order first.
 
-    Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
-    the block has ended. A second signal acts at once, and so does the first one if no
-    pack has begun, because Ray still starts.
+    A second signal acts at once, and so does the first one if no pack has begun, because
+    Ray still starts.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed, whatever its handler does: `Tuner.fit` leaves
-            a handler behind that only takes note.
+        KeyboardInterrupt: a signal has ended the packs. The handler of Ctrl-C is not asked:
+            `Tuner.fit` leaves one behind that only takes note.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    names = (signal.SIGINT, signal.SIGTERM)
     handlers = {n: h for n in names if callable(h := signal.getsignal(n))}
-    arrived: list[signal.Signals] = []
-
-    def put_off(number: int, frame: FrameType | None) -> None:
-        restore()
-        name = signal.Signals(number)
-        if watch.display.phase:
-            handlers[name](number, frame)
-            return
-        arrived.append(name)
-        watch.interrupt()
+    has_arrived = False
 
     def restore() -> None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        nonlocal has_arrived
+        restore()
+        if watch.display.phase:
+            handlers[signal.Signals(number)](number, frame)
+        else:
+            has_arrived = True
+            watch.interrupt()
 
     for number in handlers:
         signal.signal(number, put_off)
@@ -248,9 +247,7 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
         yield
     finally:
         restore()
-        for name in arrived:
-            handlers[name](name, None)
-        if signal.SIGINT in arrived:
+        if has_arrived:
             raise KeyboardInterrupt
 
 

