@@ -44,7 +44,7 @@ def gpu_seconds(file: Path) -> float:
     datasets = {run.data.source_key: run.data for run in runs}
     loaded = {name: data.load() for name, data in datasets.items()}
     needs = needs_of({run.id: run for run in runs}.values(), loaded)
-    work = sum(need.work for group in needs for need, _ in group)
+    work = sum(need.work for group in needs for need in group)
     return OPERATIONS * work / RATE
 
 

@@ -28,8 +28,7 @@ from raysafl.cli.signals import working
 from raysafl.core.text import count, nearest, printable
 from raysafl.storage.paths import parse_location
 from raysafl.storage.redaction import redacted
-from raysafl.sweep.code.stale import Stale
-from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.choices import ExecutorName, Stale
 from raysafl.sweep.progress import plain_console, short
 from raysafl.tracking.choice import Tracking
 from raysafl.version import __version__

@@ -16,7 +16,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 LOG = logging.getLogger(__name__)
@@ -175,33 +174,6 @@ def forget_metric_history(trial: Any) -> None:
                 f"Trial.run_metadata.{name}",
                 "the driver's memory grows by 20 kB a trial",
             )
-
-
-def storage_of(folder: Path, name: str) -> Any:
-    """Return what tells a trial of Tune's, outside of Tune, where its files lie.
-
-    Args:
-        folder: the folder that gets a folder for the experiment.
-        name: the name of the experiment.
-
-    Raises:
-        ValueError: this version of Ray has no such part.
-    """
-    kind = _find("ray.train._internal.storage", "StorageContext")
-    if not hasattr(kind, "_get_session_path"):
-        raise ValueError(
-            f"Ray {_version()} has no ray.train._internal.storage.StorageContext, "
-            "without which callbacks have no folders in this process; give "
-            "--executor ray"
-        )
-
-    class InFolder(kind):  # type: ignore[misc, valid-type]
-        """Files lie in the folder; Ray's own class asks a Ray that has started for one."""
-
-        def _get_session_path(self) -> str:
-            return str(folder / name)
-
-    return InFolder(storage_path=str(folder), experiment_dir_name=name)
 
 
 @contextmanager

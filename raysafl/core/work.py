@@ -17,7 +17,7 @@ actors, with the same results.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -128,54 +128,66 @@ class Tasks:
 
     @classmethod
     def of(cls, asked: Sequence[Training]) -> Self:
-        """Return the tasks of some requests, in their order."""
+        """Return the tasks of some requests, in their order.
+
+        Each request has one row, which is repeated for its clients, and columns in which
+        the rows of its clients differ. Both are lists of Python's for as long as possible:
+        a round of a small pack takes no longer than some assignments to arrays.
+        """
         rows: list[tuple[float, ...]] = []
         clients: list[int] = []
         vectors: list[Tensor] = []
+        locals: dict[int, LocalTraining] = {}
         number_of: dict[int, int] = {}
-        locals: list[LocalTraining] = []
-        # What differs between the tasks of a request: the values of a column from a row on.
-        varying: list[tuple[str, int, Sequence[float]]] = []
-
-        def put(column: str, own_vectors: Iterable[Tensor], each: int = 1) -> int:
-            at = len(vectors)
-            vectors.extend(own_vectors)
-            varying.append((column, first, range(at, len(vectors), each)))
-            return at
-
-        for own in asked:
+        # A column, the first of a request's rows, and the values in these rows.
+        differing: list[tuple[str, int, Sequence[float]]] = []
+        for request in asked:
+            local = request.local
+            locals.setdefault(id(local), local)
             first = len(clients)
-            clients += own.clients
-            local = own.local
-            number = number_of.setdefault(id(local), len(locals))
-            if number == len(locals):
-                locals.append(local)
+            clients += request.clients
             start = len(vectors)
-            if own.w.ndim == 1:
-                vectors.append(own.w)
-            else:
-                put("start", own.w)
-            offset = moments = -1
-            if own.offset_MP is not None:
-                offset = put("offset", own.offset_MP)
-            if own.moments:
-                flat = (vector_P for kept in own.moments for vector_P in kept)
-                moments = put("moments", flat, local.num_moments)
-            if own.before:
-                varying.append(("before", first, own.before))
-            if own.weights is not None:
-                varying.append(("weight", first, own.weights))
-            averaged = len(own.clients) if own.averaged else 0
-            # In the order of the columns; what is 0 or 1 here is filled in below.
-            places = (own.cell, 0, own.round, own.call, number, start, offset, moments)
-            numbers = (local.rate(own.round), own.prox, 1.0, own.max_norm)
-            rows.append((*places, averaged, own.seed, 0, *numbers))
-        sizes = [len(own.clients) for own in asked]
+            vectors.extend([request.w] if request.w.ndim == 1 else request.w)
+            offset = len(vectors)
+            vectors.extend(() if request.offset_MP is None else request.offset_MP)
+            moments = len(vectors)
+            vectors.extend(vector_P for kept in request.moments for vector_P in kept)
+            if request.w.ndim == 2:
+                differing.append(("start", first, range(start, offset)))
+            if request.offset_MP is not None:
+                differing.append(("offset", first, range(offset, moments)))
+            if request.moments:
+                places = range(moments, len(vectors), local.num_moments)
+                differing.append(("moments", first, places))
+            if request.before:
+                differing.append(("before", first, request.before))
+            if request.weights is not None:
+                differing.append(("weight", first, request.weights))
+            # In the order of `COLUMNS`.
+            row = (
+                request.cell,
+                0,
+                request.round,
+                request.call,
+                number_of.setdefault(id(local), len(number_of)),
+                start,
+                -1,
+                -1,
+                len(request.clients) if request.averaged else 0,
+                request.seed,
+                0,
+                local.rate(request.round),
+                request.prox,
+                1.0,
+                request.max_norm,
+            )
+            rows.append(row)
+        sizes = [len(request.clients) for request in asked]
         columns = np.repeat(np.array(rows, COLUMNS), sizes)
         columns["client"] = clients
-        for column, first, values in varying:
+        for column, first, values in differing:
             columns[column][first : first + len(values)] = values
-        return cls(columns, locals, vectors)
+        return cls(columns, list(locals.values()), vectors)
 
     def __len__(self) -> int:
         return len(self.columns)

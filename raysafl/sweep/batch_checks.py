@@ -1,19 +1,17 @@
-"""Checks of the user's own objectives and models on a batch and on its two halves.
+"""Tries the user's own models and objectives on a few samples and their two halves.
 
 What is computed of a sample must not depend on the others of its batch, and what is
-summed over a batch must be the sum of its halves.
+summed over a batch must be the sum of its halves: batches differ from machine to machine.
 """
 
-from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.objective import Metric, Objective, measures_of
+from raysafl.core.objective import Objective, measures_of
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
@@ -24,50 +22,13 @@ from raysafl.training.inputs import Inputs
 
 # The number of samples of the batch.
 SAMPLES = 8
-# How far numbers that are to be equal may be apart, as a fraction of the largest, and
-# for sums, which may be near zero: more than float32's rounding in a deep model.
+# How far numbers that are to be equal may be apart, as a fraction of the largest, and for
+# sums, which may be near zero: more than float32's rounding in a deep model.
 TOLERANCE = 1e-3
 OF_SUMS = 1e-4
-# Parameters are moved by so much (standard deviation), as a model that starts at zero
-# has equal outputs for all samples, which would hide what depends on the others.
-# Large layers far from where they start enlarge rounding.
+# Numbers are moved by so much (standard deviation), as a model that starts at zero has
+# equal outputs for all samples, which would hide what depends on the others.
 MOVED = 0.01
-
-
-def try_objective(objective: Objective, model: FlatModel, dataset: Dataset) -> None:
-    """Compute losses, a gradient and metrics of a few training samples.
-
-    Args:
-        objective: the objective.
-        model: a model that was made for it, on the CPU.
-        dataset: the training and test samples.
-
-    Raises:
-        ValueError: there is not one finite loss per sample; a loss depends on other
-            samples; a gradient is missing or not finite; or a metric's sums over a
-            batch are not the sum of those over its two halves, or its value is no
-            number. The message names the method, its file and its line.
-    """
-    x_B, y_B = _some_samples(dataset)
-    w_P = model.init(Key(0)).requires_grad_()
-    with torch.enable_grad():
-        loss_B = _losses(objective, model.logits(w_P, x_B), y_B)
-        g_P = torch.zeros(())
-        if loss_B.requires_grad:
-            (g_P,) = torch.autograd.grad(loss_B.mean(), w_P, materialize_grads=True)
-    if not (loss_B.requires_grad and g_P.isfinite().all()):
-        raise ValueError(
-            f"{method_name(objective, Objective, 'losses')} must return losses of which torch "
-            f"can take a finite gradient, and for {in_brief(loss_B.tolist())}, at the model's "
-            "initial parameters, it cannot (.detach(), .numpy(), argmax, a root of 0?)"
-        )
-    with torch.no_grad():
-        out_B = model.logits(_moved(model), x_B)
-        name = method_name(objective, Objective, "losses")
-        _compare(name, partial(_losses, objective), out_B, y_B)
-        for key, metric in measures_of(objective, model.num_outputs).items():
-            if key != "loss":
-                _try_metric(objective, key, metric, out_B, y_B)
 
 
 @torch.no_grad()
@@ -80,95 +41,97 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
         dataset: the training and test samples.
 
     Raises:
-        ValueError: an output depends on the other samples, or on random numbers that are
-            no dropout. The message names the method, its file and its line.
+        ValueError: an output depends on the other samples. The message names the method,
+            its file and its line.
     """
-    name = method_name(recipe, Model, "build")
-    x_B, y_B = _some_samples(dataset)
-    w_P = _moved(model)
     # In bfloat16, rounding would hide what depends little on other samples.
     model = copy(model)
     model.is_bfloat16 = False
-    one_B, other_B = (model.logits(w_P, x_B, torch.tensor(0)) for _ in range(2))
-    if _differ(one_B, other_B):
+    w_P = _moved(model.init(Key(0)))
+    x_B, _ = _some_samples(dataset)
+    whole_B, *halves = (model.logits(w_P, x_B[part]) for part in _parts(len(x_B)))
+    if _differ(whole_B, torch.cat(halves)):
         raise ValueError(
-            f"{name} makes a module that computes other outputs each time while it trains, "
-            "so that runs could not be repeated; let it draw by nn.Dropout layers alone, "
-            "which raysafl seeds"
-        )
-    _compare(
-        f"{name} makes a module that", lambda x_B, _: model.logits(w_P, x_B), x_B, y_B
-    )
-
-
-def _try_metric(
-    objective: Objective, key: str, metric: Metric, out_B: Tensor, y_B: Tensor
-) -> None:
-    """Compare a metric's sums over a batch with those over its halves, and its value."""
-    name = f"the metric {key!r} of {method_name(objective, Objective, 'measures')}"
-    sums = partial(metric_sums, objective, key, metric)
-    whole_n = _compare(name, sums, out_B, y_B, are_sums=True)
-    value: Any = metric.value(whole_n.numpy(), len(y_B))
-    numbers = value if metric.is_list else [value]
-    if not isinstance(numbers, list) or not all(
-        isinstance(number, int | float) for number in numbers
-    ):
-        kind = "a list of numbers" if metric.is_list else "a number"
-        raise ValueError(
-            f"the value of {name} must be {kind} (is_list={metric.is_list}), of "
-            f"Python's float, and is {in_brief(value)}; write float(...) or .tolist()"
+            f"{method_name(recipe, Model, 'build')} makes a module in which the result for a "
+            "sample depends on the other samples of its batch (a mean or a sum over it, "
+            "BatchNorm with its statistics?). Normalise within a sample, as GroupNorm and "
+            "LayerNorm do"
         )
 
 
-def _losses(objective: Objective, out_B: Tensor, y_B: Tensor) -> Tensor:
-    """Return the losses, which must be one finite number per sample."""
+def try_objective(objective: Objective, model: FlatModel, dataset: Dataset) -> None:
+    """Compute losses, a gradient and metrics of a few training samples.
+
+    Args:
+        objective: the objective.
+        model: a model that was made for it, on the CPU.
+        dataset: the training and test samples.
+
+    Raises:
+        ValueError: there is not one finite loss per sample; a gradient is missing or not
+            finite; or a metric's sums over a batch are not the sum of those over its two
+            halves, or its value is no number. The message names the method, its file and
+            its line.
+    """
+    x_B, y_B = _some_samples(dataset)
+    w_P = model.init(Key(0)).requires_grad_()
+    with torch.enable_grad():
+        out_B = model.logits(w_P, x_B)
+        _try_losses(objective, out_B, y_B, w_P)
+    with torch.no_grad():
+        _try_metrics(objective, _moved(out_B), y_B, model.num_outputs)
+
+
+def _try_losses(objective: Objective, out_B: Tensor, y_B: Tensor, w_P: Tensor) -> None:
+    """Refuse losses that are not one finite number per sample, with a finite gradient."""
+    name = method_name(objective, Objective, "losses")
     loss_B = objective.losses(out_B, y_B)
     is_one_each = isinstance(loss_B, Tensor) and loss_B.shape == out_B.shape[:1]
     if not is_one_each or not loss_B.isfinite().all():
         raise ValueError(
-            f"{method_name(objective, Objective, 'losses')} must return one finite loss per "
-            f"sample, for outputs {list(out_B.shape)} and targets {list(y_B.shape)} a tensor "
-            f"of shape {list(out_B.shape[:1])}; it returned "
+            f"{name} must return one finite loss per sample, for outputs "
+            f"{list(out_B.shape)} and targets {list(y_B.shape)} a tensor of shape "
+            f"{list(out_B.shape[:1])}; it returned "
             f"{in_brief(loss_B.tolist() if is_one_each else loss_B)}"
         )
-    return loss_B
-
-
-def _compare(
-    name: str,
-    compute: Callable[[Tensor, Tensor], Tensor],
-    one_B: Tensor,
-    other_B: Tensor,
-    are_sums: bool = False,
-) -> Tensor:
-    """Return what is computed of a batch, which must be what its two halves give.
-
-    Args:
-        name: Who computes.
-        compute: Computes sums over the samples, or a row for each sample.
-        one_B: What `compute` takes first.
-        other_B: What it takes second.
-        are_sums: Whether it computes sums.
-    """
-    middle = (len(one_B) + 1) // 2
-    parts = (slice(None), slice(middle), slice(middle, None))
-    whole, *halves = (compute(one_B[part], other_B[part]) for part in parts)
-    same = not are_sums or len({len(result) for result in (whole, *halves)}) == 1
-    both = torch.stack(halves).sum(0) if are_sums and same else torch.cat(halves)
-    if not same or _differ(whole, both, OF_SUMS * are_sums):
+    g_P = torch.tensor(torch.nan)
+    if loss_B.requires_grad:
+        (g_P,) = torch.autograd.grad(loss_B.mean(), w_P, materialize_grads=True)
+    if not g_P.isfinite().all():
         raise ValueError(
-            f"{name} computes {in_brief(whole.tolist())} for a batch, and for its two halves "
-            f"{in_brief([half.tolist() for half in halves])}; "
-            + (
-                "this does not add up: return sums over the samples (not means, maxima or "
-                "roots), as many for each batch, and compute the rest in `value`"
-                if are_sums
-                else "so the result for a sample depends on the other samples of its batch "
-                "(a mean or a sum over it, BatchNorm with its statistics?). Normalise within "
-                "a sample, as GroupNorm and LayerNorm do"
-            )
+            f"{name} must return losses of which torch can take a finite gradient, and for "
+            f"{in_brief(loss_B.tolist())}, at the model's initial parameters, it cannot "
+            "(.detach(), .numpy(), argmax, a root of 0?)"
         )
-    return whole
+
+
+def _try_metrics(
+    objective: Objective, out_B: Tensor, y_B: Tensor, num_outputs: int
+) -> None:
+    """Refuse metrics whose sums do not add up, or whose value is no number."""
+    for key, metric in measures_of(objective, num_outputs).items():
+        if key == "loss":
+            continue
+        name = f"the metric {key!r} of {method_name(objective, Objective, 'measures')}"
+        sums = partial(metric_sums, objective, key, metric)
+        whole_n, *halves = (sums(out_B[part], y_B[part]) for part in _parts(len(y_B)))
+        as_many = {len(half_n) for half_n in halves} == {len(whole_n)}
+        if not as_many or _differ(whole_n, torch.stack(halves).sum(0), OF_SUMS):
+            raise ValueError(
+                f"{name} computes {in_brief(whole_n.tolist())} for a batch, and for its two "
+                f"halves {in_brief([half_n.tolist() for half_n in halves])}; this does not "
+                "add up: return sums over the samples (not means, maxima or roots), as many "
+                "for each batch, and compute the rest in `value`"
+            )
+        value = metric.value(whole_n.numpy(), len(y_B))
+        numbers = value if metric.is_list else [value]
+        if not isinstance(numbers, list) or not all(
+            isinstance(number, int | float) for number in numbers
+        ):
+            raise ValueError(
+                f"the value of {name} must be a number of Python's, or a list of such with "
+                f"is_list=True, and is {in_brief(value)}; write float(...) or .tolist()"
+            )
 
 
 def _some_samples(dataset: Dataset) -> tuple[Tensor, Tensor]:
@@ -178,11 +141,15 @@ def _some_samples(dataset: Dataset) -> tuple[Tensor, Tensor]:
     return inputs.at(torch.from_numpy(np.unique(picked)))
 
 
-def _moved(model: FlatModel) -> Tensor:
-    """Return initial parameters [P] that were moved at random."""
-    w_P = model.init(Key(0))
+def _parts(size: int) -> tuple[slice, slice, slice]:
+    """Return which of some samples are the whole batch, its first and its second half."""
+    middle = (size + 1) // 2
+    return slice(None), slice(middle), slice(middle, None)
+
+
+def _moved(numbers: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return w_P + MOVED * torch.randn(w_P.shape, generator=generator)
+    return numbers + MOVED * torch.randn(numbers.shape, generator=generator)
 
 
 def _differ(one: Tensor, other: Tensor, least: float = 0.0) -> bool:

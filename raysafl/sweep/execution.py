@@ -23,9 +23,8 @@ from raysafl.sweep.definition import Sweep
 from raysafl.sweep.measures import Measures
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.options import Options
-from raysafl.sweep.packs import Pack, form_packs, memory_note
+from raysafl.sweep.packs import Pack, form_packs
 from raysafl.sweep.progress import Display
-from raysafl.sweep.stop_rules import StopRule, rules_of
 from raysafl.sweep.watch import Watch
 
 if TYPE_CHECKING:
@@ -78,18 +77,10 @@ class Executor(Protocol):
 
         Args:
             job: the sweep, and how it is carried out.
-            packs: the packs, those with the most work first.
+            packs: the packs, those with the most work first. There are none where a search
+                algorithm asks for the runs as results come.
             datasets: the loaded datasets, by the `source_key` of the data that load
-                them.
-            watch: takes the news.
-        """
-
-    def search(self, job: "Job", datasets: Datasets, watch: Watch) -> None:
-        """Carry out the runs that the sweep's search algorithm asks for.
-
-        Args:
-            job: the sweep, and how it is carried out.
-            datasets: see `carry_out`; further runs may have others.
+                them. The runs of a search may have others.
             watch: takes the news.
 
         Raises:
@@ -127,10 +118,11 @@ class Job:
         """The metric that searchers and schedulers go by, and its mode."""
         return self.store.manifest().goal or Measures().goal
 
-    @cached_property
-    def rules(self) -> list[StopRule]:
-        """The user's rules that stop runs, or the whole sweep."""
-        return rules_of(self.options.stop)
+    @property
+    def stopped_by(self) -> str:
+        """What may stop a run early, for the reason in its ledger entry."""
+        parts = {"the scheduler": self.sweep.scheduler, "`stop`": self.options.stop}
+        return " or ".join(name for name, part in parts.items() if part)
 
     @property
     def terms(self) -> Terms:
@@ -151,15 +143,13 @@ class Job:
 
     def watch(self) -> Watch:
         """Return what follows the packs."""
-        stopped_by = ["the scheduler"] if self.sweep.scheduler else []
-        stopped_by += ["`stop`"] if self.rules else []
         return Watch(
             self.store,
             self.display,
             self.tracker,
             self.store.manifest().labels(),
             self.digests.of_run,
-            " or ".join(stopped_by),
+            self.stopped_by,
         )
 
 
@@ -184,11 +174,9 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         display.planned = job.sweep.num_samples
         watch = job.watch()
         with _reported(watch):
-            executor.search(job, datasets, watch)
+            executor.carry_out(job, [], datasets, watch)
         return
     packs = packs_of(job, job.todo.values(), executor.room(), datasets)
-    if note := memory_note(packs):
-        job.options.note(note)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
         watch = job.watch()
@@ -213,10 +201,7 @@ def packs_of(
     """Form packs of runs that an executor has room for."""
     if job.options.is_one_by_one:
         return [Pack((run,), run.rounds * run.replicates) for run in runs]
-    options = job.options
-    return form_packs(
-        runs, datasets, options.hardware, room.packs, room.memory, options.engine
-    )
+    return form_packs(runs, datasets, job.options.hardware, room.packs, room.memory)
 
 
 def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]]:
@@ -227,35 +212,34 @@ def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]
 
 @contextmanager
 def _signals_put_off(watch: Watch) -> Iterator[None]:
-    """Let a signal that would raise an error end the packs in order first.
+    """Let Ctrl-C, and SIGTERM if it has a handler, end the packs in order first.
 
-    Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
-    the block has ended. A second signal acts at once, and so does the first one if no
-    pack has begun, because Ray still starts.
+    A second signal acts at once, and so does the first one if no pack has begun, because
+    Ray still starts.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed, whatever its handler does: `Tuner.fit` leaves
-            a handler behind that only takes note.
+        KeyboardInterrupt: a signal has ended the packs. The handler of Ctrl-C is not asked:
+            `Tuner.fit` leaves one behind that only takes note.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    names = (signal.SIGINT, signal.SIGTERM)
     handlers = {n: h for n in names if callable(h := signal.getsignal(n))}
-    arrived: list[signal.Signals] = []
-
-    def put_off(number: int, frame: FrameType | None) -> None:
-        restore()
-        name = signal.Signals(number)
-        if watch.display.phase:
-            handlers[name](number, frame)
-            return
-        arrived.append(name)
-        watch.interrupt()
+    has_arrived = False
 
     def restore() -> None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        nonlocal has_arrived
+        restore()
+        if watch.display.phase:
+            handlers[signal.Signals(number)](number, frame)
+        else:
+            has_arrived = True
+            watch.interrupt()
 
     for number in handlers:
         signal.signal(number, put_off)
@@ -263,9 +247,7 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
         yield
     finally:
         restore()
-        for name in arrived:
-            handlers[name](name, None)
-        if signal.SIGINT in arrived:
+        if has_arrived:
             raise KeyboardInterrupt
 
 

@@ -9,7 +9,7 @@ import torch
 from raysafl.cluster.gpus import are_logical, in_words, num_gpus, used_note, why_unseen
 from raysafl.core.needs import is_installed, need
 from raysafl.core.text import nearest
-from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.options import Options
 
 if TYPE_CHECKING:
@@ -124,6 +124,12 @@ def _only_ray(options: Options) -> str:
         return "a cluster that adds nodes is asked for"
     if options.sweep.scheduler is not None:
         return "Tune's scheduler compares trials that run at the same time"
+    if options.sweep.is_searched:
+        return "the search algorithm is Tune's"
+    if options.callbacks:
+        return "callbacks of Tune's are given"
+    if options.stop:
+        return "`stop` is a rule of Tune's"
     if (hardware.trials or 1) > 1:
         return f"{hardware.trials} trials at once are asked for"
     return ""

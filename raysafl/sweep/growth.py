@@ -45,8 +45,7 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.rows import SCHEMAS, joined
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
-from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.code.stale import changed_classes
+from raysafl.sweep.code.digest import CodeDigests, changed_classes
 from raysafl.sweep.open_run import about_open
 
 # The parts of a configuration that say which replicates there are and how long they go on.

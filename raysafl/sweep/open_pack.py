@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from filelock import FileLock
 
@@ -22,9 +22,12 @@ from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
-from raysafl.sweep.driver import Driver
+from raysafl.sweep.choices import FLUSH_SECONDS
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.session import FLUSH_SECONDS, End, Session, failure, judged_by
+from raysafl.sweep.session import End, Session, failure, judged_by
+
+if TYPE_CHECKING:
+    from raysafl.sweep.driver import Driver
 
 
 class Hosted(NamedTuple):
@@ -103,7 +106,7 @@ class Terms:
     engine: str = "auto"
     metric: str = ACCURACY
     keep_states: bool = False
-    driver: Driver | None = None
+    driver: "Driver | None" = None
 
     @property
     def no_metrics(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.rows import CLIENTS, ROUNDS, joined, table_of
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
-from raysafl.sweep.code.stale import changed_classes
+from raysafl.sweep.code.digest import changed_classes
 from raysafl.sweep.measures import quality_of
 from raysafl.version import __version__
 

@@ -17,11 +17,9 @@ from raysafl.storage.manifest import Label
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import Store
-from raysafl.sweep.code.stale import Stale
+from raysafl.sweep.choices import FLUSH_SECONDS, ExecutorName, Stale
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console
-from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:

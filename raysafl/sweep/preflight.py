@@ -2,9 +2,9 @@
 
 It takes place before Ray starts and before the folder is touched, so that a mistake in
 an algorithm, a policy, a model or an objective costs seconds and not a night. A class
-may also hang or end the process that calls it, so it is tried in a process of its own,
-which is given a few samples and the run. `faulthandler` ends that process where a class
-takes too long, even inside of compiled code, and says at which line that was.
+may also hang or end the process that calls it, so it is tried in a process of its own.
+`faulthandler` ends that process where a class takes too long, even inside of compiled
+code, and says at which line that was.
 """
 
 import faulthandler
@@ -14,21 +14,19 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product, takewhile
+from itertools import product
 from typing import Any, NoReturn
 
 import cloudpickle
 import numpy as np
 import torch
-from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, MeanUpdate, Update
 from raysafl.core.component import Component
 from raysafl.core.participation import Participation
-from raysafl.core.problem import Dataset, Model
+from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.core.users_parts import is_users_class, method_name, users_parts
 from raysafl.core.work import Tasks, Trained, Training
@@ -42,15 +40,13 @@ from raysafl.simulation.replicate import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.redaction import redacted
-from raysafl.sweep.batch_checks import try_model
 from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.prepare import dataset_of, prepare
 from raysafl.sweep.progress import Display
 from raysafl.sweep.user_errors import describe_error, errors_described, innermost_line
 
-# A trial may take so many seconds, and none begins after so many.
+# A trial may take so many seconds.
 SECONDS = 30.0
-LAST_BEGIN = 10.0
 # So many samples there are.
 TRAIN = 64
 TEST = 16
@@ -60,8 +56,6 @@ STEPS = 2
 BATCH_SIZE = 8
 # So often the clients of round 0 are picked, which must be the same ones each time.
 PICKS = 4
-# So few parameters may move alike by chance.
-FEW_PARAMETERS = 10
 # What the other process writes: that a trial begins, its refusal, that all went well.
 BEGUN = "\x1etrial "
 REFUSED = "\x1erefused "
@@ -69,29 +63,10 @@ DONE = "\x1edone"
 # A terminal's Ctrl-C ends that process, too, without a word.
 START = """
 import signal
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 from raysafl.sweep.preflight import answer_trials
 answer_trials()
 """
-
-
-class BriefWorker(Worker):
-    """A `Worker` with one cell, of which few clients train, for few steps."""
-
-    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
-        """Train the first clients briefly, and answer the others like them."""
-        (own,) = asked
-        size = min(own.local.batch_size, BATCH_SIZE)
-        local = own.local.replace(epochs=None, steps=STEPS, batch_size=size)
-        few = Tasks.of([own._replace(local=local)])[:CLIENTS]
-        trained = self.trainer.train(few)
-        alike_M = torch.arange(len(own.clients)) % len(few)
-        _, *numbers = (column[alike_M] for column in trained)
-        update: Update | MeanUpdate = Update(trained.delta_MP[alike_M], *numbers)
-        if own.averaged:
-            update = MeanUpdate(trained.delta_MP.mean(0), *numbers)
-        return {own.cell: Trained(update, len(alike_M), len(alike_M), 0.5, 0.5)}
 
 
 def trials_of(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
@@ -134,22 +109,26 @@ def _users_classes(run: Run) -> set[type]:
     return set(filter(is_users_class, kinds))
 
 
-def preflight(
-    trials: Sequence[tuple[str, Run]], display: Display
-) -> dict[str, Dataset]:
-    """Have trials carried out by another process, and return the datasets that they need.
+def preflight(runs: Mapping[str, Run], display: Display) -> dict[str, Dataset]:
+    """Have the user's own classes tried by another process.
 
     That process imports raysafl while the data are loaded.
 
     Args:
-        trials: The runs that are tried, with their labels.
+        runs: The runs to do, by their labels as text.
         display: Shows what is tried.
+
+    Returns:
+        The datasets of the runs that were tried, by `source_key`; none if the user's own
+        classes make data alone.
 
     Raises:
         ValueError: A class is wrong, does not end, or ended the process. The message
             names it, and the file and the line if they are known.
     """
     datasets: dict[str, Dataset] = {}
+    if not (trials := trials_of(runs)):
+        return datasets
     with subprocess.Popen(
         [sys.executable, "-P", "-W", "ignore", "-c", START],
         stdin=subprocess.PIPE,
@@ -158,7 +137,7 @@ def preflight(
     ) as process:
         try:
             with errors_described():
-                small = [_small(run, dataset_of(run, datasets)) for _, run in trials]
+                small = [smoke(run, dataset_of(run, datasets)) for _, run in trials]
             display.enter(f"trying a round of {named(trials)}")
             answer, _ = process.communicate(_pickled(small, named(trials)))
         finally:
@@ -167,7 +146,7 @@ def preflight(
     return datasets
 
 
-def _small(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
+def smoke(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
     """Return a run of one replicate on few samples, without what is not tried."""
     inside = len(dataset.train) - dataset.outside
     rows = np.linspace(0, inside - 1, TRAIN).astype(np.int64)
@@ -186,7 +165,7 @@ def _small(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
 def _pickled(small: Sequence[tuple[Run, Dataset]], names: str) -> bytes:
     try:
         ship_user_code((p for run, _ in small for p in run.components()), cloudpickle)
-        pickled: bytes = cloudpickle.dumps((SECONDS, LAST_BEGIN, small))
+        pickled: bytes = cloudpickle.dumps((SECONDS, small))
     except Exception as error:
         raise ValueError(
             f"{names} cannot be sent to another process, which would try a round: "
@@ -229,6 +208,24 @@ def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
 # What the other process does
 
 
+class BriefWorker(Worker):
+    """A `Worker` with one cell, of which few clients train, for few steps."""
+
+    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+        """Train the first clients briefly, and answer the others like them."""
+        (training,) = asked
+        size = min(training.local.batch_size, BATCH_SIZE)
+        local = training.local.replace(epochs=None, steps=STEPS, batch_size=size)
+        few = Tasks.of([training._replace(local=local)])[:CLIENTS]
+        trained = self.trainer.train(few)
+        alike_M = torch.arange(len(training.clients)) % len(few)
+        _, *numbers = (column[alike_M] for column in trained)
+        update: Update | MeanUpdate = Update(trained.delta_MP[alike_M], *numbers)
+        if training.averaged:
+            update = MeanUpdate(trained.delta_MP.mean(0), *numbers)
+        return {training.cell: Trained(update, len(alike_M), len(alike_M), 0.5, 0.5)}
+
+
 def answer_trials() -> NoReturn:
     """Carry out the trials that come by stdin, and write to stdout how they went."""
     answer = os.fdopen(os.dup(1), "w", buffering=1)
@@ -239,10 +236,8 @@ def answer_trials() -> NoReturn:
     # The driver will warn of the same.
     logging.disable()
     torch.set_num_threads(1)
-    seconds, last_begin, small = pickle.load(sys.stdin.buffer)
-    end = time.monotonic() + last_begin
-    in_time = takewhile(lambda _: time.monotonic() < end, small)
-    for number, (run, dataset) in enumerate(in_time):
+    seconds, small = pickle.load(sys.stdin.buffer)
+    for number, (run, dataset) in enumerate(small):
         answer.write(f"{BEGUN}{number}\n")
         faulthandler.dump_traceback_later(seconds, exit=True, file=answer)
         try:
@@ -259,14 +254,15 @@ def answer_trials() -> NoReturn:
 
 
 def try_run(run: Run, dataset: Dataset) -> None:
-    """Carry out a round of a run, twice if its algorithm is the user's own.
+    """Carry out a round of a run twice, and one in which nobody comes.
 
     Args:
         run: A run of one replicate.
         dataset: Its dataset.
 
     Raises:
-        ValueError: What the run's classes do or return is wrong.
+        ValueError: What the run's classes do or return is wrong, or differs from one time
+            to the other.
         Exception: What they raise.
     """
     prepare([run], loaded={run.data.source_key: dataset})
@@ -274,26 +270,23 @@ def try_run(run: Run, dataset: Dataset) -> None:
     work = BriefWorker(
         run.cells, dataset, run.model, engine="loop", objective=run.objective
     )
-    if users_parts(run.model, Model):
-        try_model(run.model, work.trainer.model, dataset)
-    first = Simulation(run, work)
-    (own,) = first.replicates
-    before_P = own.w_P.clone()
-    begun = dump(first)
-    first.step()
-    if own.diverged and not own.diverged.endswith(LOWER_RATES):
-        raise ValueError(own.diverged)
-    if is_users_class(type(run.participation)):
-        policy = run.participation
+    policy = run.participation
+    begun, ended = set(), set()
+    for _ in range(2):
+        simulation = Simulation(run, work)
+        begun.add(dump(simulation))
+        simulation.step()
+        ended.add(dump(simulation))
+        (replicate,) = simulation.replicates
+        if replicate.diverged and not replicate.diverged.endswith(LOWER_RATES):
+            raise ValueError(replicate.diverged)
+    if is_users_class(type(policy)):
         asked = (run.data.clients, Key(run.seed), None)
         picks = {repr(policy.pick(policy.init(), *asked)) for _ in range(PICKS)}
         _refuse_chance(policy, Participation, "pick", picks)
     if is_users_class(type(run.algorithm)):
-        _refuse_a_number(run.algorithm, own.w_P - before_P)
-        again = Simulation(run, work)
-        _refuse_chance(run.algorithm, Algorithm, "init", {begun, dump(again)})
-        again.step()
-        _refuse_chance(run.algorithm, Algorithm, "round", {dump(first), dump(again)})
+        _refuse_chance(run.algorithm, Algorithm, "init", begun)
+        _refuse_chance(run.algorithm, Algorithm, "round", ended)
         if run.algorithm.acts_without_clients:
             _try_without_clients(Simulation(run, work), run.algorithm)
 
@@ -304,26 +297,11 @@ def _refuse_chance(
     """Refuse a method that has had different results for the same arguments."""
     if len(results) > 1:
         raise ValueError(
-            f"{method_name(component, family, method)} returns something else each time "
-            "that it is called with the same arguments. Draw from `key` alone, as in "
+            f"{method_name(component, family, method)} has another result each time that "
+            "it is called with the same arguments. Draw from `key` alone, as in "
             'key("who comes").choice(num_clients, 3, replace=False) or '
             'torch.randn(size, generator=key.torch("noise")), draw nothing in `init`, and '
             "remember nothing outside of the state"
-        )
-
-
-def _refuse_a_number(algorithm: Algorithm, moved_P: Tensor) -> None:
-    """Refuse an algorithm that subtracts one number from all parameters."""
-    step = float(moved_P.mean())
-    if (
-        len(moved_P) >= FEW_PARAMETERS
-        and step != 0
-        and float((moved_P - step).abs().max()) < abs(step) / 100
-    ):
-        raise ValueError(
-            f"{method_name(algorithm, Algorithm, 'round')} moves each of the {len(moved_P)} "
-            f"parameters by the same number, {step:.3g}; each needs one of its own: "
-            "update.delta_MP.mean() is a number, and update.delta_MP.mean(0) has one for each"
         )
 
 

@@ -20,8 +20,9 @@ from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows
+from raysafl.simulation.per_client import PerClient
 from raysafl.simulation.run import Run
-from raysafl.sweep.batch_checks import try_objective
+from raysafl.sweep.batch_checks import try_model, try_objective
 from raysafl.sweep.user_errors import errors_described
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
@@ -71,36 +72,44 @@ def _prepare_one(
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
     run.policy_on(dataset)
+    tested = f"{split} {run.eval_clients} {run.objective.to_json()}"
+    if run.eval_clients is not None and tested not in seen:
+        _try_clients(run, run.eval_clients, dataset)
+    model = name + run.model.to_json() + run.objective.to_json()
+    if model not in seen:
+        _try_model_and_objective(run, engine, dataset)
+    seen |= {split, tested, model}
+
+
+def _try_clients(run: Run, judged: PerClient, dataset: Dataset) -> None:
+    """Say how many clients have no test samples, and try what is measured of clients."""
+    rows = NamedRows(Population(run.cells[:1], dataset))
+    counts = rows.client_tests(0, judged.on).tests_N
+    if unjudged := int((counts == 0).sum()):
+        LOG.warning(
+            "%d of %d clients have no test samples of their own, so that they are "
+            "not judged: their entries are empty",
+            unjudged,
+            len(counts),
+        )
+    measure_clients(run.objective, np.linspace(0.1, 1.0, run.data.clients))
+
+
+def _try_model_and_objective(run: Run, engine: str, dataset: Dataset) -> None:
+    """Build a run's model, and compute with it and with the objective on few samples."""
     objective = run.objective
-    if run.eval_clients is not None:
-        tested = f"{split} {run.eval_clients.on}"
-        if tested not in seen:
-            rows = NamedRows(Population(run.cells[:1], dataset))
-            counts = rows.client_tests(0, run.eval_clients.on).tests_N
-            if unjudged := int((counts == 0).sum()):
-                LOG.warning(
-                    "%d of %d clients have no test samples of their own, so that they are "
-                    "not judged: their entries are empty",
-                    unjudged,
-                    len(counts),
-                )
-            seen.add(tested)
-        clients = run.data.clients
-        if (statistics := f"{clients} {objective.to_json()}") not in seen:
-            measure_clients(objective, np.linspace(0.1, 1.0, clients))
-            seen.add(statistics)
-    if (model := name + run.model.to_json() + objective.to_json()) not in seen:
-        check_targets(objective, dataset)
-        flat = FlatModel.on(run.model, dataset, objective)
-        if engine != "auto":
-            make_engine(engine, flat, objective)
-        out_B = flat.try_on(first_inputs(dataset.train, 2))
-        if users_parts(objective, Objective):
-            try_objective(objective, flat, dataset)
-        # Of ours, those with an accuracy compute the cross-entropy.
-        elif hits_of(objective, UNKNOWN_OUTPUTS) is not None:
-            _warn_of_softmax(run.model, out_B)
-    seen |= {split, model}
+    check_targets(objective, dataset)
+    flat = FlatModel.on(run.model, dataset, objective)
+    if engine != "auto":
+        make_engine(engine, flat, objective)
+    out_B = flat.try_on(first_inputs(dataset.train, 2))
+    if users_parts(run.model, Model):
+        try_model(run.model, flat, dataset)
+    if users_parts(objective, Objective):
+        try_objective(objective, flat, dataset)
+    # Of ours, those with an accuracy compute the cross-entropy.
+    elif hits_of(objective, UNKNOWN_OUTPUTS) is not None:
+        _warn_of_softmax(run.model, out_B)
 
 
 def _warn_of_softmax(model: Model, out_B: Tensor) -> None:

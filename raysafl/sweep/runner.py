@@ -1,18 +1,20 @@
 """Runs a sweep: checks what is asked for, and carries it out."""
 
 from traceback import extract_tb
+from typing import TYPE_CHECKING
 
 from raysafl.core.calls import checked_call
 from raysafl.core.needs import need
 from raysafl.core.users_code import is_users_file
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
-from raysafl.sweep.forecast import Forecast
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.sampling import AS_RESULTS_COME
-from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    from raysafl.sweep.forecast import Forecast
 
 
 @checked_call
@@ -96,8 +98,8 @@ class Runner(Options):
             outcome.print_to(self.console)
         return outcome
 
-    def forecast(self) -> Forecast:
-        """Say what `run` would do: runs, packs, executor, time, memory, disk. Write nothing.
+    def forecast(self) -> "Forecast":
+        """Say what `run` would do: runs, packs, executor, a timed round. Write nothing.
 
         The data are loaded, and some rounds are timed, with classes of your own. A cluster whose
         address is given is asked what it has room for.
@@ -113,18 +115,23 @@ class Runner(Options):
                     f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so nothing can be said of "
                     "them before it runs"
                 )
-            return Attempt(self).forecast()
+            # Imported here, because it imports all that carries out runs.
+            from raysafl.sweep.new_runs import forecast
+
+            return forecast(Attempt(self))
 
     def _check(self) -> None:
         """Refuse what can be refused before the sweep is looked at."""
+        check_executor(self)
+        # Imported here, because Tune's import takes a second.
         if not isinstance(self.callbacks, list | tuple) or self.callbacks:
-            need("ray", "a callback of Tune's")
-            # Imported here, because it imports Tune, whose import takes a second.
-            from raysafl.sweep.callbacks import check_callbacks
+            from raysafl.sweep.on_ray.callbacks import check_callbacks
 
             check_callbacks(self.callbacks)
-        rules_of(self.stop, self.sweep.reported)
-        check_executor(self)
+        if self.stop is not None:
+            from raysafl.sweep.on_ray.stop_rules import rules_of
+
+            rules_of(self.stop, self.sweep.reported)
         if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
             need("mlflow", f"track '{self.track}'")
         if self.only and self.sweep.is_searched:

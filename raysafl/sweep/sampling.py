@@ -12,7 +12,6 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label, Manifest, run_name
 from raysafl.sweep.check import without_numpy
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.user_errors import describe_error
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
@@ -88,6 +87,9 @@ def _made(
         if made and sweep.is_searched:
             return made
     if wrong:
+        # Imported here, because a run that can be made needs it not.
+        from raysafl.sweep.user_errors import describe_error
+
         first, config = wrong[0]
         raise ValueError(
             f"sweep '{sweep.name}': no run can be made of {len(wrong)} of "

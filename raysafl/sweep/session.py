@@ -20,11 +20,10 @@ from raysafl.simulation.simulation import Lockstep
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
+from raysafl.sweep.choices import FLUSH_SECONDS
 from raysafl.sweep.open_run import OpenRun, rows_of
 from raysafl.sweep.user_errors import describe_error, kept_traceback
 
-# Seconds between two checkpoints, and so about the most work that a crash loses.
-FLUSH_SECONDS = 30.0
 # If a pack's checkpoints take longer than this to write, as they have gigabytes, they are
 # written as many times more seldom, so that they take a twentieth of the time.
 QUICK_SECONDS = FLUSH_SECONDS / 20

@@ -7,7 +7,7 @@ text of the traceback, wherever the error was raised.
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -38,11 +38,6 @@ class Frame(NamedTuple):
     line: int
     function: str
 
-    @property
-    def is_users(self) -> bool:
-        """Whether the file is neither raysafl's nor Python's nor an installed package's."""
-        return is_users_file(self.file)
-
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
@@ -64,19 +59,20 @@ def describe_error(error: BaseException) -> str:
     what = _writable(f"{type(cause).__name__}: {cause}")
     if isinstance(cause, FrozenInstanceError):
         what += COPY
-    users = [frame for frame in _frames(text) if frame.is_users]
-    # Those of the error itself, without those of its causes.
-    own = _frames(CAUSE.split(text)[-1])
-    if not own:
+    # Frames of the error itself, without those of its causes.
+    frames = _frames(CAUSE.split(text)[-1])
+    if not frames:
         return what
-    is_ours = Path(own[-1].file).is_relative_to(OURS)
-    if isinstance(cause, ValueError) and is_ours and not _any_users(own):
+    users = _users_frames(text)
+    direct = [frame for frame in frames if frame in users]
+    is_ours = Path(frames[-1].file).is_relative_to(OURS)
+    if isinstance(cause, ValueError) and is_ours and not direct:
         place = f" ({users[-1]})" if users else ""
         return f"{_writable(str(cause))}{place}"
     if not users:
-        return f"{what} ({own[-1]})"
-    innermost = [frame for frame in own if frame.is_users] or users
-    return f"{innermost[-1].function} ({innermost[-1]}): {what}"
+        return f"{what} ({frames[-1]})"
+    innermost = (direct or users)[-1]
+    return f"{innermost.function} ({innermost}): {what}"
 
 
 def _cause_of(error: BaseException) -> BaseException:
@@ -113,15 +109,14 @@ def errors_described() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _any_users(_frames(traceback_text(error))):
+        if _users_frames(traceback_text(error)):
             raise ValueError(redacted(describe_error(error))) from error
         raise
 
 
 def innermost_line(dump: str) -> str:
     """Return the innermost line of the user's own code in what `faulthandler` wrote."""
-    users = (str(frame) for frame in _frames(dump) if frame.is_users)
-    return next(users, "")
+    return next(map(str, _users_frames(dump)), "")
 
 
 def _writable(text: str) -> str:
@@ -133,5 +128,6 @@ def _frames(text: str) -> list[Frame]:
     return [Frame(file, int(line), name) for file, line, name in FRAME.findall(text)]
 
 
-def _any_users(frames: Iterable[Frame]) -> bool:
-    return any(frame.is_users for frame in frames)
+def _users_frames(text: str) -> list[Frame]:
+    """Return the lines of the user's own code: not raysafl's, Python's or a package's."""
+    return [frame for frame in _frames(text) if is_users_file(frame.file)]

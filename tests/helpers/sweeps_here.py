@@ -1,14 +1,22 @@
 """Sweeps that tests carry out in their own process."""
 
 import io
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from rich.console import Console
 
-from raysafl import Runner, Sweep
+from raysafl import Hardware, Runner, Sweep
+from raysafl.sweep.execution import Datasets, Job
+from raysafl.sweep.here import Here
+from raysafl.sweep.on_ray.sampler import Sampler
 from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.watch import Watch
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
@@ -22,3 +30,33 @@ def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
 
 def rows_of(outcome: Outcome) -> pd.DataFrame:
     return outcome.store.rounds().drop(columns="seconds")
+
+
+class TuneHere(Here):
+    """Carries out what needs Tune as Tune does, one trial after the other, without Ray.
+
+    It asks search algorithms, and heeds no rule to stop.
+    """
+
+    def carry_out(
+        self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
+    ) -> None:
+        if packs:
+            super().carry_out(job, packs, datasets, watch)
+            return
+        known = dict(datasets)
+        sampler = Sampler(job, known, watch, self.room(), lambda pack, _: pack)
+        for number in itertools.count():
+            config = sampler.suggest(str(number))
+            if not isinstance(config, dict):
+                return
+            super().carry_out(job, [config[PACK_KEY]], known, watch)
+            sampler.on_trial_complete(str(number))
+
+
+def search(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
+    """Like `go`, of a sweep for which a `Runner` takes Ray."""
+    executor = TuneHere(Hardware())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raysafl.sweep.new_runs.choose_executor", lambda *_: executor)
+        return go(sweep, out, executor="ray", **options)

@@ -29,11 +29,6 @@ class Summed(Base):
         return (outputs - targets).square()
 
 
-class Centred(Base):
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - outputs.mean() - targets).square().mean(1)
-
-
 class Detached(Base):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return super().losses(outputs.detach(), targets)
@@ -63,10 +58,6 @@ class Returned(Base):
             Summed(),
             "for outputs [8, 1] and targets [8, 1] a tensor of shape [8]; it returned a "
             "Tensor of shape [8, 1]",
-        ),
-        (
-            Centred(),
-            "so the result for a sample depends on the other samples of its batch",
         ),
         (Detached(), "of which torch can take a finite gradient, and for ["),
         (Infinite(), "one finite loss per sample, for outputs [8, 1]"),
@@ -119,11 +110,11 @@ def error(outputs: Tensor, targets: Tensor) -> Tensor:
         ),
         (
             Metric("m", error, lambda s, n: s / n),  # type: ignore[arg-type,return-value]
-            "must be a number (is_list=False), of Python's float, and is a ndarray of",
+            "must be a number of Python's, or a list of such with is_list=True, and is a nd",
         ),
         (
             Metric("m", error, lambda s, n: float(s[0]), is_list=True),
-            "must be a list of numbers (is_list=True)",
+            "or a list of such with is_list=True, and is ",
         ),
     ],
 )

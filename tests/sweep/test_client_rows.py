@@ -13,7 +13,6 @@ from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
 from raysafl.report.query import results
-from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.rows import CLIENT_COLUMNS
 from raysafl.storage.runs_table import write_runs_table
@@ -168,17 +167,3 @@ def read_by_all(store: Store, run_id: str) -> tuple[str, set[str], str]:
     runs = write_runs_table(store)
     shown = results([store.path]).set_index("run_id").loc[run_id, "status"]
     return str(planned), set(runs[runs["run_id"] == run_id]["status"]), str(shown)
-
-
-def test_the_report_shows_who_is_served_if_clients_were_evaluated(
-    tiny: Run, tmp_path: Path
-) -> None:
-    runs = runs_of(tiny)
-    store = finished(sweep_of(runs), tmp_path / "a")
-    written = {file.name for file in write_report(store)}
-    assert "served.png" in written
-    page = (tmp_path / "a" / "report.html").read_text()
-    assert "Who is served" in page
-    store = finished(sweep_of(runs[2:]), tmp_path / "b")
-    written = {file.name for file in write_report(store)}
-    assert "served.png" not in written

@@ -171,16 +171,6 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
     assert sorted(store.rounds()["round"].unique()) == [0, 1]
 
 
-def test_a_run_that_ended_before_is_reported_again_without_being_run(
-    start: Any, store: Store, tiny: Run
-) -> None:
-    first = to_the_end(start("tiny"))[-1]
-    stamp = next(store.rounds_path.iterdir()).stat().st_mtime_ns
-    (again,) = to_the_end(start("tiny"))
-    assert again["test_accuracy"] == first["test_accuracy"]
-    assert next(store.rounds_path.iterdir()).stat().st_mtime_ns == stamp
-
-
 def test_setting_up_a_trial_touches_nothing_of_its_run(
     start: Any, store: Store, tiny: Run
 ) -> None:

@@ -9,13 +9,11 @@ import pytest
 from helpers import folders
 from helpers.folders import rows_file
 from helpers.sweeps_here import go
-from mlflow import MlflowClient
 from ray import tune
 
 from raysafl import Hardware, Run, Sweep
 from raysafl.storage.sealed import unsealed
 from raysafl.storage.store import Store
-from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
@@ -95,40 +93,6 @@ def test_a_damaged_run_that_is_not_chosen_makes_the_sweep_end_as_not_ok(
     outcome, _ = go(sweep, out, only={"s": "2"})
     assert not outcome.ok and set(outcome.bad["status"]) == {"damaged"}
     assert "2 replicates damaged: " in finished.file("report.html").read_text()
-
-
-def test_mlflow_calls_a_damaged_run_damaged_and_finished_once_it_was_run_again(
-    sweep: Sweep, finished: Store
-) -> None:
-    uri = f"sqlite:///{finished.path}/m.db"
-    first = sweep.labelled()[(0,)].id
-    client = MlflowClient(uri)
-
-    def logged() -> tuple[str, str, bool]:
-        sync(finished.path, uri, lambda line: None)
-        experiment = client.get_experiment_by_name("tiny")
-        runs = client.search_runs([experiment.experiment_id])
-        (run,) = [r for r in runs if r.data.tags.get("raysafl.run_id") == first]
-        return run.data.tags["status"], run.info.status, "final" in run.data.metrics
-
-    assert logged() == ("finished", "FINISHED", True)
-    delete(rows_file(finished, first))
-    assert logged() == ("damaged", "FAILED", False)
-    outcome, _ = go(sweep, Path(str(finished.path)))
-    assert outcome.ok and logged() == ("finished", "FINISHED", True)
-
-
-def test_a_sampled_run_whose_rows_are_gone_is_run_again(
-    tiny: Run, tmp_path: Path
-) -> None:
-    space = {"local.lr": tune.uniform(0.05, 0.2)}
-    sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
-    outcome, _ = go(sweep, tmp_path / "s")
-    before = outcome.store.rounds().drop(columns="seconds")
-    delete(rows_file(outcome.store, before["run_id"][0]))
-    again, said = go(sweep, tmp_path / "s")
-    assert again.ok and "is run again" in said
-    pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
 
 
 @pytest.mark.acceptance

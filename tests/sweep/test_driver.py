@@ -1,6 +1,5 @@
 """Machines of a cluster that cannot take part in a sweep."""
 
-import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,17 +58,3 @@ def test_a_machine_with_another_raysafl_is_refused(tmp_path: Path) -> None:
         other = replace(driver, host="head", package="0" * 64)
         with pytest.raises(StorageError, match=r"has another raysafl than head"):
             other.check()
-
-
-def test_a_folder_that_raises_errors_is_not_seen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def stale(file: Path) -> bool:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    store = Store(tmp_path / "s")
-    store.create()
-    with announced(store) as driver:
-        monkeypatch.setattr(Path, "is_file", stale)
-        with pytest.raises(StorageError, match="does not see the folder"):
-            driver.check()

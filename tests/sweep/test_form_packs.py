@@ -21,19 +21,15 @@ from raysafl.sweep.packs import (
     MOST_RUNS,
     WORK_OF_ROUND,
     Pack,
-    Size,
     estimate,
     form_packs,
-    memory_note,
     multiplications,
-    needs_of,
 )
-from raysafl.training import ContinuedTraining
 
 NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
 PARAMETERS = 650
 # Logistic regression multiplies once by each of its parameters.
-SIZE = Size(PARAMETERS, PARAMETERS)
+SIZE = PARAMETERS, PARAMETERS
 
 
 class Raises(Participation):
@@ -63,12 +59,6 @@ def formed(
     return form_packs(runs, datasets, hardware, trials, memory / MEMORY_OF_PACK)
 
 
-def most_step(dataset: Dataset) -> float:
-    """What a stack takes of the engine that is chosen for `BASE`."""
-    (((need, _),),) = needs_of([BASE], {BASE.data.source_key: dataset}, "auto")
-    return need.step
-
-
 def seeds(count: int) -> list[Run]:
     return [BASE.replace(seed=10 * k) for k in range(count)]
 
@@ -84,8 +74,8 @@ def test_every_run_is_in_one_pack_and_no_pack_is_larger_than_its_bounds(
 ) -> None:
     dataset = BASE.data.load()
     runs = [BASE.replace(seed=k, rounds=n) for k, n in enumerate(rounds)]
-    need = estimate(BASE, dataset, SIZE)
-    memory = (runs_in_memory + 0.5) * need.memory + most_step(dataset)
+    need = estimate(BASE, dataset, *SIZE)
+    memory = (runs_in_memory + 0.5) * need.memory
     packs = formed(runs, dataset, pack, trials, memory)
     assert sorted(run.id for p in packs for run in p.runs) == sorted(
         run.id for run in runs
@@ -139,13 +129,13 @@ def test_the_work_of_a_run_is_its_samples_times_their_multiplications_and_its_ro
             "eval_every": 5,
         }
     )
-    need = estimate(run, digits, SIZE)
+    need = estimate(run, digits, *SIZE)
     trained = 4 * 3 * 16
     tested = len(digits.test) / 5 / 3
     of_round = (trained + tested) * PARAMETERS + WORK_OF_ROUND
     assert need.work == pytest.approx(10 * 2 * of_round)
-    # Four vectors a replicate, and a sum of float64; no client's own update is kept.
-    assert need.memory == 2 * (4 + 2) * PARAMETERS * 4
+    # Of a mean, no client's own update is kept.
+    assert need.memory == 2 * 6 * PARAMETERS * 4
 
 
 @pytest.mark.parametrize(
@@ -170,31 +160,10 @@ def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
     plain = BASE.replace({"participation": Uniform(m=4), "rounds": 100})
     scaffold = plain.replace(algorithm=SCAFFOLD())
     more = (
-        estimate(scaffold, digits, SIZE).memory - estimate(plain, digits, SIZE).memory
+        estimate(scaffold, digits, *SIZE).memory - estimate(plain, digits, *SIZE).memory
     )
-    # c before and after the round, ten rows, four offsets, two for each of four updates,
-    # and no sum of float64.
-    assert more == BASE.replicates * (2 + 10 + 4 + 2 * 4 - 2) * PARAMETERS * 4
-
-
-def test_the_memory_of_optimizers_that_clients_keep_is_counted(digits: Dataset) -> None:
-    plain = BASE.replace({"participation": Uniform(m=4), "rounds": 100})
-    adam = {"lr": 0.1, "batch_size": 8, "steps": 2, "optimizer": "adam"}
-    kept = plain.replace(local=ContinuedTraining(**adam))
-    fresh = plain.replace(local=LocalTraining(**adam))
-    more = estimate(kept, digits, SIZE).memory - estimate(fresh, digits, SIZE).memory
-    # Two moments for each of ten clients; and of four on their way there and back.
-    assert more == BASE.replicates * 2 * (10 + 2 * 4) * PARAMETERS * 4
-
-
-def test_packs_that_are_small_because_of_their_memory_are_told(digits: Dataset) -> None:
-    runs = seeds(7)
-    memory = 3.5 * estimate(runs[0], digits, SIZE).memory + most_step(digits)
-    packs = formed(runs, digits, pack=64, memory=memory)
-    assert [len(p.runs) for p in packs] == [3, 3, 1]
-    assert memory_note(packs).startswith("2 of 3 packs have fewer runs than they could")
-    assert "3 runs take about" in memory_note(packs)
-    assert memory_note(formed(runs, digits, pack=3)) == ""
+    # What ten clients keep, and four vectors for each of four updates.
+    assert more == BASE.replicates * (10 + 4 * 4) * PARAMETERS * 4
 
 
 def test_a_policy_that_raises_is_left_to_its_trial(digits: Dataset) -> None:

@@ -1,10 +1,6 @@
 """A cheap round of the user's own classes is tried before Ray starts and anything is written."""
 
-import io
 import random
-import re
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.folders import contents
 from helpers.mistakes import (
     LINES,
     MISTAKES,
@@ -26,8 +21,6 @@ from helpers.mistakes import (
     policy,
     write,
 )
-from ray import tune
-from rich.console import Console
 
 from raysafl import (
     SAFARI,
@@ -42,9 +35,7 @@ from raysafl import (
 )
 from raysafl.core.randomness import Key
 from raysafl.participation import Full, Trace
-from raysafl.runtime.in_process import Worker
-from raysafl.storage.store import Store
-from raysafl.sweep import attempt, preflight
+from raysafl.sweep import preflight
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.user_errors import describe_error
 
@@ -71,7 +62,7 @@ def refusal(sweep: Sweep) -> str:
     """What is wrong with the classes of a sweep, tried in this process; empty: nothing."""
     runs = {str(label): run for label, run in sweep.labelled().items()}
     for _, run in preflight.trials_of(runs):
-        small = preflight._small(run, run.data.load())
+        small = preflight.smoke(run, run.data.load())
         try:
             preflight.try_run(*small)
         except (Exception, SystemExit) as error:
@@ -97,124 +88,38 @@ def test_a_mistake_is_refused_with_the_class_and_the_line(
         assert said.startswith(f"{method} ({place(code, LINES[method])}) ")
 
 
-def test_a_mistake_is_refused_before_ray_starts_and_leaves_no_folder(
-    tmp_path: Path,
-) -> None:
-    code, changes, _, sentence = MISTAKES["a plain function inside SAFARI"]
-    sweep = load(tmp_path, code, changes)
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        go(sweep, tmp_path / "out" / "s")
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_objective_for_other_targets_is_refused(tmp_path: Path) -> None:
-    code, changes, _, sentence = OBJECTIVE_MISTAKES["targets that are classes"]
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        go(load(tmp_path, code, changes), tmp_path / "s")
-
-
 RAISES = algorithm(
     "update = yield Train(state.w_P, ids)",
     "wrong = ids[0] / 0",
     "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
 )
-# Each does not come to an end or ends its process, in the line that holds the text.
 LOOPS = algorithm("update = yield Train(state.w_P, ids)", "while True: pass")
-SLEEPS = (
-    "import time\n"
-    "class Net(nn.Linear):\n"
-    "    def forward(self, x):\n"
-    "        time.sleep(10**6)\n"
-) + model("return Net(64, num_classes)")
 CRASHES = algorithm(
     "update = yield Train(state.w_P, ids)",
     "import os, signal",
     "os.kill(os.getpid(), signal.SIGSEGV)",
 )
-STARVES = CRASHES.replace("SIGSEGV", "SIGKILL")
-LEAVES = policy("import os", "os._exit(0)")
-LIMIT = "did not come to an end within 15 s"
 
 
 @pytest.mark.parametrize(
-    ("code", "changes", "who", "how", "where"),
+    ("code", "how", "where"),
     [
-        (LOOPS, "algorithm=Mine()", "Mine with the model Logistic", LIMIT, "while"),
-        (SLEEPS, "model=Mine()", "Mine", LIMIT, "time.sleep"),
-        (
-            CRASHES,
-            "algorithm=Mine()",
-            "Mine with the model Logistic",
-            "by SIGSEGV",
-            "os.kill",
-        ),
-        (
-            STARVES,
-            "algorithm=Mine()",
-            "Mine with the model Logistic",
-            "by SIGKILL (out of memory?)",
-            "",
-        ),
-        (
-            LEAVES,
-            "participation=Mine()",
-            "Mine with the model Logistic",
-            "exit code 0",
-            "",
-        ),
+        (LOOPS, "did not come to an end within 3 s", "while"),
+        (CRASHES, "ended the process that tried it by SIGSEGV", "os.kill"),
     ],
-    ids=["loops", "sleeps", "crashes", "starves", "leaves"],
+    ids=["loops", "crashes"],
 )
 def test_a_class_that_hangs_or_ends_its_process_is_named_with_the_way_out(
-    code: str,
-    changes: str,
-    who: str,
-    how: str,
-    where: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    code: str, how: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if how == LIMIT:
-        monkeypatch.setattr(preflight, "SECONDS", 15.0)
+    monkeypatch.setattr(preflight, "SECONDS", 3.0)
     with pytest.raises(ValueError, match="try_first=False leaves that out") as error:
-        go(load(tmp_path, code, changes), tmp_path / "s")
+        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
     first, second = str(error.value).splitlines()
-    assert first.startswith(f"{who} ") and how in first
-    assert not where or first.endswith(f"it was at {place(code, where)}")
+    assert first.startswith(f"Mine with the model Logistic {how}")
+    assert first.endswith(f"it was at {place(code, where)}")
     assert "of the run method=mine, s=0, tried before anything was run" in second
     assert not (tmp_path / "s").exists()
-
-
-def test_an_interruption_ends_the_trial_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "SECONDS", 10**6)
-    started = []
-
-    def interrupted(process: Any, *_: object) -> NoReturn:
-        started.append(process)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        go(load(tmp_path, LOOPS, "algorithm=Mine()"), tmp_path / "s")
-    assert started[0].returncode == -signal.SIGKILL
-
-
-def test_a_dry_run_tries_the_classes_too(tmp_path: Path) -> None:
-    sweep = load(tmp_path, RAISES, "algorithm=Mine()")
-    with pytest.raises(ValueError, match=r"^round \(mine.py:\d+\): ZeroDivisionError"):
-        Runner(sweep, tmp_path / "s", executor="here", quiet=True).forecast()
-
-
-def test_the_classes_that_are_tried_are_named_once_in_a_log(tmp_path: Path) -> None:
-    log = io.StringIO()
-    sweep = load(tmp_path, RAISES, "algorithm=Mine()")
-    console = Console(file=log, width=200)
-    with pytest.raises(ValueError, match="ZeroDivisionError"):
-        go(sweep, tmp_path / "s", quiet=False, console=console)
-    said = "trying a round of Mine with the model Logistic"
-    assert log.getvalue().splitlines().count(said) == 1
 
 
 def test_what_cannot_be_sent_to_another_process_is_told(tmp_path: Path) -> None:
@@ -299,7 +204,7 @@ def test_what_is_drawn_elsewhere_than_from_the_key_is_refused(
 ) -> None:
     line = place(code, f"def {method}(")
     said = refusal(load(tmp_path, code, changes))
-    assert said.startswith(f"Mine.{method} ({line}) returns something else each time")
+    assert said.startswith(f"Mine.{method} ({line}) has another result each time")
     assert "Draw from `key` alone, as in " in said
 
 
@@ -345,10 +250,6 @@ OF_A_MEAN = algorithm(
     "update = yield TrainMean(state.w_P, ids)",
     "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
 )
-A_NUMBER = algorithm(
-    "update = yield Train(state.w_P, ids)",
-    "return replace(state, w_P=state.w_P - update.delta_MP.mean())",
-)
 
 
 @pytest.mark.parametrize(
@@ -364,11 +265,6 @@ A_NUMBER = algorithm(
             f"round ({place(OF_A_MEAN, 'return replace')}): AttributeError: the answer to "
             "fl.TrainMean has no 'delta_MP': it has the mean, delta_P",
         ),
-        (
-            A_NUMBER,
-            f"Mine.round ({place(A_NUMBER, 'def round')}) moves each of the 650 ",
-        ),
-        (A_NUMBER, "update.delta_MP.mean(0) has one for each"),
         (IN_PLACE, f"round ({place(IN_PLACE, 'state.w_P -=')}): FrozenInstanceError"),
         (IN_PLACE, "Return a changed copy, such as replace(state, w_P=state.w_P - d)"),
         (KEPT, f"round ({place(KEPT, 'self.v =')}): ValueError: Mine.v cannot be set"),
@@ -436,29 +332,10 @@ def test_an_error_while_data_load_or_a_model_is_built_names_the_users_line(
     assert not (tmp_path / "s").exists()
 
 
-def test_a_failed_try_leaves_the_results_of_an_earlier_sweep_as_they_were(
-    tmp_path: Path,
-) -> None:
-    good = load(tmp_path, algorithm("yield", "return state"), "algorithm=FedAvg()")
-    store = Store(tmp_path / "s")
-    store.create()
-    store.write_manifest(good.manifest())
-    (tmp_path / "s" / "rounds" / "x.parquet").write_bytes(b"rows")
-    before = contents(tmp_path / "s")
-    with pytest.raises(ValueError, match="ZeroDivisionError"):
-        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", resume=False)
-    assert contents(tmp_path / "s") == before
-
-
 def test_a_round_that_exits_is_told_as_an_error(tmp_path: Path) -> None:
     code = algorithm("import sys", "sys.exit(3)", "yield")
     said = refusal(load(tmp_path, code, "algorithm=Mine()"))
     assert said == f"round ({place(code, 'sys.exit')}): SystemExit: 3"
-
-
-def test_no_try_leaves_the_try_out(tmp_path: Path) -> None:
-    with pytest.raises(NoRay):
-        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", try_first=False)
 
 
 def test_a_right_class_passes_what_it_prints_is_no_answer_and_global_random_states_stay(
@@ -488,7 +365,7 @@ def test_runs_of_raysafls_own_components_are_not_tried(
     def tried(*_: object) -> NoReturn:
         raise AssertionError("it was tried")
 
-    monkeypatch.setattr(attempt, "preflight", tried)
+    monkeypatch.setattr(preflight, "preflight", tried)
     with pytest.raises(NoRay):
         go(Sweep("own", [tiny]), tmp_path / "s")
     with pytest.raises(AssertionError, match="it was tried"):
@@ -508,14 +385,6 @@ def test_a_drawn_run_is_tried_before_anything_runs(tmp_path: Path) -> None:
     assert (
         "of the run local.lr=0." in str(error.value) and not (tmp_path / "s").exists()
     )
-
-
-def test_a_sampled_sweep_of_raysafls_own_components_is_not_tried(
-    tiny: Run, tmp_path: Path
-) -> None:
-    sweep = Sweep("x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny)
-    with pytest.raises(NoRay):
-        go(sweep, tmp_path / "s")
 
 
 class Mine(FedAvg):
@@ -544,14 +413,6 @@ def test_each_class_is_tried_once_in_the_first_run_that_holds_it(tiny: Run) -> N
     assert preflight.named(trials) == "Mine, Odd, Other with the model Logistic"
 
 
-def test_after_some_seconds_no_further_class_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "LAST_BEGIN", -1.0)
-    with pytest.raises(NoRay):
-        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s")
-
-
 def test_a_policy_that_names_clients_is_tried_with_their_numbers(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -563,43 +424,10 @@ def test_a_policy_that_names_clients_is_tried_with_their_numbers(
     data = Federation(dataset=source, clients=2, partition=ByColumn(column="who"))
     policy = Trace(file=str(file))
     run = tiny.replace(data=data, participation=policy, algorithm=Mine())
-    small, dataset = preflight._small(run, run.data.load())
+    small, dataset = preflight.smoke(run, run.data.load())
     small, dataset = cloudpickle.loads(cloudpickle.dumps((small, dataset)))
     preflight.try_run(small, dataset)
     (client,) = small.participation.pick(None, 2, Key(0, 0), None)[1].ids
     assert run.policy_on(run.data.load()).pick(None, 2, Key(0, 0), None)[1].ids == [
         client
     ]
-
-
-def test_a_trial_trains_few_clients_briefly_on_few_samples(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = []
-    train = Worker(tiny.cells[:1], tiny.data.load(), tiny.model).trainer.__class__.train
-
-    def counted(self: Any, tasks: Any) -> Any:
-        steps.append(tasks.by_local(lambda local: local.num_steps(10**6)).tolist())
-        return train(self, tasks)
-
-    monkeypatch.setattr("raysafl.training.trainer.LocalTrainer.train", counted)
-    run = tiny.replace({"participation.s": 0, "participation.m": 10}).replace(
-        algorithm=Mine()
-    )
-    small, dataset = preflight._small(run, run.data.load())
-    assert len(dataset.train) == preflight.TRAIN and len(dataset.test) == preflight.TEST
-    preflight.try_run(small, dataset)
-    # The second round shows whether it is equal.
-    assert steps == 2 * [[preflight.STEPS] * preflight.CLIENTS]
-
-
-def test_an_error_in_a_models_forward_names_its_line_too(tmp_path: Path) -> None:
-    code = (
-        "class Net(nn.Linear):\n"
-        "    def forward(self, x):\n"
-        "        raise KeyError('missing')\n"
-    ) + model("return Net(64, num_classes)")
-    said = refusal(load(tmp_path, code, "model=Mine()"))
-    assert "KeyError: 'missing'" in said
-    assert said.startswith(f"Mine.build ({place(code, 'def build')}) makes a module")
-    assert said.endswith(f"({place(code, 'raise KeyError')})")

@@ -174,12 +174,3 @@ def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy()
     assert "s=2: diverged, too large a rate" in shown
     assert "1/8 runs" in shown
     assert f"5 running in {AT}, 1 failed" in shown
-
-
-def test_the_thread_of_a_display_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
-    display = Display()
-    display.enter("loading data")
-    assert display._ticking is not None and display._ticking.is_alive()
-    display.close()
-    assert not display._ticking.is_alive()

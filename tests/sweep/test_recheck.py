@@ -83,16 +83,6 @@ def test_finished_runs_are_computed_again_with_equal_bits_and_the_folder_stays(
     assert files(folder / "out") == before
 
 
-def test_runs_that_the_sweep_no_longer_has_are_not_computed_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store(folder / "out")
-    manifest = store.manifest()
-    store.write_manifest(manifest.replace(entries=manifest.entries[:1]))
-    code, said = recheck(monkeypatch)
-    assert (code, said) == (0, "rate=0.5: equal, bit by bit\n")
-
-
 def test_rows_that_the_code_does_not_give_are_told_with_their_columns(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

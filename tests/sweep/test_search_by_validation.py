@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
@@ -78,11 +77,3 @@ def test_the_report_says_by_what_runs_were_chosen_or_stopped(
     by_validation = note(validated, scheduler=ASHAScheduler())
     assert "by `val_accuracy`, and not by anything" in by_validation
     assert Sweep("s", [tiny]).manifest().searched_by == ""
-
-
-def test_table_and_page_say_that_a_search_went_by_the_test_set(tiny: Run) -> None:
-    from helpers.reports import markdown
-
-    sweep = Sweep("s", space=LOCAL, base=tiny, scheduler=ASHAScheduler())
-    text = markdown(pd.DataFrame(), sweep.manifest())
-    assert search_note(sweep.manifest()) in text

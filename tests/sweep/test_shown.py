@@ -9,13 +9,12 @@ import pytest
 from ray import tune
 from rich.console import Console
 
-from raysafl import Run, Sweep
+from raysafl import Sweep
 from raysafl.quickstart import BASE, SWEEP
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
 from raysafl.sweep.options import command_of_script
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.progress import plain_console
 
 
 @pytest.fixture
@@ -81,16 +80,6 @@ def test_a_sweep_that_samples_shows_its_space() -> None:
     assert repr(sweep) == "Sweep 'sampled': 20 sampled runs over local.lr, seed"
     html = sweep._repr_html_()
     assert "(0.01, 1)" in html and ">1, 2</td>" in html
-
-
-def test_an_axis_of_very_many_labels_is_cut(tiny: Run) -> None:
-    many = {(i,): tiny.replace(seed=i) for i in range(100)}
-    assert "11, and 88 more" in Sweep("many", many, axes=["seed"])._repr_html_()
-
-
-def test_a_log_file_gets_wide_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert plain_console().width == 120
 
 
 def test_the_command_of_a_script_is_known_and_that_of_a_module_is_not(

@@ -1,6 +1,5 @@
 """One run in this process: the rows of a sweep, without Ray, with the user's own traceback."""
 
-import doctest
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,10 +108,3 @@ def test_progress_is_shown_on_demand_and_threads_are_as_before(
     simulate(brief, progress=True)
     assert "Rounds" in capsys.readouterr().out
     assert used == [3, 7, 1, 7]
-
-
-def test_the_example_in_the_documentation_prints_what_it_says() -> None:
-    runner = doctest.DocTestRunner()
-    for test in doctest.DocTestFinder(recurse=False).find(simulate):
-        runner.run(test)
-    assert runner.tries > 0 and runner.failures == 0

@@ -2,20 +2,15 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.sweeps_here import go, rows_of
-from ray import tune
+from helpers.sweeps_here import go, rows_of, search
 
-from raysafl import Hardware, Sweep
+from raysafl import Sweep
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.rows import of_runs
 from raysafl.storage.store import Store
-from raysafl.sweep.code import old_results
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import Session
@@ -216,30 +211,6 @@ def test_results_that_only_does_not_choose_are_kept_and_named(tmp_path: Path) ->
     assert outcome.skipped == 1 and "lr=0.2. Their results are kept" in said
 
 
-def test_another_version_of_raysafl_is_one_warning_and_results_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go(written(tmp_path), tmp_path / "s")
-    monkeypatch.setattr(old_results, "__version__", "9.9")
-    outcome, said = go(written(tmp_path), tmp_path / "s")
-    assert outcome.skipped == 3 and said.count("9.9") == 1
-    assert "3 runs were computed with raysafl" in said and "this is raysafl 9.9" in said
-
-
-def test_entries_without_digests_are_kept_without_a_word(tmp_path: Path) -> None:
-    go(written(tmp_path), tmp_path / "s")
-    store = Store(tmp_path / "s")
-    before = store.read()
-    for run_id, entry in before.ledger.items():
-        fields = entry.content()
-        assert set(fields.pop("code")) <= {"Mine"}
-        without = LedgerEntry.model_validate(fields)
-        store.commit(of_runs(before.rows, [run_id]), {run_id: without})
-    assert {entry.code for entry in store.ledger().values()} == {None}
-    outcome, said = go(written(tmp_path, BODY), tmp_path / "s")
-    assert outcome.skipped == 3 and "runs to do" not in said
-
-
 def test_a_wrong_choice_is_named_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"stale='rerum'.*did you mean 'rerun'"):
         go(written(tmp_path), tmp_path / "s", stale="rerum")
@@ -251,23 +222,6 @@ SAMPLED = (
     'SPACE = {"algorithm.lr": tune.uniform(0.1, 0.2)}\n'
     'SWEEP = Sweep("s", space=SPACE, base=RUNS["Mine", 0.1], num_samples=2)',
 )
-
-
-def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
-    out = tmp_path / "s"
-    first, _ = go(written(tmp_path, SAMPLED), out)
-    before = contents(out)
-    with pytest.raises(
-        ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
-    ):
-        go(written(tmp_path, SAMPLED, BODY), out)
-    assert contents(out) == before
-    outcome, _ = go(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
-    ids = {entry.run_id for entry in first.manifest.entries}
-    assert outcome.ok and {entry.run_id for entry in outcome.manifest.entries} == ids
-    assert not outcome.runs["final"].equals(first.runs["final"])
-    again, said = go(written(tmp_path, SAMPLED, BODY), out)
-    assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 
 SEARCHED = (
@@ -296,17 +250,17 @@ def test_runs_that_a_search_algorithm_asked_for_are_checked_as_well(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "s"
-    first, _ = go(written(tmp_path, SEARCHED), out)
+    first, _ = search(written(tmp_path, SEARCHED), out)
     assert first.ok and len(first.manifest.entries) == 2
-    again, said = go(written(tmp_path, SEARCHED), out)
+    again, said = search(written(tmp_path, SEARCHED), out)
     assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
     before = contents(out)
     with pytest.raises(
         ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
     ):
-        go(written(tmp_path, SEARCHED, BODY), out)
+        search(written(tmp_path, SEARCHED, BODY), out)
     assert contents(out) == before
-    outcome, _ = go(written(tmp_path, SEARCHED, BODY), out, stale="rerun")
+    outcome, _ = search(written(tmp_path, SEARCHED, BODY), out, stale="rerun")
     assert outcome.ok and not outcome.runs["final"].equals(first.runs["final"])
 
 
@@ -344,24 +298,3 @@ SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, base=make)
     outcome, _ = go(sweep(2.0), tmp_path / "s", stale=stale)
     is_kept = outcome.runs["final"].equals(first.runs["final"])
     assert is_kept == (stale == "keep")
-
-
-class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
-    """Stops every trial at its first report."""
-
-    def on_trial_result(self, *_: object) -> str:
-        return str(self.STOP)
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_a_run_that_a_scheduler_stopped_keeps_its_digests(tmp_path: Path) -> None:
-    sampled = written(tmp_path, SAMPLED)
-    stopped = replace(sampled, num_samples=1, scheduler=StopsAll())
-    outcome, _ = go(
-        stopped, tmp_path / "s", executor="ray", hardware=Hardware(cpus=0.5, trials=1)
-    )
-    (entry,) = outcome.store.ledger().values()
-    assert entry.status == "stopped", entry.reason
-    assert entry.code is not None
-    assert set(entry.code) == {"Mine"}

@@ -1,11 +1,8 @@
 """Sweeps end to end on a real local Ray: results, resuming, failures, schedulers, searchers."""
 
 import json
-import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,27 +11,22 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import ray
-from helpers.folders import apart, contents
+from helpers.folders import contents
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
 from helpers.sweeps_here import go
 from ray import tune
 from ray.tune.search import Searcher
-from ray.util.placement_group import placement_group, remove_placement_group
 
-from raysafl import SAFARI, Absent, FedAvg, Hardware, LocalTraining, Run, Sweep
+from raysafl import SAFARI, FedAvg, Hardware, LocalTraining, Run, Sweep
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.paths import StorageError, SweepBusyError
-from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep import attempt as driver
+from raysafl.sweep import new_runs as driver
 from raysafl.sweep.on_ray import tuning as tune_of_sweep
-from raysafl.sweep.on_ray import watching
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.progress import Display
 from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import Session
 
@@ -95,80 +87,6 @@ def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
     with pytest.raises(ValueError, match="too few samples"):
         go_on_ray(grid(tiny), tmp_path / "s", resume=False)
     assert contents(tmp_path) == before
-
-
-@on_ray
-def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -> None:
-    finish(grid(tiny), tmp_path / "s")
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match="10000 client actor"):
-        go_on_ray(
-            grid(tiny), tmp_path / "s", resume=False, hardware=Hardware(actors=10_000)
-        )
-    assert contents(tmp_path) == before
-
-
-@on_ray
-@pytest.mark.acceptance
-def test_an_interrupt_does_not_wait_for_data_that_load(
-    tiny: Run, tmp_path: Path
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"""
-import sys, time
-from raysafl import Run, Runner, Sweep
-from raysafl.sweep import attempt
-def forever(*_):
-    print("loading", flush=True)
-    time.sleep(600)
-attempt.prepare = forever
-run = Run.from_json({tiny.to_json()!r})
-sweep = Sweep("s", runs={{(0,): run}}, axes=("x",))
-Runner(sweep, {str(tmp_path / "s")!r}, executor="ray", quiet=True).run()
-""")
-    child = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None and child.stdout.readline() == "loading\n"
-    time.sleep(1)  # Ray starts
-    child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=PATIENCE)
-    assert "KeyboardInterrupt: running it again goes on" in said
-    assert child.returncode != 0 and "site-packages" not in said, said
-    assert not (tmp_path / "s" / "manifest.json").exists()
-
-
-@pytest.mark.usefixtures("reports")
-@on_ray
-@pytest.mark.acceptance
-def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
-    tiny: Run, tmp_path: Path
-) -> None:
-    sweep = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5)))
-    # Each run is a trial of its own, and later trials take over the actors of earlier ones.
-    hardware = Hardware(cpus=0.5, trials=1, pack=1)
-    outcome, said = go_on_ray(sweep, tmp_path / "ray", hardware=hardware)
-    assert outcome.ok and outcome.skipped == 0 and "[3/3]" in said
-    reference = Store(tmp_path / "reference")
-    reference.create()
-    for run in sweep.labelled().values():
-        run_in_process(run, reference, Worker(run.cells, run.data.load(), run.model))
-    pd.testing.assert_frame_equal(
-        outcome.store.rounds()[FACTS], reference.rounds()[FACTS]
-    )
-    files = {p.name for p in outcome.store.path.iterdir() if not p.name.startswith(".")}
-    assert files >= {
-        "manifest.json",
-        "runs.parquet",
-        "table.md",
-        "curves.png",
-        "rounds",
-        "ledger",
-    }
-    assert "tune" not in files and not outcome.store.open_runs()
 
 
 def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
@@ -380,48 +298,6 @@ def test_optuna_proposes_runs_and_sees_their_accuracy(
     assert sorted(told) == pytest.approx(sorted(outcome.runs["final"]))
 
 
-@on_ray
-@pytest.mark.acceptance
-def test_a_sweep_shows_what_it_waits_for_and_warns_only_if_no_node_could_run_it(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others use all cores until the sweep says what it waits for."""
-    monkeypatch.setattr(watching, "WAIT_SECONDS", 0.5)
-    taken = placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
-    assert taken.wait(int(PATIENCE))
-    phases = list[str]()
-    enter = Display.enter
-
-    def frees(own: Display, phase: str) -> None:
-        enter(own, phase)
-        phases.append(phase)
-        if phase.startswith("waiting"):  # otherwise there would be no room, ever
-            remove_placement_group(taken)
-
-    monkeypatch.setattr(Display, "enter", frees)
-    said = list[logging.LogRecord]()
-    handler = logging.Handler()
-    handler.emit = said.append  # type: ignore[method-assign]
-    monkeypatch.setattr(watching.log, "handlers", [handler])
-    hardware = Hardware(cpus=0.5, actors=2, trials=1)
-    outcome, _ = go_on_ray(grid(tiny), tmp_path / "s", hardware=hardware)
-    assert outcome.ok and not said
-    at = phases.index("starting Ray's processes")
-    assert "2 client actor(s) of 0.5 CPU" in phases[at + 1], phases
-
-
-@on_ray
-def test_ray_shows_coordinators_and_clients_by_their_names(
-    tiny: Run, tmp_path: Path
-) -> None:
-    before = ray._private.state.actors().keys()
-    outcome, _ = go_on_ray(grid(tiny), tmp_path / "s")
-    assert outcome.ok
-    actors = ray._private.state.actors()
-    names = {actors[i]["ActorClassName"] for i in actors.keys() - before}
-    assert names == {"Coordinator", "Clients"}
-
-
 def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(
@@ -492,21 +368,7 @@ def test_a_run_that_is_drawn_is_chosen_by_its_label_and_a_search_has_none_to_cho
     assert set(outcome.runs["label.rounds"]) == {drawn[0]}
     search = replace(sweep, search_alg=Searcher())
     with pytest.raises(ValueError, match="results come, so there are no labels"):
-        go(search, tmp_path / "t", only={"rounds": 1})
-
-
-def test_a_corrupt_part_is_named_and_the_rest_is_read(
-    tiny: Run, tmp_path: Path
-) -> None:
-    outcome = finish(grid(tiny), tmp_path / "s")
-    apart(outcome.store)
-    part = sorted(outcome.store.rounds_path.iterdir())[0]
-    part.write_bytes(part.read_bytes()[:50])
-    with pytest.warns(UserWarning, match=f"{part.name} cannot be read and is left out"):
-        rest = outcome.store.rounds()
-    assert len(rest) == 8
-    with pytest.warns(UserWarning, match="left out"):
-        assert len(write_runs_table(outcome.store)) == 4
+        go(search, tmp_path / "t", executor="ray", only={"rounds": 1})
 
 
 @on_ray
@@ -701,8 +563,3 @@ def test_smoke_scale_is_two_rounds_of_every_run(tiny: Run) -> None:
     smoke = Sweep("x", [tiny.replace(rounds=100, replicates=5)]).at("smoke")
     (run,) = smoke.labelled().values()
     assert (run.rounds, run.replicates, run.local.steps) == (2, 1, 2)
-
-
-def test_absent_default_is_part_of_the_configuration(tiny: Run) -> None:
-    assert isinstance(tiny.participation, Absent)
-    assert tiny.model_dump(mode="json")["participation"]["clients"] is None

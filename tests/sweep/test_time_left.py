@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl.sweep.time_left import TimeLeft
+from raysafl.sweep.progress import TimeLeft
 
 
 def carried_out(
@@ -82,15 +82,6 @@ def test_packs_that_report_for_the_first_time_one_after_the_other_count_once_all
     left.see(32.1, 0.0, 100.0, [(50.0, 0.14), (50.0, 0.1)])
     left.see(32.2, 0.0, 100.0, [(50.0, 0.14), (50.0, 0.14)])
     assert left.seconds(32.2) == pytest.approx(43, rel=0.06)
-
-
-def test_packs_that_each_report_once_are_told_by_those_that_have_ended() -> None:
-    """Twenty packs of a second, one at a time."""
-    left = TimeLeft()
-    for second in range(5):
-        left.see(float(second), float(second), 20.0, [(1.0, 0.0)])
-        left.see(second + 0.9, float(second), 20.0, [(1.0, 1.0)])
-    assert left.seconds(5.0) == pytest.approx(15.0, rel=0.1)
 
 
 def test_work_that_is_lost_is_left_again() -> None:

@@ -3,7 +3,7 @@
 import struct
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from ray import tune
@@ -15,13 +15,13 @@ from rich.console import Console
 from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
-from raysafl.sweep.callbacks import Shown, check_callbacks
+from raysafl.sweep.on_ray.callbacks import Shown, check_callbacks
 from raysafl.sweep.on_ray.coordinator import NEWS
-from raysafl.sweep.on_ray.watching import WatchTrials
+from raysafl.sweep.on_ray.stop_rules import rules_of
+from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.progress import Display
-from raysafl.sweep.stop_rules import Halt, rules_of
 from raysafl.sweep.watch import Watch
 
 
@@ -58,22 +58,10 @@ def curve(file: Path, name: str) -> list[tuple[int, float]]:
     return points
 
 
+@pytest.mark.usefixtures("ray_local")
 def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
     tiny: Run, tmp_path: Path
 ) -> None:
-    check_told("here", tiny, tmp_path)
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_callbacks_see_each_run_by_its_labels_on_ray_too(
-    tiny: Run, tmp_path: Path
-) -> None:
-    check_told("ray", tiny, tmp_path)
-
-
-def check_told(executor: Literal["here", "ray"], tiny: Run, tmp_path: Path) -> None:
-    """Carry out a sweep with two callbacks, and check what they saw and wrote."""
     runs = {(a, 0.5): tiny.replace(seed=i) for i, a in enumerate(("FedAvg", "other"))}
     sweep = Sweep("callbacks", runs, axes=("algorithm", "q"))
     seen = Seen()
@@ -82,7 +70,7 @@ def check_told(executor: Literal["here", "ray"], tiny: Run, tmp_path: Path) -> N
         sweep,
         tmp_path / "s",
         hardware=Hardware(cpus=0.5),
-        executor=executor,
+        executor="ray",
         track="none",
         callbacks=[seen, TBXLoggerCallback()],
         stop={"round": 3},
@@ -116,10 +104,10 @@ def test_a_stopper_that_ends_the_whole_sweep_interrupts_it_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = Watch(Store(tmp_path), Display(), None, {}, lambda run: {})
-    halt = Halt(watch, [MaximumIterationStopper(2), TimeoutStopper(3600)])
+    halt = HaltTrials(watch, [MaximumIterationStopper(2), TimeoutStopper(3600)])
     assert not halt.stop_all() and not watch.interrupted
     assert [halt("a", {}) for _ in range(2)] == [False, True]
-    halt = Halt(watch, [TimeoutStopper(1e-9)])
+    halt = HaltTrials(watch, [TimeoutStopper(1e-9)])
     halt.stop_all()
     assert halt.stop_all() and watch.interrupted
     assert [

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.pictures import without_pictures
+from helpers.sweeps_here import search
 from numpy.testing import assert_allclose
 from ray import tune
 from ray.tune.search import Searcher
@@ -21,7 +22,6 @@ from raysafl import (
     PerClient,
     Run,
     Sweep,
-    Table,
 )
 from raysafl.objectives import ClientStatistic, Regression
 from raysafl.storage.store import Store
@@ -134,11 +134,6 @@ def test_a_county_without_test_rows_has_empty_entries_and_is_left_out_of_statist
     assert_allclose(last["clients_worst10_rmse"], worst)
 
 
-def test_the_figure_of_who_is_served_is_drawn(done: tuple[Run, Outcome]) -> None:
-    _, outcome = done
-    assert (Path(str(outcome.store.path)) / "served.png").exists()
-
-
 def test_a_test_set_without_rows_of_any_client_is_refused(
     done: tuple[Run, Outcome],
 ) -> None:
@@ -207,33 +202,11 @@ def test_a_search_goes_by_the_worst_client(
         metric="clients_worst_rmse",
         num_samples=2,
     )
-    assert fl.Runner(sweep, tmp_path, executor="here", track="none").run().ok
+    assert search(sweep, tmp_path)[0].ok
     assert searcher.goal == ("clients_worst_rmse", "min")
     rows = Store(tmp_path).rounds().query("round == 3")
     assert set(searcher.told.values()) == set(rows["clients_worst_rmse"])
     assert searcher.told[0.05] < searcher.told[0.001]
-
-
-@pytest.mark.usefixtures("reports")
-def test_a_table_and_a_stop_rule_go_by_the_worst_client(
-    done: tuple[Run, Outcome], tmp_path: Path
-) -> None:
-    run, _ = done
-    run = run.replace(rounds=6, eval_clients=PerClient(every=2, on="own"))
-    rates = {(lr,): run.replace({"local.lr": lr}) for lr in (0.001, 0.05)}
-    table = Table(rows=["lr"], statistic="final_clients_worst_rmse")
-    sweep = Sweep("worst", rates, axes=["lr"], table=table)
-    runner = fl.Runner(
-        sweep,
-        tmp_path,
-        executor="here",
-        track="none",
-        stop={"clients_worst_rmse": 0.0},
-    )
-    outcome = runner.run()
-    # Clients are first evaluated after two rounds.
-    assert outcome.runs["rounds"].tolist() == [2, 2]
-    assert "worst_rmse" in (tmp_path / "table.md").read_text()
 
 
 def test_a_replicate_stops_where_the_worst_client_has_not_improved(

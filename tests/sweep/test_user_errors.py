@@ -11,7 +11,6 @@ from helpers.mistakes import algorithm, load, model, place
 from rich.console import Console
 
 from raysafl import Hardware, LocalTraining, Run, Runner, Sweep
-from raysafl.cli import app as cli
 from raysafl.sweep import user_errors
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.prepare import prepare
@@ -76,19 +75,6 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
         == f"forward ({place(code, 'raise KeyError')}): KeyError: 'missing'"
     )
     assert "ray::start" in entry.traceback and "\x1b" not in entry.traceback
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_the_command_prints_an_error_once(
-    quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweep = load(tmp_path, HELPED, "algorithm=Mine()")
-    options = {"executor": "here", "track": "none", "quiet": quiet}
-    with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
-        cli._run_sweep(sweep, options | {"out": str(tmp_path / "s")})
-    assert said.get().count("OSError") == 1
-    assert "method=mine, s=0: failed, helped (" in said.get()
-    assert "traceback" in said.get()
 
 
 def raised(work: Callable[[], object]) -> Exception:

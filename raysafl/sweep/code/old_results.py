@@ -8,8 +8,8 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import run_name
 from raysafl.storage.store import Store
-from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.code.stale import Stale, changed_classes
+from raysafl.sweep.choices import Stale
+from raysafl.sweep.code.digest import CodeDigests, changed_classes
 from raysafl.version import __version__
 
 # How many runs a message names.

@@ -17,14 +17,15 @@ from raysafl.cluster.ray_private import environment
 from raysafl.cluster.ray_session import ray_session, resources_of_nodes, watched_ray
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
-from raysafl.sweep.callbacks import Shown, keep_logs
 from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.driver import announced
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
+from raysafl.sweep.on_ray.callbacks import Shown, keep_logs
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
+from raysafl.sweep.on_ray.sampler import InOrder, Packs, Sampler
+from raysafl.sweep.on_ray.stop_rules import rules_of
 from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.sampler import InOrder, Packs, Sampler
 from raysafl.sweep.watch import Watch
 
 # How often a trial whose process was lost is started again.
@@ -92,6 +93,9 @@ class OnRay:
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Run a trial for each pack; see `Executor.carry_out`."""
+        if job.sweep.is_searched:
+            self._search(job, datasets, watch)
+            return
         _ship(packs)
         references = _put_datasets(datasets)
         given = [
@@ -105,8 +109,8 @@ class OnRay:
         with environment(TUNE_MAX_PENDING_TRIALS_PG=pending):
             self._fit(job, follow, shown, InOrder(given), len(given))
 
-    def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
-        """Let Tune ask for the packs one by one; see `Executor.search`."""
+    def _search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
+        """Carry out the packs of the runs that the search algorithm asks for."""
         references = _put_datasets(datasets)
 
         def given(pack: Pack, dataset: Dataset) -> Given:
@@ -172,7 +176,7 @@ class OnRay:
                     storage_path=str(folder),
                     failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
                     callbacks=[follow, *([shown, *callbacks] if callbacks else [])],
-                    stop=HaltTrials(follow.watch, job.rules),
+                    stop=HaltTrials(follow.watch, rules_of(job.options.stop)),
                     verbose=0,
                 ),
             )

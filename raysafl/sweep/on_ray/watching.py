@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray import tune
@@ -14,9 +14,9 @@ from raysafl.cluster.ray_private import forget_metric_history
 from raysafl.cluster.ray_session import resources_of_nodes
 from raysafl.core.text import count
 from raysafl.sweep.on_ray.coordinator import NEWS
+from raysafl.sweep.on_ray.stop_rules import StopRule
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
-from raysafl.sweep.stop_rules import Halt
 from raysafl.sweep.watch import Watch
 
 # Seconds without a running trial until it is said what trials wait for. On a busy machine
@@ -141,8 +141,21 @@ class WatchTrials(tune.Callback):
         )
 
 
-class HaltTrials(Halt, tune.Stopper):
-    """`Halt` as a stopper of Tune's, which is asked after every report."""
+class HaltTrials(tune.Stopper):
+    """Ends the sweep when it cannot go on or is not to, and runs when the rules say so.
+
+    Tune asks it after every report.
+
+    Args:
+        watch: learns that the sweep cannot go on.
+        rules: the user's. Where one of them ends the whole sweep, the runs that have
+            begun save where they are, as after Ctrl-C, and none counts as stopped.
+    """
+
+    def __init__(self, watch: Watch, rules: Sequence[StopRule] = ()) -> None:
+        self.watch = watch
+        self.rules = rules
+        self.has_said = False
 
     def __reduce__(self) -> tuple[type[tune.Stopper], tuple[()]]:
         """Let Tune pickle a stopper that does nothing in place of this one.
@@ -150,6 +163,25 @@ class HaltTrials(Halt, tune.Stopper):
         Tune pickles its stoppers to restore them later, which raysafl never does.
         """
         return NoopStopper, ()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Whether one of the user's rules stops this run."""
+        # Each is asked, as a rule may count the reports.
+        return any([rule(trial_id, result) for rule in self.rules])
+
+    def stop_all(self) -> bool:
+        """Whether the sweep is to end before its runs do."""
+        rules = [rule for rule in self.rules if hasattr(rule, "stop_all")]
+        if not self.watch.ends_early and any(rule.stop_all() for rule in rules):
+            log.warning("`stop` ends the sweep: each run writes where it is")
+            self.has_said = True
+            self.watch.interrupt()
+        if self.watch.interrupted and not self.has_said:
+            self.has_said = True
+            log.warning(
+                "stopping: each run writes where it is; a second signal ends it at once"
+            )
+        return self.watch.ends_early
 
 
 def _news_in(result: Mapping[str, Any]) -> News:

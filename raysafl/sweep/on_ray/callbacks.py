@@ -7,86 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune.callback import CallbackList
 from ray.tune.experiment import Trial
 
-from raysafl.cluster.ray_private import storage_of
 from raysafl.storage.manifest import Label, run_name
-from raysafl.sweep.definition import Sweep
 from raysafl.sweep.packs import PACK_KEY
 
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100
-
-
-class CallbacksTold:
-    """Tells callbacks of Tune's of the packs that this process carries out.
-
-    To them a pack is a trial of Tune's, which has one run and no process of its own.
-
-    Args:
-        callbacks: the user's callbacks.
-        shown: says how trials are named, and by which labels.
-        folder: the folder below which the callbacks write files.
-        sweep: the sweep.
-    """
-
-    def __init__(
-        self,
-        callbacks: Sequence[tune.Callback],
-        shown: "Shown",
-        folder: Path,
-        sweep: Sweep,
-    ) -> None:
-        self.shown = shown
-        self.callbacks = CallbackList([shown, *callbacks])
-        self.storage = storage_of(folder, sweep.name)
-        self.trials: dict[str, Trial] = {}
-        self.callbacks.setup(stop=None, num_samples=sweep.num_samples)
-
-    @property
-    def written(self) -> Path:
-        """The folder below which the callbacks have written a folder for each trial."""
-        return Path(self.storage.experiment_driver_staging_path)
-
-    def started(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        """Tell the callbacks that a trial has started."""
-        trial = Trial(
-            "pack",
-            config=dict(config),
-            trial_id=trial_id,
-            evaluated_params=dict(config),
-            storage=self.storage,
-            trial_name_creator=self.shown.name,
-            trial_dirname_creator=self.shown.folder,
-            stub=True,
-        )
-        trial.init_local_path()
-        trial.set_status(Trial.RUNNING)
-        self.trials[trial_id] = trial
-        self.callbacks.on_trial_start(trial=trial, **self._all)
-
-    def reported(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tell the callbacks of a report."""
-        trial = self.trials[trial_id]
-        own = {**result, "config": trial.config}
-        trial.update_last_result(own)
-        self.callbacks.on_trial_result(trial=trial, result=own, **self._all)
-
-    def ended(self, trial_id: str) -> None:
-        """Tell the callbacks that a trial has ended."""
-        trial = self.trials[trial_id]
-        trial.set_status(Trial.TERMINATED)
-        self.callbacks.on_trial_complete(trial=trial, **self._all)
-
-    def finished(self) -> None:
-        """Tell the callbacks that the sweep has ended."""
-        self.callbacks.on_experiment_end(trials=list(self.trials.values()))
-
-    @property
-    def _all(self) -> dict[str, Any]:
-        """What each callback is told besides the trial."""
-        return {"iteration": len(self.trials), "trials": list(self.trials.values())}
 
 
 class Shown(tune.Callback):

@@ -1,0 +1,261 @@
+"""Carries out the runs of an attempt that have not ended, or says what it would do."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from raysafl.core.needs import is_installed
+from raysafl.core.problem import Dataset
+from raysafl.core.text import count, format_bytes
+from raysafl.core.users_parts import is_users_class
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Manifest, run_name
+from raysafl.storage.paths import StorageError
+from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.sealed import OpenState
+from raysafl.storage.store import Store
+from raysafl.sweep.attempt import Attempt
+from raysafl.sweep.execution import Job, execute
+from raysafl.sweep.executor_choice import choose_executor
+from raysafl.sweep.growth import Growth, reuse
+from raysafl.sweep.hosting import torch_threads
+from raysafl.sweep.keeping import keeping_note
+from raysafl.sweep.packs import seconds_of
+from raysafl.sweep.prepare import prepare
+from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from raysafl.sweep.forecast import Forecast
+    from raysafl.tracking.tracker import Tracker
+
+# How long the data may load before Ray is started. Most errors in the data of a sweep
+# show within this time, and then no Ray is started in vain.
+LOADING_SECONDS = 0.2
+# How long the report waits until it is known where MLflow shows the sweep.
+TRACKER_SECONDS = 20.0
+T = TypeVar("T")
+
+
+@torch_threads(1)
+def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
+    """Carry out the runs that an attempt does, then write the table and the report.
+
+    Where it is clear that Ray is needed, it starts while the data are loaded. It stops while
+    the report is written.
+
+    Args:
+        attempt: the attempt, which has been planned.
+        refusal: what is undone if the attempt is refused.
+
+    Returns:
+        Whether MLflow has all results.
+    """
+    store, display = attempt.store, attempt.display
+    display.enter("loading data")
+    loading = _load(attempt)
+    executor = choose_executor(
+        attempt.options, lambda: _seconds(attempt, loading.result())
+    )
+    tracker = None
+    display.enter(executor.preparation)
+    try:
+        with _advised(attempt), executor.started():
+            display.enter("loading data")
+            datasets = loading.result()
+            _begin(attempt, datasets, refusal)
+            tracker = _tracker(attempt)
+            job = Job(
+                attempt.options,
+                store,
+                attempt.todo,
+                attempt.digests,
+                display,
+                tracker,
+            )
+            skipped = len(attempt.chosen) - len(attempt.todo)
+            total = len(attempt.todo) or attempt.sweep.num_samples
+            display.start(total, skipped, executor.beginning)
+            # It is needed when the trials have ended, and its import takes seconds.
+            _in_thread(partial(import_module, "raysafl.report.write"))
+            try:
+                execute(job, executor, datasets)
+            except KeyboardInterrupt:
+                if display.running or display.done:
+                    _write_all(store, tracker)
+                raise
+            display.enter("writing the report")
+            # The report is written in a thread, so that Ray can stop meanwhile.
+            writing = _in_thread(partial(_write_all, store, tracker))
+        with _advised(attempt):
+            writing.result()
+    finally:
+        synced = tracker is None or _finish(attempt, tracker)
+    return synced
+
+
+@torch_threads(1)
+def forecast(attempt: Attempt) -> "Forecast":
+    """Say what an attempt would do, without writing anything; see `Runner.forecast`."""
+    from raysafl.sweep.forecast import foretell
+
+    attempt.plan()
+    with closing(attempt.display):
+        datasets = _load(attempt).result()
+    growth = _reused(attempt, lambda run_id, content: None)
+    finished = len(attempt.chosen) - len(attempt.todo)
+    return foretell(
+        attempt.options, attempt.todo, _begun(attempt), datasets, finished, growth
+    )
+
+
+# Before anything runs
+
+
+def _looked_at(attempt: Attempt) -> dict[str, Run]:
+    """Return the runs to do, by id, or the one that stands for them."""
+    return attempt.example or attempt.todo
+
+
+def _copies(attempt: Attempt) -> int:
+    """Return how many runs there will be like each of those that are looked at."""
+    return attempt.sweep.num_samples if attempt.example else 1
+
+
+def _seconds(attempt: Attempt, datasets: dict[str, Dataset]) -> float:
+    """Return about how long the work takes on one core."""
+    return _copies(attempt) * seconds_of(_looked_at(attempt).values(), datasets)
+
+
+def _load(attempt: Attempt) -> "Future[dict[str, Dataset]]":
+    """Try the user's own classes, if there are any, and begin to load the data."""
+    runs = _looked_at(attempt)
+    loaded: dict[str, Dataset] = {}
+    parts = (part for run in runs.values() for part in run.components())
+    if attempt.options.try_first and any(is_users_class(type(part)) for part in parts):
+        # Imported here, because runs of raysafl's own classes are not tried.
+        from raysafl.sweep.preflight import preflight
+
+        labels = attempt.manifest.labels()
+        named = {run_name(labels.get(i, {}), i): runs[i] for i in runs}
+        loaded = preflight(named, attempt.display)
+    work = partial(prepare, runs.values(), attempt.options.engine, loaded)
+    loading = _in_thread(work)
+    # Whatever is the user's own is right as a whole before Ray starts.
+    if wait([loading], None if loaded else LOADING_SECONDS).done:
+        loading.result()
+    return loading
+
+
+def _begin(attempt: Attempt, datasets: dict[str, Dataset], refusal: ExitStack) -> None:
+    """Make all checks that are left, and begin to write into the folder."""
+    runs = _looked_at(attempt).values()
+    if note := keeping_note(runs, datasets, _copies(attempt)):
+        attempt.options.note(note)
+    attempt.begin(refusal)
+    if grown := str(_reused(attempt, attempt.store.flush)):
+        attempt.options.note(grown)
+
+
+def _reused(attempt: Attempt, save: Callable[[str, OpenState], None]) -> Growth:
+    """Reuse replicates of runs that the sweep has no more; see `reuse`."""
+    # A rule would stop new replicates by the last rounds of the reused ones.
+    if not attempt.options.resume or attempt.options.is_one_by_one:
+        return Growth()
+    known = set(attempt.runs)
+    return reuse(
+        attempt.store, attempt.todo, _begun(attempt), known, attempt.digests, save
+    )
+
+
+def _begun(attempt: Attempt) -> set[str]:
+    """Return the ids of the runs that go on from a file: not from one that is deleted."""
+    return set(attempt.store.open_runs()) - (attempt.forgotten or set())
+
+
+# While runs are carried out, and afterwards
+
+
+def _tracker(attempt: Attempt) -> "Tracker | None":
+    """Return what logs to MLflow; None if nothing is to be logged."""
+    options = attempt.options
+    track = Tracking(options.track)
+    if track is Tracking.NONE:
+        return None
+    if not is_installed("mlflow"):
+        options.note("MLflow is not installed, so nothing is logged to it")
+        return None
+    # Imported here, because a sweep that is not tracked needs no MLflow.
+    from raysafl.tracking.client import default_uri
+    from raysafl.tracking.tracker import Tracker
+
+    uri = options.tracking_uri or default_uri(attempt.store.path.parent)
+    if attempt.store.is_remote:
+        options.note(f"MLflow's database cannot lie in an object store; it is {uri}")
+
+    return Tracker(attempt.store, uri, options.say, track, _curve_as_png)
+
+
+def _curve_as_png(rows: "pd.DataFrame", title: str, manifest: Manifest) -> bytes:
+    """Draw the figure of a run that MLflow shows."""
+    from raysafl.report.figures.lines import curve_of_run
+
+    return curve_of_run(rows, title, manifest)
+
+
+def _write_all(store: Store, tracker: "Tracker | None") -> None:
+    """Compact the results, and write `runs.parquet`, the report and its figures."""
+    from raysafl.report.write import write_report
+
+    store.compact()
+    write_runs_table(store)
+    # The report links to MLflow.
+    if tracker is not None:
+        tracker.wait_until_opened(TRACKER_SECONDS)
+    write_report(store)
+
+
+def _finish(attempt: Attempt, tracker: "Tracker") -> bool:
+    """Log what is still to be logged; return whether MLflow has all results."""
+    if tracker.waiting:
+        waiting = count(tracker.waiting, "run")
+        attempt.options.note(f"still to be logged to MLflow: {waiting}")
+    attempt.display.enter("logging to MLflow")
+    return tracker.finish()
+
+
+@contextmanager
+def _advised(attempt: Attempt) -> Iterator[None]:
+    """Let an error of the storage say how to go on, too, and the room that is needed."""
+    try:
+        yield
+    except StorageError as error:
+        store = attempt.store
+        text = f"{error}. The same command goes on where it was"
+        # A remote store may be lost, so it is not asked what it holds.
+        if not store.is_remote and (ended := len(store.ledger())):
+            needed = format_bytes(len(attempt.todo) * store.size() / ended)
+            text += f"; {len(attempt.todo)} runs need about {needed}"
+        raise StorageError(text) from error
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """Run `work` in a daemon thread.
+
+    A ThreadPoolExecutor is joined at exit, so Ctrl-C would wait for a slow download.
+    """
+    future = Future[T]()
+
+    def run_work() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run_work, daemon=True).start()
+    return future
