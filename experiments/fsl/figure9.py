@@ -26,11 +26,11 @@ import numpy as np
 import pandas as pd
 
 from experiments.fsl.setting import scenario1, small, smoke
+from experiments.theorems import gradients as diagnostics
 from experiments.theorems.output import publish
 from raysafl.report.figures.style import LETTERS, colours, new_figure, style_axes
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
-from raysafl.theory import gradients as diagnostics
 
 SIZES = {"CIFAR-10": (200, 500), "EMNIST": (90, 225)}
 CLASSES = (1, 2, 5)
@@ -53,7 +53,7 @@ def follow(run, dataset, device):
         if simulation.round in due:
             w_P = simulation.replicates[0].state.w_P
             clients_NP = work.gradients(0, w_P.expand(run.data.clients, -1))
-            server_P = work.server_gradient(0, w_P)
+            server_P = diagnostics.server_gradient(work, w_P)
             yield (
                 simulation.round,
                 diagnostics.server_gap(server_P, clients_NP),

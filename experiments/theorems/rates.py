@@ -46,13 +46,13 @@ from experiments.theorems.output import (
     ticks,
     with_interval,
 )
-from experiments.theorems.problem import MU, D, L, follow, quadratic
-from raysafl.report.figures.style import colours, new_figure, style_axes
-from raysafl.theory.bounds import (
+from experiments.theorems.premises import (
     least_snapshot_prob,
     most_client_prob,
     most_client_prob_convex,
 )
+from experiments.theorems.problem import MU, D, L, follow, quadratic
+from raysafl.report.figures.style import colours, new_figure, style_axes
 
 N, K, COME, Q = 10, 2, 6, 0.5
 START = 0.85

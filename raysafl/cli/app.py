@@ -277,26 +277,6 @@ def run_command(
     _run_sweep(load_sweep(file).at(scale), options)
 
 
-@app.command("advise")
-def advise_command(
-    file: Experiment,
-    only: Only = None,
-    rounds: Annotated[int, typer.Option(help="Number of rounds to simulate.")] = 20,
-) -> None:
-    """Simulate a few rounds of a run and say which probabilities the papers' theorems allow.
-
-    It is the first run of the sweep, or the first that --only leaves.
-    """
-    from raysafl.sweep.experiment_file import load_sweep
-    from raysafl.sweep.sampling import first_run
-    from raysafl.theory.advice import advise
-    from raysafl.theory.advice_table import advice_table
-
-    labels = _pairs_of(only)
-    name, run = first_run(load_sweep(file), labels)
-    console.print(advice_table(advise(run, rounds), name))
-
-
 @app.command("report")
 def report_command(
     paths: Annotated[

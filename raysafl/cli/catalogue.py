@@ -44,17 +44,6 @@ FURTHER = {
     "which it was best on validation data",
 }
 
-# What `raysafl advise` estimates.
-ADVICE = {
-    "xi2": "|grad f0 - grad F|^2, the server's data against the clients' (FSL, figure 9)",
-    "G2": "mean_i |grad f_i - grad F|^2, how different the clients are (FSL, figure 9)",
-    "sigma_G2": "max_i |grad f_i - grad F|^2 (SAFARI, assumption 5)",
-    "sigma2": "variance of a mini-batch gradient, of clients and of the server",
-    "L": "largest curvature of a client's loss",
-    "most_client_prob": "bound on the probability of a client round (SAFARI, theorem 4)",
-    "least_snapshot_prob": "bound on the probability of a snapshot (FAST, theorem 1)",
-}
-
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Return all components and measures, by family and name, ready for JSON.
@@ -77,10 +66,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     }
     runs = {name: {"summary": f"per run, {text}"} for name, text in STATISTICS.items()}
     further = {name: {"summary": text} for name, text in FURTHER.items()}
-    advice = {
-        name: {"summary": f"by raysafl advise: {text}"} for name, text in ADVICE.items()
-    }
-    return families | {"result": rounds | runs | further | advice}
+    return families | {"result": rounds | runs | further}
 
 
 def _describe(component: type[Component]) -> dict[str, Any]:

@@ -196,32 +196,6 @@ class Worker:
         """Return the full gradient [N, P] of each client i's mean loss at w_NP[i]."""
         return self.trainer.gradients(w_NP, self.population.splits[cell].clients)
 
-    def server_gradient(self, cell: int, w_P: Tensor) -> Tensor | None:
-        """Return the full gradient [P] of the server's mean loss, None without data."""
-        held = self.population.splits[cell].server
-        return self.trainer.gradients(w_P[None], [held])[0] if len(held) else None
-
-    def batch_gradients(
-        self, cell: int, client: int, w_P: Tensor, size: int, draws: int, key: Key
-    ) -> Tensor:
-        """Return the gradients [draws, P] of independent mini-batches of one client.
-
-        Args:
-            cell: The number of the cell, which determines who holds which samples.
-            client: The client's id, or SERVER.
-            w_P: The parameters at which gradients are taken.
-            size: Samples per mini-batch, drawn without replacement (all, if there are
-                fewer).
-            draws: Number of mini-batches.
-            key: The source of randomness.
-        """
-        held = self.population.splits[cell].of(client)
-        rng = key("gradient noise", client)
-        picks = [
-            rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
-        ]
-        return self.trainer.gradients(w_P.expand(draws, -1), picks)
-
 
 def by_cell(tasks: Tasks, values_T: Floats) -> dict[int, Floats]:
     """Return a value or a row for each task by the tasks' cells, in their order."""

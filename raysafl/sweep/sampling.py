@@ -9,7 +9,7 @@ import numpy as np
 from raysafl.core.needs import need
 from raysafl.core.text import count
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Entry, Label, Manifest, run_name
+from raysafl.storage.manifest import Entry, Label, Manifest
 from raysafl.sweep.check import without_numpy
 from raysafl.sweep.definition import Sweep
 
@@ -47,25 +47,6 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
     entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
     manifest = sweep.measuring(sweep.manifest(labelled), runs.values())
     return manifest.extended(entries), runs, {}
-
-
-def first_run(sweep: Sweep, only: Mapping[str, str]) -> tuple[str, Run]:
-    """Return the first run of a sweep that has some labels, after its labels as text.
-
-    Args:
-        sweep: the sweep.
-        only: axis to label, compared as text.
-
-    Raises:
-        ValueError: nothing bears them, or a search algorithm asks for the runs.
-    """
-    if sweep.is_searched:
-        raise ValueError(
-            f"sweep '{sweep.name}': {AS_RESULTS_COME}; put the run that you mean into runs=[...]"
-        )
-    manifest, runs, _ = known_runs(sweep)
-    chosen = manifest.select(only)[0]
-    return run_name(manifest.labels()[chosen], chosen), runs[chosen]
 
 
 def _made(

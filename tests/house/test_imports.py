@@ -32,7 +32,6 @@ ALLOWED: dict[
     "runtime": {
         *("core", "cluster", "kernels", "models", "objectives", "training"),
     },
-    "theory": {"core", "simulation", "runtime"},
     "sweep": {
         *("core", "models", "training", "simulation", "runtime", "cluster"),
         *("kept", "storage", "tracking", "report", "version"),

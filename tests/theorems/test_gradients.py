@@ -9,6 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.theorems.gradients import (
+    batch_gradients,
+    dissimilarity,
+    gradient_noise,
+    path_noise,
+    server_gap,
+    server_gradient,
+    smoothness,
+)
+from experiments.theorems.premises import (
+    Premise,
+    fast_rates,
+    least_snapshot_prob,
+    most_client_prob,
+    safari_rates,
+)
 from raysafl import CNN, MLP, Logistic, Model, Run
 from raysafl.algorithms import Key
 from raysafl.core.problem import SERVER
@@ -16,20 +32,6 @@ from raysafl.core.work import Cell
 from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
 from raysafl.runtime.in_process import Worker
-from raysafl.theory.bounds import (
-    Premise,
-    fast_rates,
-    least_snapshot_prob,
-    most_client_prob,
-    safari_rates,
-)
-from raysafl.theory.gradients import (
-    dissimilarity,
-    gradient_noise,
-    path_noise,
-    server_gap,
-    smoothness,
-)
 from raysafl.training.trainer import GRADIENT_BATCH, LocalTrainer
 
 SIZES = [GRADIENT_BATCH + 40, 23, 7]  # more than one batch, less than one
@@ -83,7 +85,7 @@ def test_a_worker_gives_the_gradients_of_clients_and_server(tiny: Run) -> None:
     torch.testing.assert_close(
         weight_N @ clients_NP / weight_N.sum(), expected, rtol=1e-4, atol=1e-6
     )
-    server_P = work.server_gradient(0, w_P)
+    server_P = server_gradient(work, w_P)
     assert server_P is not None
     torch.testing.assert_close(
         server_P,
@@ -94,8 +96,8 @@ def test_a_worker_gives_the_gradients_of_clients_and_server(tiny: Run) -> None:
     without = Worker(
         [Cell(tiny.data.replace(server=None), 0)], tiny.data.load(), tiny.model
     )
-    assert without.server_gradient(0, w_P) is None
-    whole = work.batch_gradients(0, SERVER, w_P, 10**6, 2, Key(0))
+    assert server_gradient(without, w_P) is None
+    whole = batch_gradients(work, SERVER, w_P, 10**6, 2, Key(0))
     torch.testing.assert_close(whole, server_P.expand(2, -1))
 
 
@@ -141,10 +143,10 @@ def test_the_workers_batches_have_the_noise_of_enumeration(tiny: Run) -> None:
     each_nP = work.trainer.gradients(
         w_P.expand(len(held), -1), [held[[i]] for i in range(50)]
     )
-    full_P = work.server_gradient(0, w_P)
+    full_P = server_gradient(work, w_P)
     assert full_P is not None
     spread, n, size = gradient_noise(each_nP, full_P), len(held), 5
-    batches_JP = work.batch_gradients(0, SERVER, w_P, size, 2000, Key(1))
+    batches_JP = batch_gradients(work, SERVER, w_P, size, 2000, Key(1))
     exact = spread / size * (n - size) / (n - 1)
     assert gradient_noise(batches_JP, full_P) == pytest.approx(exact, rel=0.05)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from experiments.theorems import bounds
-from raysafl.theory.bounds import (
+from experiments.theorems.premises import (
     convex_rates,
     least_g4,
     least_snapshot_prob_convex,

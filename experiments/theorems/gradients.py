@@ -1,6 +1,7 @@
 """The quantities of the papers' theorems, computed from gradients: dissimilarity and noise.
 
-All functions are pure; the caller provides the gradients. F is the mean of the
+The first two functions take gradients of a machine's samples; the others are pure, and the
+caller provides the gradients. F is the mean of the
 objectives of ALL clients with equal weights, and f0 is the server's objective. The
 papers are those of docs/papers.md#safari, #fsl and #fast.
 
@@ -11,6 +12,36 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from raysafl.core.randomness import Key
+from raysafl.runtime.in_process import Worker
+
+
+def server_gradient(work: Worker, w_P: Tensor) -> Tensor | None:
+    """Return the full gradient [P] of the server's mean loss, None without data."""
+    held = work.population.splits[0].server
+    return work.trainer.gradients(w_P[None], [held])[0] if len(held) else None
+
+
+def batch_gradients(
+    work: Worker, client: int, w_P: Tensor, size: int, draws: int, key: Key
+) -> Tensor:
+    """Return the gradients [draws, P] of independent mini-batches of one client.
+
+    Args:
+        work: holds the samples of the first cell.
+        client: the client's id, or SERVER.
+        w_P: the parameters at which gradients are taken.
+        size: samples per mini-batch, drawn without replacement (all, if there are fewer).
+        draws: the number of mini-batches.
+        key: the source of randomness.
+    """
+    held = work.population.splits[0].of(client)
+    rng = key("gradient noise", client)
+    picks = [
+        rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
+    ]
+    return work.trainer.gradients(w_P.expand(draws, -1), picks)
 
 
 def square(v_P: Tensor) -> float:

@@ -1,9 +1,7 @@
-"""`raysafl advise`: estimates against their definitions, and what the user is told."""
+"""The advice on a run: estimates against their definitions, and what the user is told."""
 
 import io
 import re
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,28 @@ import pytest
 import torch
 from helpers.commands import EXPERIMENT
 from rich.console import Console
-from typer.testing import CliRunner
 
+from experiments.theorems.advise import (
+    DRAWS,
+    Probe,
+    advice_table,
+    advise,
+    conclude,
+    main,
+    paths,
+)
+from experiments.theorems.gradients import (
+    batch_gradients,
+    dissimilarity,
+    gradient_noise,
+    server_gradient,
+    square,
+)
+from experiments.theorems.premises import (
+    least_g4,
+    most_client_prob,
+    most_client_prob_convex,
+)
 from raysafl import (
     SAFARI,
     Cohort,
@@ -23,26 +41,15 @@ from raysafl import (
     LocalTraining,
     Logistic,
     Participation,
-    Patience,
     Run,
     Uniform,
 )
 from raysafl.algorithms import Key
-from raysafl.cli import app as cli
 from raysafl.core.problem import SERVER
 from raysafl.data import Dataset, Samples, Source
 from raysafl.objectives import Regression
-from raysafl.participation import Bernoulli
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
-from raysafl.theory.advice import CAVEATS, DRAWS, Probe, advise, conclude, paths
-from raysafl.theory.advice_table import advice_table
-from raysafl.theory.bounds import (
-    least_g4,
-    most_client_prob,
-    most_client_prob_convex,
-)
-from raysafl.theory.gradients import dissimilarity, gradient_noise, square
 
 
 def text(advice_of: Run, rounds: int = 2) -> str:
@@ -69,7 +76,7 @@ def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
         float(dissimilarity(clients_NP).mean())
     )
     assert first.sigma_g2 >= first.mean_dissimilarity
-    server_P = work.server_gradient(0, w_P)
+    server_P = server_gradient(work, w_P)
     assert server_P is not None
     assert first.xi2 == pytest.approx(square(server_P - clients_NP.mean(0)))
     assert 0 < first.L < 20 and first.sigma2 > 0
@@ -95,7 +102,7 @@ def test_the_paths_of_a_cohort_are_summed_and_freed_of_their_noise(tiny: Run) ->
     w_P, key = work.init(0), Key(run.seed)
     sigma2_N = torch.tensor(
         [
-            gradient_noise(work.batch_gradients(0, i, w_P, 32, DRAWS, key), full_P)
+            gradient_noise(batch_gradients(work, i, w_P, 32, DRAWS, key), full_P)
             for i, full_P in enumerate(work.gradients(0, w_P.expand(10, -1)))
         ]
     )
@@ -234,34 +241,6 @@ def test_a_run_that_diverges_is_still_reported(tiny: Run) -> None:
     assert "lower the learning rates" in advice.stopped
 
 
-def test_rounds_in_which_nobody_comes_are_probed(tiny: Run) -> None:
-    advice = advise(tiny.replace(participation=Bernoulli(rate=0.001)), 1)
-    assert [p.path_cohort for p in advice.probes] == [0, 0] and advice.m == 1
-    assert advice.probes[0].path_all > 0
-
-
-def test_a_run_that_patience_stops_says_so(tiny: Run) -> None:
-    impatient = Patience(rounds=1, min_delta=100.0)
-    advice = advise(tiny.replace(patience=impatient), 4)
-    assert "test_loss has not improved since" in advice.stopped
-    assert advice.probes[-1].round < 4
-
-
-def test_all_is_shown_with_its_caveats(tiny: Run) -> None:
-    said = text(tiny)
-    assert all(
-        word in said for word in ("sigma_G^2", "xi^2", "SAFARI 4", "FAST 1", "a run")
-    )
-    flat = " ".join(said.split())
-    assert all(" ".join(caveat.split()) in flat for caveat in CAVEATS)
-    assert "NO" in said and "premises do not hold" in said
-
-
-def test_it_is_refused_without_rounds(tiny: Run) -> None:
-    with pytest.raises(ValueError, match="at least one round, not 0"):
-        advise(tiny, 0)
-
-
 @pytest.mark.parametrize(
     "change", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip_norm": 1.0}], ids=str
 )
@@ -278,65 +257,20 @@ def test_mini_batches_for_the_noise_differ_between_rounds_and_between_clients(
     work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     w_P = work.init(0)
     first, again, later, other = (
-        work.batch_gradients(0, client, w_P, 4, 3, Key(0, at))
+        batch_gradients(work, client, w_P, 4, 3, Key(0, at))
         for client, at in ((SERVER, 0), (SERVER, 0), (SERVER, 1), (0, 0))
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, later) and not torch.equal(first, other)
 
 
-@pytest.mark.parametrize(
-    ("options", "told", "code"),
-    [
-        ([], "method=FedAvg", 0),
-        (["--only", "method=SAFARI"], "client_prob = 0.5", 0),
-        (
-            ["--only", "method=SAFARY"],
-            "no run has method=SAFARY: did you mean 'SAFARI'?",
-            1,
-        ),
-        (["--rounds", "0"], "at least one round", 1),
-    ],
-)
-def test_the_command(
-    options: list[str],
-    told: str,
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_script_advises_on_the_run_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(EXPERIMENT)
-    arguments = ["advise", str(tmp_path / "mine.py"), "--rounds", "1", *options]
-    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
-    with cli.console.capture() as said:
-        result = CliRunner().invoke(cli.app, arguments)
-    assert told in said.get() + str(result.exception)
-    assert result.exit_code == code
-
-
-def test_the_first_run_is_the_first_that_is_drawn_and_a_search_has_none(
-    tiny: Run,
-) -> None:
-    from ray import tune
-    from ray.tune.search import Searcher
-
-    from raysafl import Sweep
-    from raysafl.sweep.sampling import draw, first_run
-
-    sweep = Sweep(name="s", base=tiny, space={"local.lr": tune.uniform(0.1, 1)})
-    _, drawn = first_run(sweep, {})
-    assert drawn == tiny.replace(draw(sweep.space, 1)[0])
-    search = replace(sweep, search_alg=Searcher())
-    with pytest.raises(
-        ValueError, match="results come; put the run that you mean into"
-    ):
-        first_run(search, {})
-    grid = Sweep(
-        name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)}
-    )
-    with pytest.raises(ValueError, match="no run has all the labels a=1, b=1"):
-        first_run(grid, {"a": "1", "b": "1"})
-    assert first_run(grid, {"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))
+    main([str(tmp_path / "mine.py"), "--rounds", "1", "--only", "method=SAFARI"])
+    said = capsys.readouterr().out
+    assert "method=SAFARI" in said and "client_prob = 0.5" in said
 
 
 class Line(Source):

@@ -1,1 +1,0 @@
-"""What the theorems of the papers say of a run."""
