@@ -3,7 +3,6 @@
 from raysafl.algorithms.afl import AFL
 from raysafl.algorithms.baselines import Centralised, ServerOnly
 from raysafl.algorithms.compressed import Compressed, Compression, Quantised, TopK
-from raysafl.algorithms.dpfedavg import DPFedAvg
 from raysafl.algorithms.fedamplify import FedAmplify
 from raysafl.algorithms.fedau import FedAU
 from raysafl.algorithms.fedavg import FedAvg, FedAvgM, FedProx
@@ -43,7 +42,6 @@ __all__ = [
     "Compressed",
     "Compression",
     "CountSamples",
-    "DPFedAvg",
     "FSLParallel",
     "FedAU",
     "FedAdagrad",

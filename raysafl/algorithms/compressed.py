@@ -11,7 +11,6 @@ import torch
 from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
-from raysafl.algorithms.dpfedavg import DPFedAvg
 from raysafl.algorithms.fedavg import FedAvg
 from raysafl.core.algorithm import (
     Algorithm,
@@ -197,9 +196,7 @@ class Compressed(Algorithm):
     training's update in place of the gradient.
 
     Raises:
-        ValueError: The inner algorithm compresses its updates itself, or is DPFedAvg,
-            whose privacy rests on clipped updates, to which residuals must not be
-            added.
+        ValueError: The inner algorithm compresses its updates itself.
 
     Example:
         >>> import raysafl as fl
@@ -225,11 +222,10 @@ class Compressed(Algorithm):
     @model_validator(mode="after")
     def _fits(self) -> "Compressed":
         for part in self.inner.components():
-            if isinstance(part, Compressed | DPFedAvg):
+            if isinstance(part, Compressed):
                 raise ValueError(
-                    f"{type(part).__name__} cannot be compressed: updates that were "
-                    "compressed or clipped for privacy must be sent as they are; take "
-                    "another inner algorithm"
+                    "Compressed cannot be compressed: updates that were compressed must "
+                    "be sent as they are; take another inner algorithm"
                 )
         return self
 
@@ -302,13 +298,12 @@ class Compressed(Algorithm):
         """Return a request for one row per client, with the bytes that they send.
 
         Raises:
-            ValueError: The inner algorithm compresses or clips its updates itself.
+            ValueError: The inner algorithm compresses its updates itself.
         """
-        if request.up_bytes is not None or request.max_norm is not None:
+        if request.up_bytes is not None:
             raise ValueError(
-                f"{type(self.inner).__name__} compresses or clips its updates itself "
-                "(up_bytes, max_norm), so they must be sent as they are; leave out "
-                "Compressed"
+                f"{type(self.inner).__name__} compresses its updates itself (up_bytes), "
+                "so they must be sent as they are; leave out Compressed"
             )
         same = {f.name: getattr(request, f.name) for f in fields(Request)}
         up_bytes = self.compression.num_bytes(request.w_P.numel())

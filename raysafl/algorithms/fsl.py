@@ -19,7 +19,6 @@ from raysafl.core.algorithm import (
     Train,
     Update,
 )
-from raysafl.core.participation import Participation
 from raysafl.core.randomness import Key
 
 
@@ -122,18 +121,6 @@ class FSL(Algorithm):
     def uses_server_data(self) -> bool:
         """Return whether the server learns, pre-trains, or `inner` trains on D0."""
         return self.gamma > 0 or self.pretrain > 0 or self.inner.uses_server_data
-
-    def check(self, participation: Participation, num_clients: int) -> None:
-        """Raise ValueError if the server's rate tells who came, and that is private."""
-        sampling = participation.sampling(num_clients)
-        parts = self.inner.components()
-        is_private = any(getattr(part, "is_private", False) for part in parts)
-        if is_private and self.gamma and not (sampling and sampling.is_fixed):
-            raise ValueError(
-                "FSL's server learns at a rate that depends on how many clients came, "
-                "which would tell who came; with a private algorithm take Uniform(m=...) "
-                "or Full(), SAFARI(...), or gamma=0"
-            )
 
     def prepare(self, setting: Setting) -> "FSL":
         """Return this algorithm with the defaults filled in that depend on the run."""

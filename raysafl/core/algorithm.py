@@ -296,8 +296,7 @@ class Request:
     `TrainMean`.
 
     Raises:
-        ValueError: `up_bytes` is no whole number, or is negative; or `max_norm` is not
-            above 0.
+        ValueError: `up_bytes` is no whole number, or is negative.
     """
 
     w_P: Tensor
@@ -309,7 +308,6 @@ class Request:
     extra_down: int = 0
     w_MP: Tensor | None = None
     up_bytes: int | None = None
-    max_norm: float | None = None
 
     # A type checker still knows which attributes there are.
     if not TYPE_CHECKING:
@@ -322,11 +320,6 @@ class Request:
             )
 
     def __post_init__(self) -> None:
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ValueError(
-                f"max_norm={self.max_norm!r} is no bound of an update's norm: give a "
-                "number above 0, or leave it out"
-            )
         if self.up_bytes is None:
             return
         if not isinstance(self.up_bytes, Integral) or self.up_bytes < 0:
@@ -359,8 +352,6 @@ class Train(Request):
         up_bytes: The bytes of one client's update as it is sent, for updates that are
             compressed or sparse; None means 4 for each of the P parameters. It is used
             for the count of traffic alone.
-        max_norm: The largest L2 norm of an update: each client scales a longer one down
-            to it before it is sent. None means no limit.
     """
 
     @classmethod
@@ -534,8 +525,6 @@ class Algorithm(Component):
     remembers_clients: ClassVar[bool] = False
     # Whether `round` is called where nobody comes. If not, the state stays as it was.
     acts_without_clients: ClassVar[bool] = False
-    # Whether clients are promised privacy. Runs in which it could not hold are refused.
-    is_private: ClassVar[bool] = False
 
     def check(self, participation: Participation, num_clients: int) -> None:
         """Raise a ValueError if the algorithm cannot run under this policy."""

@@ -8,7 +8,6 @@ import importlib.util
 
 # The packages that may be missing: name -> what people call it, and how to install it.
 OPTIONAL = {
-    "dp_accounting": ("dp-accounting", "pip install dp-accounting"),
     "mlflow": ("MLflow", "pip install mlflow"),
     "ray": ("Ray", "pip install 'ray[tune]<2.61'"),
     "tueplots": ("tueplots", "pip install tueplots"),

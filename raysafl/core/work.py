@@ -16,7 +16,6 @@ computes in this process and is the readable reference, `OnActors` computes on R
 actors, with the same results.
 """
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
@@ -64,7 +63,6 @@ class Training(NamedTuple):
         averaged: Whether only the mean of the updates is needed.
         weights: The weight of each update in the mean; they have the mean 1. None: all
             weigh the same.
-        max_norm: The L2 norm to which a longer update is scaled down; infinity: no limit.
         before: The number of steps that each client has taken in earlier rounds, if
             training goes on (`ContinuedTraining`).
         moments: For each client the vectors [P] that it has kept of its optimizer; empty
@@ -82,7 +80,6 @@ class Training(NamedTuple):
     prox: float = 0.0
     averaged: bool = False
     weights: Sequence[float] | None = None
-    max_norm: float = math.inf
     before: Sequence[int] = ()
     moments: Sequence[Sequence[Tensor]] = ()
 
@@ -100,7 +97,7 @@ COLUMNS = np.dtype(
         *((name, np.int32) for name in ("start", "offset", "moments", "averaged")),
         ("seed", np.uint64),
         ("before", np.int64),
-        *((name, np.float64) for name in ("rate", "prox", "weight", "max_norm")),
+        *((name, np.float64) for name in ("rate", "prox", "weight")),
     ]
 )
 
@@ -111,7 +108,7 @@ class Tasks:
 
     Args:
         columns: [T] rows of these columns. "cell", "client", "seed", "round", "call",
-            "prox", "weight", "max_norm" and "before" are as in `Training`. "rate" is the
+            "prox", "weight" and "before" are as in `Training`. "rate" is the
             learning rate. "local" is a position in `locals`. "start" and "offset" are
             positions in `vectors`, and so is "moments", the first of the vectors that
             the client has kept; -1 means that there is none. "averaged" is the number of
@@ -179,7 +176,6 @@ class Tasks:
                 local.rate(request.round),
                 request.prox,
                 1.0,
-                request.max_norm,
             )
             rows.append(row)
         sizes = [len(request.clients) for request in asked]

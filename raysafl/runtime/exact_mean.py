@@ -161,32 +161,12 @@ class Reduction:
         )
 
     def _scaled(self, positions: Ints, delta_TP: Tensor) -> Tensor:
-        """Scale updates down to their largest norms, and by their weights.
-
-        On a CPU the norm is summed in float64 by numpy, whose result does not depend on
-        threads.
-        """
-        column = self._tasks.columns
-        weight_T = np.where(self._averaged_T, column["weight"], 1.0)[positions]
-        limits_T = column["max_norm"][positions]
-        has_limits = limits_T.min() < np.inf
-        if not has_limits and (weight_T == 1.0).all():
+        """Multiply the updates of averaged cells by their weights."""
+        weight_T = np.where(self._averaged_T, self._tasks.columns["weight"], 1.0)
+        weight_T = weight_T[positions]
+        if (weight_T == 1.0).all():
             return delta_TP
-
-        scale_T, limit_T = upload(
-            torch.from_numpy(np.stack([weight_T, limits_T])), delta_TP.device
-        )
-        if has_limits:
-            if delta_TP.is_cuda:
-                norm_T = torch.linalg.vector_norm(delta_TP, dim=1, dtype=torch.float64)
-            else:
-                norms = [
-                    np.sqrt(np.square(delta_P, dtype=np.float64).sum())
-                    for delta_P in delta_TP.numpy()
-                ]
-                norm_T = torch.tensor(norms, dtype=torch.float64)
-            shorter_T = scale_T * (limit_T / norm_T)
-            scale_T = torch.where(norm_T > limit_T, shorter_T, scale_T)
+        scale_T = upload(torch.from_numpy(weight_T), delta_TP.device)
         scaled_TP: Tensor = delta_TP * scale_T.float().unsqueeze(1)
         return scaled_TP
 

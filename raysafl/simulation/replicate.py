@@ -438,7 +438,6 @@ class Replicate:
             # If a request names one client, its row is the mean.
             averaged=isinstance(request, TrainMean) and len(ids) > 1,
             weights=weights,
-            max_norm=math.inf if request.max_norm is None else request.max_norm,
             before=[client.steps for client in came],
             moments=[client.moments for client in came if client.moments],
         )

@@ -161,40 +161,6 @@ class Run(Component):
         return self
 
     @model_validator(mode="after")
-    def _keeps_what_it_promises_of_privacy(self) -> "Run":
-        algorithms = [
-            c for c in self.algorithm.components() if isinstance(c, Algorithm)
-        ]
-        private = [type(a).__name__ for a in algorithms if a.is_private]
-        if not private:
-            return self
-        if self.participation.uses_accuracy:
-            raise ValueError(
-                f"the privacy that {private[0]} promises does not hold under "
-                f"{type(self.participation).__name__}, which goes by an accuracy on clients' "
-                "data; take a policy that does not (for Snapshot, every=... or "
-                "snapshot_prob=... with accuracy='local')"
-            )
-        if self.algorithm.uses_server_data and self.data.server_has_clients_samples:
-            raise ValueError(
-                f"the privacy that {private[0]} promises does not hold where the server trains "
-                "on samples of clients; take server data that no client holds, such as "
-                "data.server=IidServer(n0=1000)"
-            )
-        of_clients = ["train_", "clients_"]
-        if self.data.validation_has_clients_samples:
-            of_clients.append("val_")
-        for column in (self.patience.metric if self.patience else "", self.kept_by):
-            if column.startswith(tuple(of_clients)):
-                raise ValueError(
-                    f"the privacy that {private[0]} promises does not hold where {column}, "
-                    "which depends on clients' samples, chooses the model or when to "
-                    "stop; go by samples that no client holds: a column test_..., or with "
-                    "data.validation=Validation(server=0.1) a column val_..."
-                )
-        return self
-
-    @model_validator(mode="after")
     def _goes_on_where_that_can_be(self) -> "Run":
         parts = (p for p in self.components() if isinstance(p, ContinuedTraining))
         if any(part is not self.local for part in parts):

@@ -104,8 +104,6 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
         run.id: run
         for policy in some
         for algorithm in ALGORITHMS
-        # Privacy does not hold where the policy goes by an accuracy.
-        if not (algorithm.is_private and policy.uses_accuracy)
         for run in [
             tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
         ]

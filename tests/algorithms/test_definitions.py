@@ -19,7 +19,6 @@ from raysafl import (
     LocalTraining,
     Logistic,
     Run,
-    Uniform,
 )
 from raysafl.algorithms import (
     AFL,
@@ -27,7 +26,6 @@ from raysafl.algorithms import (
     SCAFFOLD,
     Compressed,
     Compression,
-    DPFedAvg,
     FedAdam,
     FedAU,
     FSLParallel,
@@ -105,7 +103,6 @@ INNER = [
     *ALGORITHMS,
     *(FedAvg(weighted=True), FedAvg(lr=None), FedAdam(weighted=True)),
     *(MIFA(over="seen"), AFL(max_delay=2, memory=True), FedAU(K=2), SCAFFOLD(lr=None)),
-    DPFedAvg(clip=0.05, noise=0.0, cohort=2),
     # Wrappers, which are put into wrappers.
     *(wrap(SCAFFOLD()) for wrap in WRAP.values()),
 ]
@@ -115,9 +112,9 @@ def refusal(wrapper: str, inner: Algorithm) -> str:
     """How the error begins if a pair has no meaning; else nothing."""
     outer, parts = WRAP[wrapper](FedAvg()), inner.components()
     if isinstance(outer, Compressed):
-        # Updates that are private or compressed must be sent as they are.
+        # Updates that are compressed must be sent as they are.
         for part in parts:
-            if isinstance(part, Compressed | DPFedAvg):
+            if isinstance(part, Compressed):
                 return f"{type(part).__name__} cannot be compressed"
     if isinstance(outer, FSL):
         for part in parts:
@@ -135,9 +132,6 @@ def test_the_model_after_each_round_is_that_of_the_definition_in_float64(
     algorithm: Algorithm,
 ) -> None:
     run = RUN
-    # FSL's rate tells how many came, so a private algorithm in it needs a fixed number.
-    if isinstance(algorithm, FSL) and algorithm.inner.is_private:
-        run = RUN.replace(participation=Uniform(m=2))
     simulation = Simulation(run.replace(algorithm=algorithm), WORKER)
     found, cohorts = [], []
     while not simulation.done:

@@ -11,7 +11,7 @@ from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, POLICIES, WRAPPERS, policies
 
 from raysafl import FSL, SAFARI, Algorithm, Participation, Run, Snapshot, Uniform
-from raysafl.algorithms import Compressed, DPFedAvg, FSLParallel
+from raysafl.algorithms import Compressed, FSLParallel
 from raysafl.core.record import Record
 from raysafl.participation import Trace
 from raysafl.runtime.in_process import Worker
@@ -36,8 +36,6 @@ def test_an_algorithm_runs_with_every_policy_and_is_finite(
 ) -> None:
     cohorts: dict[str, list[list[int]]] = {}
     for name, policy in policies(tmp_path).items():
-        if algorithm.is_private and policy.uses_accuracy:
-            continue
         run = tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
         sim = simulation(run)
         records = play(sim)
@@ -57,21 +55,14 @@ def test_an_algorithm_runs_with_every_policy_and_is_finite(
         pytest.param(wrapper, inner, id=f"{wrapper}-{type(inner).__name__}")
         for wrapper in WRAPPERS
         for inner in ALGORITHMS
-        # clipped updates are private and must not be compressed
-        if not (wrapper == "compressed" and isinstance(inner, DPFedAvg))
     ],
 )
 def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
     wrapper: str, inner: Algorithm, tiny: Run
 ) -> None:
-    # Privacy does not hold where the policy goes by an accuracy.
-    chance = {"every": 2} if inner.is_private else {"adapt": 5.0}
     policy: Participation = Snapshot(
-        base=POLICIES["markov"], uniform=Uniform(m=2), **chance
+        base=POLICIES["markov"], uniform=Uniform(m=2), adapt=5.0
     )
-    # Nor does it where FSL's rate tells how many came.
-    if inner.is_private and wrapper.startswith("FSL"):
-        policy = Uniform(m=3)
     run = tiny.replace(
         algorithm=WRAPPERS[wrapper](inner), participation=policy, replicates=1
     )

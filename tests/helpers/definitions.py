@@ -26,7 +26,6 @@ from raysafl.algorithms import (
     Centralised,
     Compressed,
     Compression,
-    DPFedAvg,
     FedAdagrad,
     FedAdam,
     FedAmplify,
@@ -296,16 +295,6 @@ def afl(a: AFL, lab: Lab, w: Vector) -> Play:
     return play
 
 
-def dpfedavg(a: DPFedAvg, lab: Lab, w: Vector) -> Play:
-    def play(w: Vector, ids: Sequence[int]) -> Vector:
-        total = a.noise * a.clip * lab.key("dp noise").standard_normal(len(w))
-        for delta in lab.train(ids, w).values() if ids else ():
-            total = total + delta * min(1, a.clip / np.linalg.norm(delta))
-        return w - a.lr * total / a.cohort
-
-    return play
-
-
 def server_only(a: ServerOnly, lab: Lab, w: Vector) -> Play:
     return lambda w, ids: lab.train_one(SERVER, w, a.server_update)
 
@@ -407,7 +396,6 @@ DEFINITIONS: dict[type[Algorithm], Any] = {
     AFL: afl,
     Centralised: centralised,
     Compressed: compressed,
-    DPFedAvg: dpfedavg,
     FSL: fsl,
     FSLParallel: fsl,
     FedAU: fedau,
@@ -428,7 +416,7 @@ DEFINITIONS: dict[type[Algorithm], Any] = {
 }
 # What these do in a round in which nobody comes is a part of their definitions.
 WRAPPERS = (Compressed, FSL, SAFARI)
-ALWAYS = (*WRAPPERS, Centralised, DPFedAvg, FedAU, MIFA, ServerOnly)
+ALWAYS = (*WRAPPERS, Centralised, FedAU, MIFA, ServerOnly)
 
 
 def definition(algorithm: Algorithm, lab: Lab, w: Vector) -> Play:

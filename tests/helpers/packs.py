@@ -25,7 +25,6 @@ from raysafl.algorithms import (
     MIFA,
     SCAFFOLD,
     Compressed,
-    DPFedAvg,
     FedAvgM,
     FedProx,
     Quantised,
@@ -135,11 +134,7 @@ def fair(base: Run) -> dict[str, Run]:
     changes: dict[str, dict[str, Any]] = {
         "plain": {"rounds": 6},
         "weighted": {"algorithm": FedAvg(weighted=True), "local": clipped},
-        "private": {
-            "algorithm": DPFedAvg(clip=0.5, noise=0.5),
-            "participation": Uniform(m=4),
-            "local": warm,
-        },
+        "warm": {"participation": Uniform(m=4), "local": warm},
         "top k": {"algorithm": Compressed(inner=MIFA(), compression=top)},
         "quantised": {
             "algorithm": Compressed(

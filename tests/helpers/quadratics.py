@@ -86,8 +86,6 @@ def answer(request: Request | CountSamples, local: LocalTraining = LOCAL) -> Any
         start = request.w_P if request.w_MP is None else request.w_MP[k]
         offset = 0.0 if request.offset_MP is None else request.offset_MP[k]
         rows.append(start - train_locally(client, start, local, offset, request.prox))
-    if request.max_norm is not None:
-        rows = [row * min(1, request.max_norm / float(row.norm())) for row in rows]
     ones = torch.ones(len(rows))
     steps = ones.long() * local.num_steps(1)
     columns = (steps, steps * local.lr, ones, ones, ones)

@@ -1,6 +1,5 @@
 """Tasks one by one, and the mini-batches that they draw, as NumPy draws them."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,7 +26,6 @@ class Task(NamedTuple):
     offset_P: Tensor | None = None
     prox: float = 0.0
     weight: float = 1.0
-    max_norm: float | None = None
     before: int = 0
     moments: tuple[Tensor, ...] = ()
 
@@ -48,7 +46,6 @@ def columns(tasks: Iterable[Task], averaged: Iterable[int] = ()) -> Tasks:
                 offset_MP=None if task.offset_P is None else task.offset_P[None],
                 prox=task.prox,
                 weights=[task.weight],
-                max_norm=math.inf if task.max_norm is None else task.max_norm,
                 before=[task.before],
                 moments=[task.moments] if task.moments else [],
             )

@@ -92,12 +92,8 @@ def trained(
 
 
 def weighed(asked: list[Task]) -> list[Task]:
-    """The same tasks with different weights, and with limits on the updates' norms."""
-    changes = [(0.3 + 0.2 * i, (0.5, None)[i % 2]) for i in range(len(asked))]
-    return [
-        task._replace(weight=weight, max_norm=max_norm)
-        for task, (weight, max_norm) in zip(asked, changes, strict=True)
-    ]
+    """The same tasks with different weights."""
+    return [task._replace(weight=0.3 + 0.2 * i) for i, task in enumerate(asked)]
 
 
 @pytest.fixture
@@ -164,23 +160,6 @@ def test_a_mean_that_an_algorithm_computes_has_the_bits_of_the_machines(
     assert UNITS == means.UNITS
 
 
-def test_an_update_is_scaled_down_to_its_largest_norm_and_not_up(
-    worker: Worker,
-) -> None:
-    asked = tasks(worker)[:7]
-    rows_MP = worker.trainer.train(columns(asked)).delta_MP
-    norm_M = rows_MP.norm(dim=1)
-    limit = float(norm_M.median())
-    limited = [task._replace(max_norm=limit) for task in asked]
-    clipped_MP = trained(worker, limited)[0][0]
-    expected_MP = rows_MP * (limit / norm_M).clamp_max(1)[:, None]
-    torch.testing.assert_close(clipped_MP, expected_MP)
-    short = norm_M < limit
-    assert short.any() and torch.equal(clipped_MP[short], rows_MP[short])
-    mean_P = trained(worker, limited, [0])[0][0]
-    torch.testing.assert_close(mean_P, expected_MP.mean(0))
-
-
 def test_an_update_that_is_not_finite_makes_a_mean_that_is_not(worker: Worker) -> None:
     asked = tasks(worker)
     asked[3] = asked[3]._replace(w_P=torch.full((650,), math.nan))
@@ -205,7 +184,7 @@ Share = tuple[Tasks, Sequence[tuple[NDArray[np.int64], Update]]]
 
 
 @st.composite
-def shares(draw: st.DrawFn, limits: st.SearchStrategy[float | None]) -> Share:
+def shares(draw: st.DrawFn) -> Share:
     """A share of one to twelve tasks of four cells, of which some are averaged.
 
     Of some cells, further tasks are on other actors.
@@ -217,7 +196,7 @@ def shares(draw: st.DrawFn, limits: st.SearchStrategy[float | None]) -> Share:
     local = LocalTraining(lr=0.1, batch_size=8, epochs=1)
     w_P = torch.zeros(3)
     asked = [
-        Task(cell, i, w_P, local, 0, 0, 1, None, 0.0, draw(weights), draw(limits))
+        Task(cell, i, w_P, local, 0, 0, 1, None, 0.0, draw(weights))
         for i, cell in enumerate(cells)
     ]
     whole = columns(asked, draw(st.sets(st.integers(0, 3))))
@@ -253,7 +232,7 @@ def add_as_a_gpu_does(
 
 
 @settings(deadline=None)
-@given(share=shares(limits=st.none()), part=st.integers(1, 100))
+@given(share=shares(), part=st.integers(1, 100))
 def test_a_gpus_operators_give_the_bits_of_the_compiled_loop(
     share: Share, part: int
 ) -> None:

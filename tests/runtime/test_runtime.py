@@ -21,7 +21,7 @@ from raysafl import (
     Snapshot,
     Uniform,
 )
-from raysafl.algorithms import AFL, SCAFFOLD, Compressed, DPFedAvg, Quantised
+from raysafl.algorithms import AFL, SCAFFOLD, Compressed, Quantised
 from raysafl.cluster.actors import Actors
 from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
@@ -41,7 +41,6 @@ ALGORITHMS = (
     SCAFFOLD(),
     AFL(max_delay=2),
     FedAvg(weighted=True),
-    DPFedAvg(clip=0.1, noise=0.1, cohort=3),
     Compressed(compression=Quantised(bits=4)),
 )
 

@@ -28,7 +28,6 @@ from raysafl.algorithms import (
     MIFA,
     Centralised,
     Compressed,
-    DPFedAvg,
     FSLParallel,
     Key,
     Round,
@@ -45,8 +44,8 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.training import StepRate
 
-# In an empty round these train at the server, step by what they remember, or add noise.
-ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, MIFA, DPFedAvg)
+# In an empty round these train at the server, step or by what they remember.
+ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, MIFA)
 COHORTS = [[0, 1], [], [2, 3], [], [], [1]]
 
 
