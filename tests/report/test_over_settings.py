@@ -1,22 +1,13 @@
 """The section on methods over all settings, and its figures."""
 
-from collections.abc import Callable
-from itertools import combinations
-
 import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import study_of
 from helpers.scored import made
-from matplotlib.figure import Figure
 
-from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.figures.over_settings import (
-    critical_difference,
-    performance_profiles,
-)
-from raysafl.report.figures.study import Study
+from raysafl.report.figures.intervals import intervals
 from raysafl.report.pages.document import Grid, Lines
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
@@ -24,16 +15,6 @@ from raysafl.report.pages.results import results_document
 from raysafl.storage.manifest import Manifest
 
 HEADING = f"## {OVER_SETTINGS}"
-
-
-def drawn(
-    draw: Callable[[Study], list[Figure]], methods: int, settings: int
-) -> tuple[MethodStatistics, Figure]:
-    """The statistics of a sweep of methods, and one of their figures."""
-    runs, manifest = planted(methods, settings, seeds=3)
-    study = study_of(manifest, runs=runs)
-    (figure,) = draw(study)
-    return study.numbers.methods, figure
 
 
 def planted(methods: int, settings: int, seeds: int) -> tuple[pd.DataFrame, Manifest]:
@@ -159,41 +140,23 @@ def test_methods_without_a_common_seed_have_no_pairs() -> None:
     assert [len(row) for row in grid.rows] == [4, 4]
 
 
-@pytest.mark.parametrize("methods", [2, 5, 16])
-def test_no_two_names_of_the_ranks_overlap(methods: int) -> None:
-    _, figure = drawn(critical_difference, methods, 8)
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    boxes = [text.get_window_extent(renderer) for text in axes.texts]
-    assert len(boxes) == methods
-    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
-    # All of them are inside the figure.
-    assert all(0 <= box.x0 and box.x1 <= figure.bbox.width for box in boxes)
-    assert all(0 <= box.y0 and box.y1 <= figure.bbox.height for box in boxes)
-
-
-def test_the_bars_of_the_ranks_are_the_groups_and_do_not_lie_on_each_other() -> None:
-    found, figure = drawn(critical_difference, 8, 14)
-    (axes,) = figure.axes
-    bars = [line.get_xydata() for line in axes.lines if line.get_color() == "black"]
-    ranks = found.ranks.mean()
-    ends = [(ranks[g[0]] - 0.05, ranks[g[-1]] + 0.05) for g in found.groups]
-    assert len(bars) == len(ends) > 1
-    assert [tuple(np.asarray(bar)[:, 0]) for bar in bars] == pytest.approx(ends)
-    heights = [float(np.asarray(bar)[0, 1]) for bar in bars]
-    assert len(set(heights)) == len(heights)
-
-
-def test_a_line_of_the_profiles_is_that_of_its_method() -> None:
-    found, figure = drawn(performance_profiles, 3, 4)
-    (axes,) = figure.axes
-    for line in axes.lines:
-        own = found.profiles[found.profiles["method"] == line.get_label()]
-        own = own.sort_values("tau")
-        np.testing.assert_allclose(np.asarray(line.get_xdata()), own["tau"])
-        np.testing.assert_allclose(np.asarray(line.get_ydata()), own["fraction"])
-    assert len(axes.lines) == 3 and axes.get_xlabel() == "final (%)"
+def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
+    runs, manifest = planted(3, 4, seeds=3)
+    study = study_of(manifest, runs=runs)
+    (figure,) = intervals(study)
+    means = study.numbers.methods.interquartile_means
+    better = study.numbers.methods.improvement
+    better = better[better["over"] == better["over"][0]].assign(
+        probability=lambda own: 100 * own["probability"]
+    )
+    left, right = figure.axes
+    names = [text.get_text() for text in left.get_yticklabels()]
+    assert names == list(means["method"])
+    for axes, own, column in ((left, means, "iqm"), (right, better, "probability")):
+        at = [names.index(name) for name in own["method"]]
+        points = np.asarray(axes.get_lines()[0].get_xydata())
+        np.testing.assert_allclose(points, np.stack([own[column], at], axis=1))
+    assert intervals(study_of(manifest)) == []
 
 
 def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:
