@@ -12,8 +12,6 @@ where doing without would be unsafe. What is changed is restored when the block 
 import importlib
 import logging
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -54,7 +52,7 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
         raise ValueError(
             f"raysafl cannot keep Ray {_version()} on loopback: this version of "
             "Ray has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray "
-            "that constraints.txt names, or start a Ray yourself and give --address"
+            "that constraints.txt names, or start a Ray yourself and give its address"
         )
     node = _find("ray._private.node", "Node")
     with ExitStack() as changes:
@@ -93,87 +91,9 @@ def trials_without_settings() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def kept_sigterm() -> Iterator[None]:
-    """Keep the program's own handler of SIGTERM while Ray starts in the block.
-
-    Ray replaces it twice. First it sets a handler in Python that ends the process with
-    exit code 15; this is prevented. Then its C++ part sets one below Python, which
-    prints a stack trace and can crash before it calls Python's; so the program's
-    handler is set again at the end of the block. A program that has no handler of its
-    own, or that starts Ray in another thread than the main one, gets Ray's.
-    """
-    utils = _find("ray._private.utils")
-    own = signal.getsignal(signal.SIGTERM)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if own in (signal.SIG_DFL, None) or not in_main_thread:
-        yield
-        return
-    try:
-        with ExitStack() as changes:
-            if hasattr(utils, "set_sigterm_handler"):
-                changes.enter_context(
-                    _replaced(utils, "set_sigterm_handler", _do_nothing)
-                )
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, own)
-
-
 def is_own_exit(error: BaseException) -> bool:
     """Whether Ray itself raised a SystemExit, to end one of its processes."""
     return hasattr(error, "ray_terminate_msg")
-
-
-def head_address(address: str) -> tuple[str, int] | None:
-    """Return the host and port where Ray would look for a cluster's head node.
-
-    Ray looks up "auto", and turns loopback into this machine's address.
-
-    Args:
-        address: what the user gave as --address: "auto", "host:port" or
-            "ray://host:port".
-
-    Returns:
-        None if Ray would not connect to a head node by host and port (Ray Client's
-        "ray://", or no cluster to be found), or if this version of Ray cannot tell.
-
-    Raises:
-        ConnectionError: the address is "auto", and no cluster is known on this machine.
-        ValueError: the address is not of the form host:port.
-    """
-    if "://" in address:
-        return None
-    canonicalize = _find("ray._private.services", "canonicalize_bootstrap_address")
-    host_and_port = _find("ray._private.services", "extract_ip_port")
-    if canonicalize is None or host_and_port is None:
-        _warn_once(
-            "services.canonicalize_bootstrap_address or extract_ip_port",
-            "if nothing listens at the address, Ray says so only after some minutes",
-        )
-        return None
-    bootstrap = canonicalize(address)
-    if bootstrap is None:
-        return None
-    host, port = host_and_port(bootstrap)
-    return host, port
-
-
-def forget_metric_history(trial: Any) -> None:
-    """Drop the metric histories that Tune keeps of a `ray.tune.experiment.Trial`.
-
-    They take 20 kB a trial until the sweep ends, and nothing reads them: Parquet has
-    the metrics.
-    """
-    metadata = getattr(trial, "run_metadata", None)
-    for name in ("metric_analysis", "metric_n_steps"):
-        if hasattr(metadata, name):
-            setattr(metadata, name, {})
-        else:
-            _warn_once(
-                f"Trial.run_metadata.{name}",
-                "the driver's memory grows by 20 kB a trial",
-            )
 
 
 @contextmanager
