@@ -1,29 +1,27 @@
 """The only file that touches private parts of Ray and of Ray Tune.
 
 Ray offers no public setting for what is changed here, and a new release may rename any
-of these parts. So each use first checks that the part exists. If it does not, the
-function either does without it and logs a warning, or it refuses with a ValueError
-where doing without would be unsafe. What is changed is restored when the block ends.
+of these parts. Where doing without one would be unsafe, this is said or refused. What is
+changed is restored when the block ends.
 
 `pyproject.toml` bounds Ray's version for the sake of this file; raise the bound after
 `tests/cluster/test_ray_private.py` passes with the new release.
 """
 
-import importlib
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-LOG = logging.getLogger(__name__)
+import ray
+from ray._private import node, ray_constants
 
+log = logging.getLogger(__name__)
 # Settings that Ray reads from the environment but does not document. A Ray that does
 # not know one ignores it, so they need no check.
 PRELOADED_MODULES = "RAY_preload_python_modules"
 CONNECT_SECONDS = "RAY_gcs_server_port_wait_time_s"
-
-_warned: set[str] = set()
 
 
 @contextmanager
@@ -47,24 +45,18 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
         ValueError: this version of Ray has no such switch for loopback. It would accept
             connections, and so code, from the network.
     """
-    constants = _find("ray._private.ray_constants")
-    if not hasattr(constants, "ENABLE_RAY_CLUSTER"):
+    if not hasattr(ray_constants, "ENABLE_RAY_CLUSTER"):
         raise ValueError(
-            f"raysafl cannot keep Ray {_version()} on loopback: this version of "
+            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of "
             "Ray has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray "
             "that constraints.txt names, or start a Ray yourself and give its address"
         )
-    node = _find("ray._private.node", "Node")
+    modules = os.environ.get(PRELOADED_MODULES, preload)
     with ExitStack() as changes:
-        changes.enter_context(_replaced(constants, "ENABLE_RAY_CLUSTER", False))
+        changes.enter_context(_replaced(ray_constants, "ENABLE_RAY_CLUSTER", False))
         for start in ("start_log_monitor", "start_monitor", "start_api_server"):
-            if hasattr(node, start):
-                changes.enter_context(_replaced(node, start, _do_nothing))
-            else:
-                _warn_once(
-                    f"Node.{start}", "Ray starts a process that a sweep does not need"
-                )
-        modules = os.environ.get(PRELOADED_MODULES, preload)
+            # Without the part, Ray starts a process that a sweep does not need.
+            changes.enter_context(_replaced(node.Node, start, _do_nothing))
         changes.enter_context(environment(**{PRELOADED_MODULES: modules}))
         yield
 
@@ -77,17 +69,20 @@ def trials_without_settings() -> Iterator[None]:
     would log the settings, AWS's credentials among them. And a process with settings of
     its own is a new one, so the workers that were started in advance would be in vain.
     """
-    cache = _find("ray.tune.execution.class_cache")
+    # Imported here, because Tune's import takes a second.
+    from ray.tune.execution import class_cache
+
+    names = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
+    if not all(hasattr(class_cache, name) for name in names):
+        log.warning(
+            "Ray %s may write AWS's credentials to its logs, and a sweep starts some seconds "
+            "later: its class_cache has no %s",
+            ray.__version__,
+            " or no ".join(names),
+        )
     with ExitStack() as changes:
-        for name in ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE"):
-            if hasattr(cache, name):
-                changes.enter_context(_replaced(cache, name, {}))
-            else:
-                _warn_once(
-                    f"class_cache.{name}",
-                    "a sweep starts some seconds later, and Ray may write AWS's "
-                    "credentials to its logs",
-                )
+        for name in names:
+            changes.enter_context(_replaced(class_cache, name, {}))
         yield
 
 
@@ -115,23 +110,12 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _version() -> str:
-    """Return Ray's version, or nothing if it is not installed."""
-    return str(_find("ray", "__version__") or "")
-
-
-def _find(module: str, name: str | None = None) -> Any:
-    """Return a module of Ray, or an attribute of it; None if Ray does not have it."""
-    try:
-        found = importlib.import_module(module)
-    except ImportError:
-        return None
-    return getattr(found, name, None) if name else found
-
-
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute that exists, and restore it when the block ends."""
+    """Set an attribute if there is one of this name, and restore it when the block ends."""
+    if not hasattr(owner, name):
+        yield
+        return
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -142,10 +126,3 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:
     """Stand in for a function of Ray whose effect is not wanted."""
-
-
-def _warn_once(part: str, consequence: str) -> None:
-    """Log that this Ray lacks a private part, once a process."""
-    if part not in _warned:
-        _warned.add(part)
-        LOG.warning("Ray %s has no %s: %s", _version(), part, consequence)
