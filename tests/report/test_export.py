@@ -338,7 +338,7 @@ def test_a_formula_in_a_name_is_one_in_latex_and_in_figures_and_other_dollars_ar
     chosen = measured.choose(methods=["SAFARI", "FedAvg"], names=names)
     text = chosen.files_of_table()["table.tex"]
     assert r"$\lambda$ = 0.1" in text and r"costs \$5 and \$6\_a" in text
-    (figure,) = chosen.draw("profiles")
+    (figure,) = chosen.draw("curves")
     (legend,) = figure.legends
     own = [entry.get_text() for entry in legend.get_texts()]
     assert own == [r"$\lambda$ = 0.1", r"costs \$5 and \$6_a"]
@@ -489,8 +489,7 @@ def test_files_of_an_earlier_export_that_are_not_made_again_are_deleted(
     left = {file.name for file in tmp_path.iterdir()}
     assert before - left == {
         f"{name}.{kind}"
-        for name, kinds in (("heatmap", "pdf svg png"), ("ranks", "pdf svg png"),
-                            ("profiles", "pdf svg png"), ("methods", "tex md csv"))
+        for name, kinds in (("heatmap", "pdf svg png"), ("methods", "tex md csv"))
         for kind in kinds.split()
     }  # fmt: skip
     assert left == {*again.files(), "mine-2.pdf"}

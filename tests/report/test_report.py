@@ -628,8 +628,6 @@ def test_a_report_is_written_of_whole_and_partial_sweeps(
     names = ["table.md", "report.html", "curves.png"] + (
         [] if done == 0 else ["heatmap.png"]
     )
-    # Only the whole sweep has settings in which all methods have ended.
-    names += ["ranks.png", "profiles.png"] if done is None else []
     assert [file.name for file in files] == names
     text = files[0].read_text()
     assert len(section(text, "All entries")) == 2 + 8

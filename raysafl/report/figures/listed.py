@@ -7,17 +7,12 @@ from matplotlib.figure import Figure
 
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.over_settings import (
-    critical_difference,
-    performance_profiles,
-)
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.search import slices
 from raysafl.report.figures.served import clients_served
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import Style
-from raysafl.report.pages.over_settings import OVER_SETTINGS
 from raysafl.report.wording import quality_text
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import ACCURACIES
@@ -105,19 +100,6 @@ FIGURES = {
         "panel for each combination of the labels beside the method. ",
         "How good the global model is on each client's own kind of test samples, against how "
         "often the client has trained. Clients at 0 % never trained.",
-    ),
-    "ranks": KnownFigure(
-        critical_difference,
-        OVER_SETTINGS,
-        "A scale with the mean rank of each method. ",
-        "Mean ranks, of which 1 is the best. A bar joins methods of which no two are told apart.",
-    ),
-    "profiles": KnownFigure(
-        performance_profiles,
-        OVER_SETTINGS,
-        "Lines of the fraction of better scores over {value}, one for each method. ",
-        "Performance profiles: the fraction of settings and seeds in which the {value} is better "
-        "than the value on the horizontal axis.",
     ),
 }
 
