@@ -586,11 +586,10 @@ def sync_command(
     track: Track = Tracking.AUTO,
 ) -> None:
     """Update MLflow from the stored results."""
-    from raysafl.report.figures.lines import curve_of_run
     from raysafl.tracking.sync import sync
 
     location = parse_location(path)
-    synced = sync(location, tracking_uri, console.print, curve_of_run, track)
+    synced = sync(location, tracking_uri, console.print, track)
     is_or_are = "is" if synced == 1 else "are"
     console.print(f"{count(synced, 'run')} {is_or_are} in MLflow")
 

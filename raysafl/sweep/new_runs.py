@@ -13,7 +13,7 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import count, format_bytes
 from raysafl.core.users_parts import is_users_class
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Manifest, run_name
+from raysafl.storage.manifest import run_name
 from raysafl.storage.paths import StorageError
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.sealed import OpenState
@@ -29,8 +29,6 @@ from raysafl.sweep.prepare import prepare
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from raysafl.sweep.forecast import Forecast
     from raysafl.tracking.tracker import Tracker
 
@@ -198,14 +196,7 @@ def _tracker(attempt: Attempt) -> "Tracker | None":
     if attempt.store.is_remote:
         options.note(f"MLflow's database cannot lie in an object store; it is {uri}")
 
-    return Tracker(attempt.store, uri, options.say, track, _curve_as_png)
-
-
-def _curve_as_png(rows: "pd.DataFrame", title: str, manifest: Manifest) -> bytes:
-    """Draw the figure of a run that MLflow shows."""
-    from raysafl.report.figures.lines import curve_of_run
-
-    return curve_of_run(rows, title, manifest)
+    return Tracker(attempt.store, uri, options.say, track)
 
 
 def _write_all(store: Store, tracker: "Tracker | None") -> None:

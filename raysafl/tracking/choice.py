@@ -17,9 +17,9 @@ CURVES_NOTE = (
     f"ceil(n/{POINTS}), and the last. All rounds are in `rounds/`."
 )
 SUMMARY_NOTE = (
-    "MLflow has the parameters and the final statistics of each run, but no curves. Of a "
-    f"sweep of more than {MOST_RUNS_WITH_CURVES} runs it gets curves only with "
-    "track 'curves' (--track curves). All rounds are in `rounds/`."
+    "MLflow has the parameters and the final statistics of each run, but no curves: "
+    f"`--track curves` logs them for more than {MOST_RUNS_WITH_CURVES} runs, too. All "
+    "rounds are in `rounds/`."
 )
 
 
@@ -49,9 +49,6 @@ class Tracking(StrEnum):
             ('curves', 'summary')
             >>> Tracking.CURVES.resolved(10_000).value
             'curves'
-
-        Args:
-            runs: the number of runs of the whole sweep, those that have ended included.
         """
         if self is not Tracking.AUTO:
             return self
@@ -64,36 +61,17 @@ class Tracking(StrEnum):
         return SUMMARY_NOTE if self is Tracking.SUMMARY else CURVES_NOTE
 
 
-def stride(config: Mapping[str, Any], seen: int) -> int:
+def stride(config: Mapping[str, Any]) -> int:
     """Return k such that a run's curve has every k-th of its evaluated rounds.
 
-    The number of its evaluated rounds follows from the configuration, so that k does
-    not change while the run goes on.
+    It follows from the configuration alone, so it does not change while the run goes on.
 
     Example:
-        >>> stride({"rounds": 100}, 10), stride({"rounds": 101}, 10)
+        >>> stride({"rounds": 100}), stride({"rounds": 1_000, "eval_every": 5})
         (1, 2)
-        >>> stride({"rounds": 1_000, "eval_every": 5}, 10)
-        2
 
     Args:
         config: the run's configuration as JSON values; empty if it is not known.
-        seen: how many evaluated rounds there are so far. They alone count if the
-            configuration does not say more.
     """
-    rounds = config.get("rounds")
-    every = config.get("eval_every", 1)
-    planned = 0
-    if isinstance(rounds, int) and isinstance(every, int) and every > 0:
-        planned = math.ceil(rounds / every)
-    return max(1, math.ceil(max(planned, seen) / POINTS))
-
-
-def thinning_note(k: int) -> str:
-    """Return what the description of a run says of its curves; empty if they are whole."""
-    if k == 1:
-        return ""
-    return (
-        f"The curves have one of {k} evaluated rounds, and the last. "
-        "All rounds are in `rounds/`."
-    )
+    evaluated = math.ceil(config.get("rounds", 1) / config.get("eval_every", 1))
+    return math.ceil(evaluated / POINTS)

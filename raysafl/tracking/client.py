@@ -2,21 +2,16 @@
 
 import logging
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
 from raysafl.core.needs import need
-from raysafl.storage.files import atomic_write
-from raysafl.storage.paths import Location, StorageError, local_folder
+from raysafl.storage.paths import Location, local_folder
 from raysafl.storage.redaction import redacted, refuse_password
 
 if TYPE_CHECKING:
@@ -83,13 +78,18 @@ def connect(uri: str) -> "MlflowClient":
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with _one_opens(uri):
+    with _one_at_a_time(uri):
+        file = database(uri)
+        if file and not file.exists():
+            # A client makes no tables if a database of this URI was deleted that this
+            # process has used: MLflow keeps its store of a URI.
+            SqlAlchemyStore(uri, artifacts(uri))
         client = MlflowClient(tracking_uri=uri)
-        # The first request makes the tables of a new database, or finds that a server
-        # is down.
+        # The first request finds out whether a server is down.
         client.search_experiments(max_results=1)
     return client
 
@@ -106,12 +106,12 @@ def open_experiment(client: "MlflowClient", name: str, artifacts: str | None) ->
         artifacts: where the experiment's artifacts must lie; None leaves it to the
             server.
     """
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        number = str(found.experiment_id)
-        deleted = found.lifecycle_stage == "deleted"
-        moved = artifacts not in (None, found.artifact_location)
-        if not deleted and not (moved and SWEEP in found.tags):
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        number = str(experiment.experiment_id)
+        deleted = experiment.lifecycle_stage == "deleted"
+        moved = artifacts not in (None, experiment.artifact_location)
+        if not deleted and not (moved and SWEEP in experiment.tags):
             return number
         if deleted:
             # MLflow renames no experiment that is deleted.
@@ -189,12 +189,10 @@ def analyse(uri: str) -> None:
 
 
 @contextmanager
-def _one_opens(uri: str) -> Iterator[None]:
-    """Let one process at a time open a database, and give a new one its tables.
+def _one_at_a_time(uri: str) -> Iterator[None]:
+    """Let one process at a time open a database.
 
-    Two processes that make them at the same time would both fail. MLflow makes them by
-    some seventy changes one after the other, which takes a second of processor time, so
-    an empty database is kept for each of its versions and copied.
+    Two processes that make the tables of a new one at the same time would both fail.
     """
     file = database(uri)
     if file is None:
@@ -202,28 +200,4 @@ def _one_opens(uri: str) -> Iterator[None]:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_name(f".{file.name}.lock"), timeout=60):
-        # Options of a URI may ask for another form of database.
-        plain = uri.startswith("sqlite:///") and "?" not in uri
-        fresh = plain and not file.exists()
-        kept = user_cache_path("raysafl") / f"mlflow-{version('mlflow')}.db"
-        # Without the copy, MLflow makes the tables.
-        with suppress(OSError, StorageError):
-            if fresh:
-                atomic_write(file, kept.read_bytes())
         yield
-        with suppress(OSError, StorageError, sqlite3.Error):
-            if fresh and not kept.exists():
-                _keep(file, kept)
-
-
-def _keep(file: Path, kept: Path) -> None:
-    """Keep a copy of a new database, without the experiment that says where it was made.
-
-    MLflow makes this first experiment again where it is missing.
-    """
-    with TemporaryDirectory() as temporary:
-        copy = Path(temporary) / "mlflow.db"
-        shutil.copyfile(file, copy)
-        with closing(sqlite3.connect(copy)) as opened, opened:
-            opened.execute("DELETE FROM experiments")
-        atomic_write(kept, copy.read_bytes())

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest, Table
@@ -11,22 +11,17 @@ from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
+# MLflow's largest heading overlaps itself where it is longer than a line.
 HEADING = "### "
 COMMIT = "mlflow.source.git.commit"
-# MLflow's page of an experiment loads so many runs at first.
-FIRST_RUNS = 100
 
 
 def ledger_tags(entry: LedgerEntry) -> dict[str, str]:
-    """Return the tags that a ledger entry gives.
-
-    The reason is always among them, if only as an empty text, so that it overwrites the
-    reason of an earlier try.
-    """
+    """Return the tags that a ledger entry gives, the reason even if it is empty."""
     names = ("status", "reason", "commit", "host", "device")
-    given = {name: str(value) for name in names if (value := getattr(entry, name))}
+    tags = {name: str(value) for name in names if (value := getattr(entry, name))}
     commit = {COMMIT: entry.commit} if entry.commit else {}
-    return {"reason": ""} | given | commit
+    return {"reason": ""} | tags | commit
 
 
 def source_tags(manifest: Manifest) -> dict[str, str]:
@@ -35,7 +30,7 @@ def source_tags(manifest: Manifest) -> dict[str, str]:
     return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"} if name else {}
 
 
-def status_counts(ends: Iterable[Status]) -> dict[str, str]:
+def status_counts(ends: Collection[Status]) -> dict[str, str]:
     """Count the runs that ended with each status, as tags of the parent run.
 
     As metrics, MLflow would draw a bar for each number.
@@ -56,10 +51,10 @@ def result_tag(
     mean, std = statistics.get(table.statistic, (math.nan, math.nan))
     if not math.isfinite(mean):
         return {}
-    form = ".2f" if table.unit == "%" else ".4g"
-    own = f"{mean * table.scale:{form}}"
-    spread = f" ± {std * table.scale:{form}}" if math.isfinite(std) else ""
-    return {"result": f"{table.statistic} {own}{spread} {table.unit}".strip()}
+    digits = ".2f" if table.unit == "%" else ".4g"
+    number = f"{mean * table.scale:{digits}}"
+    spread = f" ± {std * table.scale:{digits}}" if math.isfinite(std) else ""
+    return {"result": f"{table.statistic} {number}{spread} {table.unit}".strip()}
 
 
 def statistics_file(statistics: Mapping[str, tuple[float, float]]) -> bytes:
@@ -71,8 +66,10 @@ def statistics_file(statistics: Mapping[str, tuple[float, float]]) -> bytes:
     return json.dumps(known, indent=1).encode()
 
 
-def mlflow_status(ends: Iterable[Status]) -> str:
-    """Return MLflow's status of runs that ended: a diverged run is a result, a failed one not."""
+def mlflow_status(ends: Collection[Status]) -> str:
+    """Return MLflow's status of runs: a diverged run is a result, a failed one is not."""
+    if any(end.unended for end in ends):
+        return "KILLED"
     return "FINISHED" if all(end.decided for end in ends) else "FAILED"
 
 
@@ -87,7 +84,7 @@ def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
     """Return the description of a sweep as Markdown, of at most `limit` characters.
 
     It is `table.md`, or the title and the notes as long as that does not exist. Below
-    the title are links to the report and to all runs and their charts.
+    the title are links to all runs and to the report.
 
     Args:
         store: the folder of the sweep.
@@ -97,38 +94,19 @@ def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
     """
     manifest = store.manifest()
     table = store.file("table.md")
-    parts = [f"# {manifest.title or manifest.name}", manifest.notes]
-    text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
-    title, body = _title_and_body(text)
-    if len(manifest.entries) > FIRST_RUNS and title:
-        title += (
-            f" ({len(manifest.entries):,} runs: this page begins with the best {FIRST_RUNS}, and "
-            "*Load more* below them adds others)"
-        )
-    text = "\n\n".join(filter(None, [title, _links(store, view), body]))
+    text = f"# {manifest.title or manifest.name}\n\n{manifest.notes}"
+    if table.is_file():
+        text = table.read_text()
+    title, _, body = text.partition("\n")
+    folder = store.path if store.is_remote else store.path.resolve()
+    links = (
+        f"[All runs and their charts]({view.page.removeprefix('/')}) · "
+        f"[Report]({view.report.removeprefix('/')}), also in the folder of the results: "
+        f"`{folder / 'report.html'}`"
+    )
+    text = f"{HEADING}{title.removeprefix('# ')}\n\n{links}\n\n{body.strip()}".rstrip()
     end = f"\n\n{note}"
     if len(text) + len(end) > limit:
-        cut = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"
-        end = cut + end
+        end = f"\n\n(cut: the whole is in table.md and report.html, among the artifacts){end}"
         text = text[: limit - len(end)].rpartition("\n")[0]
     return text.rstrip() + end
-
-
-def _title_and_body(text: str) -> tuple[str, str]:
-    """Split Markdown behind its title; without a title, all of it is the body."""
-    if not text.startswith("# "):
-        return "", text
-    title, _, body = text.partition("\n")
-    # MLflow's largest heading overlaps itself where it is longer than a line.
-    return HEADING + title.removeprefix("# "), body.strip()
-
-
-def _links(store: Store, view: MlflowView) -> str:
-    """Write links to a sweep's report and charts, and where its folder is."""
-    folder = store.path if store.is_remote else store.path.resolve()
-    page = view.page.removeprefix("/")
-    report = view.report.removeprefix("/")
-    return (
-        f"[All runs and their charts]({page}) · [Report]({report}), also in the folder of the "
-        f"results: `{folder / 'report.html'}`"
-    )

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow.entities import Metric, Param, RunTag
 
-# Largest number of characters of a tag in MLflow.
+# The largest number of characters of a tag, of a parameter and of a name in MLflow.
 TEXT = 8000
-# Largest number of characters of a parameter in MLflow.
 PARAM = 6000
+NAME = 250
 
 
 def points(curves: "pd.DataFrame", start: int) -> list["Metric"]:
@@ -42,25 +42,21 @@ def points(curves: "pd.DataFrame", start: int) -> list["Metric"]:
     ]
 
 
-def fresh_metrics(
-    values: Mapping[str, float], known: Mapping[str, float]
-) -> list["Metric"]:
-    """Return those finite numbers that differ from what a run has, as belonging to no round."""
+def single_metrics(values: Mapping[str, float]) -> list["Metric"]:
+    """Return finite numbers that belong to no round."""
     from mlflow.entities import Metric
 
     when = now()
-    fresh = {
-        k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v
-    }
-    return [Metric(allowed(name), value, when, 0) for name, value in fresh.items()]
+    finite = {name: float(v) for name, v in values.items() if math.isfinite(v)}
+    return [Metric(allowed(name), value, when, 0) for name, value in finite.items()]
 
 
-def fresh_params(values: Mapping[str, Any], known: Mapping[str, str]) -> list["Param"]:
-    """Return those parameters that a run does not have: MLflow refuses to change any."""
+def params(values: Mapping[str, Any]) -> list["Param"]:
+    """Return parameters of a run."""
     from mlflow.entities import Param
 
     texts = {allowed(name): str(value)[:PARAM] for name, value in values.items()}
-    return [Param(name, text) for name, text in texts.items() if name not in known]
+    return [Param(name, text) for name, text in texts.items()]
 
 
 def run_tags(tags: Mapping[str, str]) -> list["RunTag"]:
@@ -77,7 +73,7 @@ def allowed_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 def allowed(name: str) -> str:
     """Replace the characters that MLflow does not allow in a name."""
-    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
+    return re.sub(r"[^\w\-. :/]", "_", name)[:NAME]
 
 
 def now() -> int:

@@ -1,6 +1,5 @@
 """Reads runs of a sweep's folder, and turns their rows into curves and final statistics."""
 
-import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -68,11 +67,6 @@ def thinned(curves: "pd.DataFrame", k: int, ended: bool) -> "pd.DataFrame":
     return kept
 
 
-def last_round(curves: "pd.DataFrame") -> int:
-    """Return the last round of the curves of a run; -1 if there is none."""
-    return int(curves.index[-1]) if len(curves) else -1
-
-
 @dataclass(frozen=True)
 class Reading:
     """A run as the folder has it at a moment.
@@ -92,20 +86,16 @@ class Reading:
     about: Mapping[str, Any]
 
     @property
+    def started(self) -> str:
+        """When the run started, in ISO 8601; empty if that is not known."""
+        return self.ending.started if self.ending else self.about.get("started", "")
+
+    @property
     def lasted(self) -> int:
         """How long the run took, or has taken so far, in milliseconds."""
         if self.ending is not None and self.ending.seconds is not None:
             return int(1000 * self.ending.seconds)
         return int(self.curves["time"].iloc[-1]) if len(self.curves) else 0
-
-    def digest(self, through: int) -> str:
-        """Return a fingerprint of the rows up to a round, by which changed rows are noticed."""
-        some = self.rows[self.rows["round"] <= through]
-        # Runs that are read together have each other's columns, empty.
-        further = [n for n in further_of_rows(some) if some[n].notna().any()]
-        columns = some[["replicate", "round", *MEANS, *SUMS, *sorted(further)]]
-        content = columns.to_numpy(dtype="float64").tobytes()
-        return hashlib.sha256(content).hexdigest()[:16]
 
 
 def read_runs(
@@ -126,10 +116,10 @@ def read_runs(
     statistics = final_statistics(
         rows, manifest.columns, manifest.quality, manifest.named_statistics
     )
-    own = {str(i): part for i, part in rows.groupby("run_id")}
+    rows_by_run = {str(i): part for i, part in rows.groupby("run_id")}
     return {
         i: Reading(
-            rows=own.get(i, rows[:0]),
+            rows=rows_by_run.get(i, rows[:0]),
             ending=checked.ledger.get(i),
             curves=curves.get(i, every[:0].droplevel(0)),
             statistics=statistics.get(i, {}),
@@ -184,16 +174,16 @@ def final_statistics(
     lengths = np.asarray(rows.groupby(["run_id", "replicate"]).size(), np.int64)
     parts = summarise_each(rows, lengths, columns, quality, named)
     run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
-    of_run = parts.groupby(run_ids)
-    means = of_run.mean().to_dict("index")
-    stds = of_run.std().to_dict("index")
+    groups = parts.groupby(run_ids)
+    means = groups.mean().to_dict("index")
+    stds = groups.std().to_dict("index")
     return {
         str(run_id): {
             str(name): (mean, stds[run_id][name])
-            for name, mean in own.items()
+            for name, mean in of_run.items()
             if np.isfinite(mean)
         }
-        for run_id, own in means.items()
+        for run_id, of_run in means.items()
     }
 
 

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 from urllib.parse import urlencode
 
@@ -28,6 +27,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # Seconds to wait until the server answers; it takes 20 on a busy machine.
 PATIENCE = 120.0
+# Seconds that it gets to end.
+PATIENCE_AT_THE_END = 10.0
 # One worker without the job queue takes 0.4 GiB in 2 processes instead of 2.3 GiB in
 # 16.
 ENVIRONMENT = {
@@ -55,11 +56,10 @@ def serve(
     need("mlflow", "`raysafl ui`")
     sweeps = find_sweeps(path)
     is_sweep = [store.path for store in sweeps] == [path]
-    root = path.resolve().parent if is_sweep else path
-    uri = default_uri(root)
+    uri = default_uri(path.resolve().parent if is_sweep else path)
     if uri.startswith(("http://", "https://")):
-        server_of_its_own = "a server of its own, named by MLFLOW_TRACKING_URI"
-        _show_pages(uri.rstrip("/"), uri, sweeps, server_of_its_own, browser)
+        note = "a server of its own, named by MLFLOW_TRACKING_URI"
+        _show_pages(uri.rstrip("/"), uri, sweeps, note, browser)
         return
     file = database(uri)
     if file and not file.is_file():
@@ -67,20 +67,18 @@ def serve(
             f"no MLflow database at {file} yet: `raysafl run` makes it, "
             f"and `raysafl sync {path}` makes it from results"
         )
-    chosen = _free_port(host, port)
+    free_port = _free_port(host, port)
     try:
-        with server(uri, host, chosen) as (process, url):
-            if chosen != port:
-                print(f"port {port} is taken, {chosen} is free")
+        with server(uri, host, free_port) as (process, url):
+            if free_port != port:
+                print(f"port {port} is taken, {free_port} is free")
             if host not in LOOPBACK:
                 print(
                     f"listening on {host}: whoever reaches this machine can read and delete these "
                     "runs. Names of this machine need MLFLOW_SERVER_ALLOWED_HOSTS"
                 )
             _show_pages(url, uri, sweeps, "Ctrl-C stops it", browser)
-            # `process.wait()` would miss a signal that comes just before it blocks.
-            while process.poll() is None:
-                time.sleep(0.2)
+            process.wait()
     except KeyboardInterrupt:
         print("MLflow UI stopped", flush=True)
 
@@ -97,19 +95,17 @@ def _show_pages(
         note: what is said of the server.
         browser: whether the page is opened in the user's browser.
     """
-    views = {store.path.name: read_view(store) for store in sweeps}
-    known = {name: view for name, view in views.items() if view is not None}
-    here = {name: view for name, view in known.items() if view.uri == uri}
-    pages = {name: url + view.page for name, view in here.items()}
-    every = f"{url}/#/experiments?{urlencode(MODE)}"
-    first = next(iter(pages.values())) if len(pages) == 1 else every
+    views = {store.path.name: view for store in sweeps if (view := read_view(store))}
+    pages = {name: url + view.page for name, view in views.items() if view.uri == uri}
+    elsewhere = {name: view.uri for name, view in views.items() if view.uri != uri}
+    first = f"{url}/#/experiments?{urlencode(MODE)}"
+    if len(pages) == 1:
+        (first,) = pages.values()
     print(f"MLflow UI: {first} ({note})", flush=True)
-    if len(pages) > 1:
-        for name, page in pages.items():
-            print(f"  {name}: {page}", flush=True)
-    for name, view in known.items():
-        if name not in here:
-            print(f"  {name}: logged to {view.uri}", flush=True)
+    for name, page in pages.items() if len(pages) > 1 else ():
+        print(f"  {name}: {page}", flush=True)
+    for name, other in elsewhere.items():
+        print(f"  {name}: logged to {other}", flush=True)
     if browser and not webbrowser.open(first):
         print("no browser could be opened; open the address in one", flush=True)
 
@@ -182,19 +178,13 @@ def _free_port(host: str, wanted: int) -> int:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the whole process group, whose members may outlive the process that was started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            for _ in range(100):
-                process.poll()
-                os.killpg(process.pid, 0)
-                time.sleep(0.1)
-        except ProcessLookupError:
-            return
-        except KeyboardInterrupt:
-            # The user is impatient: do not wait any longer, but kill.
-            continue
+    """End the server with its children, which may outlive the process that was started."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(PATIENCE_AT_THE_END)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], url: str) -> None:
@@ -204,11 +194,11 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError("the MLflow server did not start")
-        try:
+        # An HTTP error and a connection that is refused are OSErrors.
+        with suppress(OSError):
             opener.open(f"{url}/health", timeout=5).close()
             return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
+        time.sleep(0.2)
     raise RuntimeError(f"the MLflow server did not answer in {PATIENCE:g} s")
 
 

@@ -9,14 +9,13 @@ from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import sweeps_in
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
-from raysafl.tracking.projection import Curve, Projection
+from raysafl.tracking.projection import Projection
 
 
 def sync(
     path: Location,
     uri: str | None,
     say: Callable[[str], None],
-    curve: Curve | None = None,
     track: Tracking = Tracking.AUTO,
 ) -> int:
     """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
@@ -26,7 +25,6 @@ def sync(
         uri: MLflow's URI; None: the database beside the sweeps, or
             `MLFLOW_TRACKING_URI`.
         say: is told what was done, one line per sweep.
-        curve: draws the figure of a run; None: no figures.
         track: how much is logged.
 
     Returns:
@@ -43,16 +41,12 @@ def sync(
             with (
                 store.lock(),
                 explained(target),
-                closing(Projection(store, target, track, curve)) as projection,
+                closing(Projection(store, target, track)) as projection,
             ):
                 runs = projection.sync_sweep()
-                name = projection.manifest.name
         except SweepBusyError:
             say(f"{store.path} is left out: a sweep is running there, and logs itself")
             continue
-        say(
-            f"{store.path}: {count(runs, 'run')} in MLflow's experiment '{name}' at "
-            f"{target}"
-        )
         total += runs
+        say(f"{store.path}: {count(runs, 'run')} in MLflow at {target}")
     return total

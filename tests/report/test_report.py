@@ -28,7 +28,6 @@ from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.export import Figures
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.lines import curve_of_run
 from raysafl.report.figures.participation import rasters
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
@@ -554,16 +553,6 @@ def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
     )
 
 
-def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -> None:
-    rounds = pd.DataFrame(rounds_of(manifest({"algorithm": ["FedAvg"]})))
-    for part in (
-        rounds,
-        rounds[rounds["replicate"] == 0],
-        rounds[rounds["round"] == 0],
-    ):
-        assert picture(curve_of_run(part, "FedAvg, costs $5")).size > (100, 100)
-
-
 @pytest.mark.parametrize(
     "axes", [AXES, {"algorithm": ["a", "b"], "p": [0, 1]}, AXES | {"q": [1, 2]}]
 )
@@ -605,7 +594,8 @@ def test_drawing_leaves_the_global_settings_of_matplotlib_alone() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    curve_of_run(pd.DataFrame(rounds_of(manifest({"algorithm": ["FedAvg"]}))), "")
+    sweep = manifest(AXES)
+    heatmap(study_of(sweep, runs=runs_of(sweep)))
     assert dict(matplotlib.rcParams) == before
 
 

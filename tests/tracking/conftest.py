@@ -11,13 +11,6 @@ from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri, disconnect
 
 
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for what is kept of MLflow's empty databases."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database: making one takes seconds, copying it none."""

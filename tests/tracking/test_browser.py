@@ -10,7 +10,6 @@ from helpers.browser import opened_browser
 from helpers.servers import free_port
 
 from raysafl.quickstart import SWEEP
-from raysafl.report.figures.lines import curve_of_run
 from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
@@ -108,7 +107,7 @@ def mlflow(
     shutil.copytree(real_results / "quickstart", root / "quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        sync(root, None, print, curve_of_run)
+        sync(root, None, print)
         uri = default_uri(root)
     client = connect(uri)
     experiment = client.get_experiment_by_name("quickstart")

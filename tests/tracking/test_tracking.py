@@ -5,17 +5,11 @@ import math
 import os
 import shutil
 import socket
-import sqlite3
-import threading
 import time
-import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import alembic.command
-import mlflow
 import pandas as pd
 import pytest
 from helpers.made import save
@@ -31,9 +25,8 @@ from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import connect, default_uri, disconnect, ping
 from raysafl.tracking.descriptions import result_tag
-from raysafl.tracking.metrics import metric_name
 from raysafl.tracking.projection import Projection
-from raysafl.tracking.server import server
+from raysafl.tracking.saved_view import saved_view
 from raysafl.tracking.sync import sync
 from raysafl.tracking.tracker import Tracker
 
@@ -44,7 +37,7 @@ def first_view(view: Any, run_id: str) -> View:
     while True:
         try:
             now: View = view()
-            assert "raysafl.logged_round" in now.children[run_id].data.tags
+            assert "test/accuracy" in now.children[run_id].data.metrics
             return now
         except (AssertionError, KeyError):
             assert time.monotonic() < deadline
@@ -75,13 +68,7 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     store: Store, view: Any
 ) -> None:
     complete(store, kind="server")
-    drawn = []
-
-    def curve(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
-        drawn.append((len(rows), title))
-        return b"PNG"
-
-    sync(store.path, None, print, curve)
+    sync(store.path, None, print)
     now = view()
     run = now.children[A]
     assert (
@@ -115,8 +102,13 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     assert (
         run.data.metrics["total_bytes"] == 2500 and run.data.params["label.q"] == "0.5"
     )
-    assert now.files(run.info.run_id) == ["config.json", "curve.png", "statistics.json"]
-    assert drawn == [(10, "q=0.5"), (10, "q=1")]
+    assert now.files(run.info.run_id) == ["config.json", "statistics.json"]
+    file = now.client.download_artifacts(run.info.run_id, "statistics.json")
+    found = json.loads(Path(file).read_text())
+    spread = pytest.approx(math.sqrt(0.02))
+    assert found["final"] == {"mean": pytest.approx(0.5), "std": spread}
+    assert found["total_bytes_down"] == {"mean": 2000, "std": 0}
+    assert "rounds_to_95" not in found  # it was never reached
 
 
 def test_the_parent_has_the_table_the_page_the_note_and_counts(
@@ -124,7 +116,7 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(
 ) -> None:
     complete(store)
     (store.path / "report.html").write_text("<html>")
-    (store.path / "table.md").write_text("| q | final |\n" + "x" * 9000)
+    (store.path / "table.md").write_text("# A demo\n\n| q | final |\n" + "x" * 9000)
     (store.path / "curves.png").write_bytes(b"PNG")
     sync(store.path, None, print)
     now = view()
@@ -135,7 +127,8 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(
     note = parent.data.tags["mlflow.note.content"]
     assert "\n\n| q | final |\n" in note and "among the artifacts)" in note
     assert note.endswith(Tracking.CURVES.note)
-    assert len(note) <= 8000 and now.experiment.tags["mlflow.note.content"] == note
+    assert len(note) <= 8000
+    assert now.experiment.tags["mlflow.note.content"] == note.removeprefix("### ")
     files = ["curves.png", "manifest.json", "report.html", "table.md"]
     assert now.files(parent.info.run_id) == files
     assert (
@@ -145,7 +138,7 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(
     )
 
 
-def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_table_s_statistic(
+def test_the_saved_view_unfolds_the_runs_the_best_one_first_with_its_labels(
     store: Store, view: Any
 ) -> None:
     complete(store)
@@ -154,16 +147,14 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
     (parent,) = now.parents
     saved = json.loads(now.experiment.tags["mlflow.sharedViewState.raysafl"])
     state = json.loads(saved["state"])
-    assert saved["name"] == "Sweep" and state["runsExpanded"] == {
-        parent.info.run_id: True
-    }
-    assert state["orderByKey"] == "metrics.`final`"
-    columns = set(state["selectedColumns"])
-    assert {"params.`label.q`", "metrics.`final`"} <= columns
-    assert "metrics.`last10`" not in columns  # the table shows `final`
-    known = now.children[A].data.metrics
-    drawn = {chart["metricKey"] for chart in state["compareRunCharts"]}
-    assert drawn - {"work/enforce_prob"} <= set(known)  # nobody enforced rounds here
+    assert state["runsExpanded"] == {parent.info.run_id: True}
+    assert state["orderByKey"] == "metrics.`final`" and not state["orderByAsc"]
+    assert {"params.`label.q`", "metrics.`final`"} <= set(state["selectedColumns"])
+    # A name that MLflow does not allow.
+    table = Table(rows=["acc@5 (%)"], statistic="final_mae")
+    odd = Manifest(name="a", axes=["acc@5 (%)"], entries=[], table=table)
+    state = json.loads(json.loads(saved_view("parent", odd, 0))["state"])
+    assert "params.`label.acc_5 ___`" in state["selectedColumns"]
 
 
 def test_curves_come_before_what_they_cost_and_single_values_last(
@@ -186,37 +177,6 @@ def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> 
     names = view().children[A].data.metrics
     assert "work/bytes_down" in names
     assert not {"work/snapshots", "work/bytes_up"} & set(names)
-
-
-@pytest.mark.parametrize(
-    ("column", "name"),
-    [
-        ("test_f1", "test/f1"),
-        ("val_accuracy_of_3", "val/accuracy_of_3"),
-        ("clients_worst_tenth", "clients/worst_tenth"),
-        ("enforce_prob", "work/enforce_prob"),
-        ("server_rounds", "work/server_rounds"),
-    ],
-)
-def test_the_name_of_a_curve_begins_with_what_is_measured(
-    column: str, name: str
-) -> None:
-    assert metric_name(column) == name
-
-
-def test_all_final_statistics_of_a_run_are_in_a_file(store: Store, view: Any) -> None:
-    complete(store)
-    sync(store.path, None, print)
-    now = view()
-    run_id = now.children[A].info.run_id
-    file = now.client.download_artifacts(run_id, "statistics.json")
-    found = json.loads(Path(file).read_text())
-    assert found["final"] == {
-        "mean": pytest.approx(0.5),
-        "std": pytest.approx(math.sqrt(0.02)),
-    }
-    assert found["total_bytes_down"] == {"mean": 2000, "std": 0}
-    assert "rounds_to_95" not in found  # it was never reached
 
 
 def test_the_description_links_to_the_report_and_the_folder_says_where_mlflow_shows_it(
@@ -253,26 +213,44 @@ def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     assert [r.info.run_id for r in after.parents] == [
         r.info.run_id for r in before.parents
     ]
-    assert after.children[A].to_dictionary() == before.children[A].to_dictionary()
+    for run_id, run in before.children.items():
+        assert after.children[run_id].to_dictionary() == run.to_dictionary()
 
 
-def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) -> None:
-    save(store, A, rows(0, 3))
-    log(store, A)
-    first = view()
-    assert [step for step, _ in first.points(A, "test/accuracy")] == [0, 1, 2]
-    assert first.children[A].data.tags["raysafl.logged_round"] == "2"
+def test_rounds_that_come_later_are_logged_once_each_by_one_process(
+    store: Store, view: Any
+) -> None:
+    with closing(Projection(store, uri_of(store))) as projection:
+        save(store, A, rows(0, 3))
+        projection.sync_runs([A])
+        first = view()
+        assert [step for step, _ in first.points(A, "test/accuracy")] == [0, 1, 2]
+        save(store, A, rows(3, 5), 3)
+        store.commit_end(A, LedgerEntry.model_validate(ENDED))
+        projection.sync_runs([A])
     assert first.children[A].info.status == "RUNNING"
     assert first.children[A].data.params == {"label.q": "0.5"}
-    save(store, A, rows(3, 5), 3)
-    store.commit_end(A, LedgerEntry.model_validate(ENDED))
-    log(store, A)
     second = view()
     assert [step for step, _ in second.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
     assert second.points(A, "work/steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
     assert second.children[A].info.run_id == first.children[A].info.run_id
     assert second.children[A].info.status == "FINISHED"
     assert second.children[A].data.params["algorithm.client_prob"] == "0.5"
+    # The end has all that is known.
+    sync(store.path, None, print)
+    assert view().children[A].to_dictionary() == second.children[A].to_dictionary()
+
+
+def test_a_run_that_another_process_has_begun_to_log_is_logged_again_as_a_whole(
+    store: Store, view: Any
+) -> None:
+    save(store, A, rows(0, 3))
+    log(store, A)
+    save(store, A, rows(3, 5), 3)
+    log(store, A)
+    second = view()
+    assert [step for step, _ in second.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
+    assert second.children[A].info.status == "RUNNING"
 
 
 def test_more_points_than_fit_one_request_are_all_logged(
@@ -502,7 +480,7 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     complete(store)
     for _ in range(50):
         tracker.submit([A])
-    assert tracker.finish(30) and tracker.finish(30)
+    assert tracker.finish() and tracker.finish()
     last = view()
     assert [step for step, _ in last.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
     assert last.children[B].info.status == last.parents[0].info.status == "FINISHED"
@@ -510,50 +488,23 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
 
 
 def test_a_fresh_database_is_made_without_a_word_on_the_terminal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], own_cache: Path
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store, said = sweep(tmp_path / "fresh"), list[str]()
     complete(store)
-    assert Tracker(store, uri_of(store), said.append).finish(60)
+    assert Tracker(store, uri_of(store), said.append).finish()
     assert (tmp_path / "mlflow.db").is_file() and (tmp_path / "mlartifacts").is_dir()
     assert said == [] and capfd.readouterr() == ("", "")
 
 
-def schema(file: Path) -> set[tuple[str, str]]:
-    with closing(sqlite3.connect(file)) as opened:
-        query = "SELECT name, coalesce(sql, '') FROM sqlite_master"
-        revision = opened.execute("SELECT 'revision', version_num FROM alembic_version")
-        return {*opened.execute(query), *revision}
-
-
-@pytest.mark.acceptance
-def test_a_second_database_gets_the_tables_of_the_first_and_files_of_its_own_place(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_database_that_was_deleted_is_made_again_by_the_same_process(
+    store: Store, view: Any
 ) -> None:
-    places = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        client = connect(default_uri(tmp_path / name))
-        (default,) = client.search_experiments()
-        places.append(Path(default.artifact_location).parent.parent)
-        disconnect(client)
-        # From now on MLflow makes no tables itself.
-        monkeypatch.setattr(alembic.command, "upgrade", pytest.fail)
-    assert places == [tmp_path / "first", tmp_path / "second"]
-    first, second = (tmp_path / name / "mlflow.db" for name in ("first", "second"))
-    assert schema(first) == schema(second) and len(schema(first)) > 50
-    (kept,) = own_cache.rglob("*.db")
-    assert mlflow.__version__ in kept.name
-
-
-@pytest.mark.acceptance
-def test_without_a_cache_mlflow_makes_the_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert ping(default_uri(tmp_path)) == 1
+    complete(store)
+    sync(store.path, None, print)
+    (store.path.parent / "mlflow.db").unlink()
+    sync(store.path, None, print)
+    assert set(view().children) == {A, B}
 
 
 def test_a_dead_server_is_told_once_and_repaired_by_sync(
@@ -565,7 +516,7 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     tracker = Tracker(store, uri, said.append)
     tracker.submit([A, B])
     tracker.submit([A])
-    assert not tracker.finish(PATIENCE) and not tracker.finish(PATIENCE)
+    assert not tracker.finish() and not tracker.finish()
     (line,) = said
     assert uri in line
     assert f"`raysafl sync {store.path}`" in line and "Parquet are complete" in line
@@ -586,38 +537,15 @@ def test_a_request_is_repeated_once_unless_the_user_says_how_often_and_how_long(
     assert [os.environ[name] for name in names] == ["1", "60"]
 
 
-def test_finish_returns_while_a_server_is_silent(
+def test_finish_returns_although_a_server_is_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it never accepts
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        tracker = Tracker(store, uri, said.append)
-        assert not tracker.finish(0.5)
-        waiting = [t for t in threading.enumerate() if t.name == "mlflow"]
-        assert waiting
-    for thread in waiting:
-        thread.join(60)
-    assert len(said) == 1 and "does nothing for 0.5 s" in said[0]
-
-
-@pytest.mark.acceptance
-def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
-    store: Store,
-) -> None:
-    complete(store)
-
-    def slow(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
-        time.sleep(6)
-        return b"PNG"
-
-    said: list[str] = []
-    tracker = Tracker(store, uri_of(store), said.append, curve=slow)
-    tracker.submit([A, B])
-    began = time.monotonic()
-    assert tracker.finish(patience=10) and said == []
-    assert time.monotonic() - began > 10 and tracker.waiting == 0
+        assert not Tracker(store, uri, said.append).finish()
+    assert len(said) == 1 and f"MLflow at {uri} failed" in said[0]
 
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
@@ -650,43 +578,6 @@ def test_sync_leaves_out_a_sweep_that_is_running(store: Store) -> None:
         assert sync(store.path.parent, None, said.append) == 1
     assert f"{store.path} is left out" in said[0]
     assert f"{other.path}: 1 run in MLflow" in said[1]
-
-
-@pytest.fixture(scope="module")
-def url(
-    empty_database: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """A real MLflow server on loopback."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(empty_database, folder / "mlflow.db")
-    with server(default_uri(folder), "127.0.0.1", free_port()) as (_, url):
-        yield url
-
-
-@pytest.mark.acceptance
-def test_a_server_lists_parent_and_children_with_their_numbers(
-    store: Store, url: str
-) -> None:
-    complete(store)
-    for _ in range(2):
-        assert sync(store.path, url, print) == 2
-    now = View(url)
-    steps = [step for step, _ in now.points(A, "test/accuracy")]
-    assert steps == [0, 1, 2, 3, 4] and not now.children[B].data.tags["reason"]
-    assert now.files(now.children[A].info.run_id) == ["config.json", "statistics.json"]
-    disconnect(now.client)
-    assert not (store.path.parent / "mlartifacts").exists()
-    body = json.dumps({"experiment_ids": [now.experiment.experiment_id]}).encode()
-    header = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/api/2.0/mlflow/runs/search", body, header)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        found = json.load(answer)["runs"]
-    tags = [{tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in found]
-    assert sorted(tag["raysafl.kind"] for tag in tags) == ["child", "child", "parent"]
-    assert [tag["runs.finished"] for tag in tags if "runs.finished" in tag] == ["2"]
-    numbers = [run["data"].get("metrics", []) for run in found]
-    metrics = [{m["key"]: m["value"] for m in own} for own in numbers]
-    assert [m["final"] for m in metrics if "final" in m] == [pytest.approx(0.5)] * 2
 
 
 def test_the_address_is_the_environment_s_or_beside_the_sweeps(

@@ -9,18 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from raysafl.report.figures.style import (
-    GREY,
-    ON_SCREEN,
     Look,
-    literal,
-    looks,
-    new_figure,
-    style_axes,
-    to_png,
-    wrapped,
 )
 from raysafl.report.wording import quality_text
 from raysafl.storage.manifest import Manifest
@@ -114,44 +105,3 @@ def draw_curve(
     later = mean[int(CLIMB * len(mean)) :]
     later = later[np.isfinite(later)]
     return float(later.min(initial=math.inf)), float(later.max(initial=-math.inf))
-
-
-@ON_SCREEN.used()
-def curve_of_run(
-    rounds: pd.DataFrame, title: str, manifest: Manifest | None = None
-) -> bytes:
-    """Draw one run: each replicate as a thin line, their mean with a band.
-
-    Args:
-        rounds: the run's rows, as in `rounds/`.
-        title: the title of the figure.
-        manifest: the sweep, which says what is drawn; by default the test accuracy.
-
-    Returns:
-        A PNG file.
-    """
-    what = Quantity.judging(manifest) if manifest else ACCURACY
-    seeds = rounds["replicate"].nunique()
-    note = f"mean ± std of {seeds} replicates" if seeds > 1 else ""
-    title = f"{wrapped(title, 6.0)}\n{note}".strip()
-    # A layout would draw the figure twice, which takes twice as long.
-    figure = new_figure(6.4, 4.0, layout=None)
-    figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
-    axes = figure.subplots()
-    style_axes(axes)
-    for _, rows in rounds.groupby("replicate") if seeds > 1 else []:
-        axes.plot(
-            rows["round"],
-            what.scale * rows[what.column],
-            color=GREY,
-            linewidth=0.5,
-            alpha=0.5,
-        )
-    draw_curve(axes, rounds, looks(1)[0], what=what)
-    axes.xaxis.set_major_locator(
-        MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
-    )
-    axes.set_xlabel(ROUND)
-    axes.set_ylabel(literal(what.label))
-    axes.set_title(title)
-    return to_png(figure)

@@ -2,7 +2,6 @@
 
 import platform
 
-from raysafl.core.text import format_bytes
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 
@@ -13,19 +12,11 @@ LOADER = "raysafl.kept.pyfunc"
 FILE = "model.safetensors"
 
 
-def kept_models(
-    store: Store, run_id: str, ending: LedgerEntry
-) -> tuple[dict[str, bytes], str]:
-    """Return the files of the artifact `model`, or why there are none of models that were kept."""
-    if not ending.kept or ending.status is Status.DAMAGED:
-        return {}, ""
-    size = ending.kept_bytes or 0
-    if size > MOST_BYTES:
-        return {}, (
-            f"The kept models, {format_bytes(size)}, are more than "
-            f"{format_bytes(MOST_BYTES)} and are only in the sweep's folder, as "
-            f"models/{run_id}.safetensors."
-        )
+def model_files(store: Store, run_id: str, entry: LedgerEntry) -> dict[str, bytes]:
+    """Return the files of the artifact `model`; none without models, or if they are large."""
+    too_large = (entry.kept_bytes or 0) > MOST_BYTES
+    if not entry.kept or too_large or entry.status is Status.DAMAGED:
+        return {}
     # MLflow and torch take seconds to import, which runs without models need not pay for.
     # MLflow's `pyfunc.add_to_model` does the same, and importing that raises warnings.
     from mlflow.models import Model
@@ -41,8 +32,4 @@ def kept_models(
         config={"replicate": None},
         python_version=platform.python_version(),
     )
-    files = {
-        "model/MLmodel": model.to_yaml().encode(),
-        f"model/{FILE}": content,
-    }
-    return files, ""
+    return {"model/MLmodel": model.to_yaml().encode(), f"model/{FILE}": content}
