@@ -167,7 +167,7 @@ class Projection:
         )
         tags = {NOTE: text, **counts, **descriptions.source_tags(manifest)}
         self._client.log_batch(parent.run_id, tags=entities.run_tags(tags))
-        view = saved_view(parent.run_id, manifest, parent.start_time)
+        view = saved_view(manifest, parent.start_time)
         # The page of an experiment shows two lines, in which a heading would be too
         # large.
         for name, value in {

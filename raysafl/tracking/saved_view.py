@@ -1,7 +1,7 @@
-"""A saved view of MLflow's pages: the runs of a sweep, the best one first, with their numbers.
+"""A saved view of MLflow's page of a sweep: the best run first, with its number and labels.
 
 MLflow stores a saved view as a tag of the experiment. Without it, the page shows the
-parent run alone.
+parent run alone, and no labels.
 """
 
 import json
@@ -13,11 +13,10 @@ from raysafl.tracking.entities import allowed
 TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 
 
-def saved_view(parent: str, manifest: Manifest, created: int) -> str:
+def saved_view(manifest: Manifest, created: int) -> str:
     """Return the content of the tag that stores the view.
 
     Args:
-        parent: MLflow's id of the parent run, below which the other runs are listed.
         manifest: what the sweep is. The runs are ordered by what ranks them, and its
             labels are columns.
         created: the time of creation, in milliseconds since 1970.
@@ -35,10 +34,6 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
             "tags.`result`",
             "tags.`status`",
         ],
-        "runsExpanded": {parent: True},
-        "runsHidden": [parent],
-        "runsHiddenMode": "CUSTOM",
-        "runsVisibilityMap": {parent: False},
         "hideEmptyCharts": True,
     }
     view = {"name": "Sweep", "createdAt": created, "updatedAt": created}
