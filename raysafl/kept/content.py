@@ -97,8 +97,8 @@ def dump(
     named = {f"{FROZEN}/{name}": value for name, value in frozen.items()}
     for name in ("mean", "std") if features.mean else ():
         named[f"{FEATURES}/{name}"] = torch.DoubleTensor(vars(features)[name])
-    for kept, own in zip(about.replicates, parameters, strict=True):
-        named |= {f"{kept.replicate}/{name}": value for name, value in own.items()}
+    for kept, trained in zip(about.replicates, parameters, strict=True):
+        named |= {f"{kept.replicate}/{name}": p for name, p in trained.items()}
     values = about.model_dump()
     values["replicates"] = [asdict(replicate) for replicate in about.replicates]
     return tensor_file.to_bytes(values, named)
@@ -117,16 +117,11 @@ def read_models(content: bytes) -> tuple[KeptModels, dict[str, Tensor]]:
         raise ValueError(f"the file of models cannot be read: {error}") from error
 
 
-def about(content: bytes) -> KeptModels:
-    """Return the metadata of a file."""
-    return KeptModels.model_validate(tensor_file.values_in(content))
-
-
-def owned_by(tensors: Mapping[str, Tensor], *owners: str) -> dict[str, Tensor]:
-    """Return the tensors of a replicate, of `FROZEN` or of `FEATURES` without the owner."""
-    found = {}
-    for name, value in tensors.items():
-        owner, _, own_name = name.partition("/")
-        if owner in owners:
-            found[own_name] = value
-    return found
+def tensors_of(owner: int | str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a replicate, of `FROZEN` or of `FEATURES`, by their names there."""
+    prefix = f"{owner}/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

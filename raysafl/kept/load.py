@@ -8,16 +8,12 @@ import torch
 from torch import nn
 
 from raysafl.core.problem import Features, Model
-from raysafl.core.text import nearest
-from raysafl.kept.content import FEATURES, FROZEN, KeptModels, owned_by, read_models
+from raysafl.kept.content import FEATURES, FROZEN, KeptModels, read_models, tensors_of
 from raysafl.kept.loaded import LoadedModel
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import Store
-
-# A sweep's runs are named in a message if they are not more.
-MOST_NAMED = 20
 
 
 def load_model(
@@ -66,11 +62,10 @@ def load_model(
     store = Store(parse_location(folder))
     run_id = _run_id(store, run)
     entry = store.read(run_id).ledger.get(run_id)
-    if entry is None:
-        raise ValueError(_why_unknown(store, run_id))
-    content = _bytes_of_models(store, run_id, entry)
+    if entry is None or not entry.kept or entry.status is Status.DAMAGED:
+        raise ValueError(f"run {run_id} of {store.path} {_why_none(entry)}")
     try:
-        return model_in(content, replicate)
+        return model_in(store.model(run_id).read_bytes(), replicate)
     except ValueError as error:
         raise ValueError(f"{store.path}, run {run_id}: {error}") from error
 
@@ -87,30 +82,29 @@ def model_in(content: bytes, replicate: int | None = None) -> LoadedModel:
             is not known here or builds other parameters.
     """
     about, tensors = read_models(content)
+    replicates = [kept.replicate for kept in about.replicates]
     if replicate is None:
-        replicate = about.replicates[0].replicate
-    if replicate not in [kept.replicate for kept in about.replicates]:
-        raise ValueError(_why_missing(about, replicate))
+        replicate = replicates[0]
+    if replicate not in replicates:
+        raise ValueError(
+            f"no model of replicate {replicate} was kept, but of {replicates}; there is none of "
+            "a replicate that diverged before it had one"
+        )
     module = _built(about)
-    values = owned_by(tensors, FROZEN, str(replicate))
+    values = tensors_of(FROZEN, tensors) | tensors_of(replicate, tensors)
     parameters = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
     stored = {name: tuple(value.shape) for name, value in values.items()}
-    if shapes != stored:
-        different = sorted(
-            name
-            for name in shapes.keys() | stored.keys()
-            if shapes.get(name) != stored.get(name)
-        )
+    if different := {name for name, _ in shapes.items() ^ stored.items()}:
         raise ValueError(
             f"the model {about.run['model']['kind']} builds other parameters than those "
-            f"that were kept ({', '.join(different)}), so its code has changed since; "
+            f"that were kept ({', '.join(sorted(different))}), so its code has changed since; "
             "use the code with which the run was made"
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
-    scales = {k: tuple(v.tolist()) for k, v in owned_by(tensors, FEATURES).items()}
+    scales = {k: tuple(v.tolist()) for k, v in tensors_of(FEATURES, tensors).items()}
     return LoadedModel(module, about, Features(about.features, **scales)).eval()
 
 
@@ -139,64 +133,33 @@ def _run_id(store: Store, run: Run | str | Mapping[str, Any]) -> str:
             f"a run is given as itself, by its id or by its labels, not as {run!r}; labels are "
             f"a mapping from {' and '.join(store.manifest().axes) or 'an axis'}"
         )
-    found = store.manifest().select({axis: str(v) for axis, v in run.items()})
-    if len(found) != 1:
+    selected = store.manifest().select({axis: str(v) for axis, v in run.items()})
+    if len(selected) != 1:
         given = ", ".join(f"{axis}={value}" for axis, value in run.items())
         raise ValueError(
-            f"{len(found)} runs of {store.path} have the labels {given or '(none)'}; "
+            f"{len(selected)} runs of {store.path} have the labels {given or '(none)'}; "
             "give labels that one run alone has, or its id"
         )
-    return found[0]
+    return selected[0]
 
 
-def _why_unknown(store: Store, run_id: str) -> str:
-    """Say that a run has not ended, or that the folder does not have it."""
-    manifest = store.file("manifest.json")
-    labels = store.manifest().labels() if manifest.is_file() else {}
-    if run_id in labels:
+def _why_none(entry: LedgerEntry | None) -> str:
+    """Say why a run has no models, going by its entry in the ledger, if it has one."""
+    if entry is None:
         return (
-            f"run {run_id} of {store.path} has not ended; models are written when all rounds "
-            "of a run are over. `raysafl run` goes on with it"
+            "has not ended, or the sweep has no such run. `raysafl results` shows the runs "
+            "with their ids and labels; models are written when a run ends"
         )
-    known = {*labels, *store.ledger()}
-    if not known:
-        return f"{store.path} holds no runs, so there is no run {run_id}"
-    # A large sweep's ids would be a wall of text.
-    hint = nearest(run_id, known) if len(known) <= MOST_NAMED else ""
-    return (
-        f"{store.path} has no run {run_id}{': ' if hint else ''}{hint}. `raysafl results` "
-        "shows the runs with their ids and labels, which can be given in place of an "
-        "id: run={'axis': label}"
-    )
-
-
-def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
-    """Read the file of models of a run, which has been found to be as it was written."""
-    where = f"run {run_id} of {store.path}"
     if entry.status is Status.DAMAGED:
-        raise ValueError(f"{where} is damaged: {entry.reason}")
+        return f"is damaged: {entry.reason}"
     if not entry.config.get("keep"):
-        raise ValueError(
-            f"{where} kept no model, because its field `keep` is None. In the experiment file "
+        return (
+            "kept no model, because its field `keep` is None. In the experiment file "
             "write keep='last', 'best' or 'best_val' into fl.Run(...) and run the sweep "
             "again; it then has new runs, which are computed from their first round"
         )
-    if not entry.kept:
-        why = {
-            Status.FINISHED: "the number by which it chooses was missing in every round",
-            Status.STOPPED: f"it was stopped early ({entry.reason})",
-            Status.FAILED: f"it failed ({entry.reason})",
-        }.get(entry.status, f"all of its replicates diverged ({entry.reason})")
-        raise ValueError(f"{where} kept no model, because {why}")
-    return store.model(run_id).read_bytes()
-
-
-def _why_missing(about: KeptModels, replicate: int) -> str:
-    """Say why there is no model of a replicate."""
-    count = about.run.get("replicates", 1)
-    if not 0 <= replicate < count:
-        return f"there is no replicate {replicate}; the run has 0 to {count - 1}"
-    return (
-        f"no model of replicate {replicate} was kept, because it diverged before there "
-        f"was one; those of replicates {[r.replicate for r in about.replicates]} were"
-    )
+    if entry.status is Status.FINISHED:
+        return (
+            "kept no model, because the number by which it chooses was always missing"
+        )
+    return f"kept no model, because it {entry.status} ({entry.reason})"

@@ -78,17 +78,17 @@ class LoadedModel(nn.Module):
         """
         # All layers of very many samples would fill the memory.
         outputs = torch.cat([self(x_B) for x_B in self.inputs(data).split(1000)])
+        numbers: NDArray[Any] = outputs.float().numpy()
         if not self.about.num_classes:
-            numbers: NDArray[Any] = outputs.float().numpy()
             return numbers[:, 0] if numbers.shape[1:] == (1,) else numbers
         # A network may have further outputs, for classes that do not exist.
-        found = outputs[..., : self.about.num_classes].argmax(-1).numpy()
+        numbers = outputs[..., : self.about.num_classes].argmax(-1).numpy()
         if not self.about.classes:
-            return found
+            return numbers
         classes = np.array(self.about.classes)
         if self.about.class_type == "bool":
             classes = np.array([name == "True" for name in self.about.classes])
-        return classes.astype(self.about.class_type).take(found)
+        return classes.astype(self.about.class_type).take(numbers)
 
     def _columns(self, frame: Any) -> NDArray[np.float32]:
         """Return the features [B, D] of a table."""

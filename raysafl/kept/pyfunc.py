@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raysafl.kept.content import about
+from raysafl.kept.content import read_models
 from raysafl.kept.load import model_in
 from raysafl.kept.loaded import LoadedModel
 
@@ -38,13 +38,13 @@ def signature_of(content: bytes) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types.schema import AnyType, ColSpec, Schema, TensorSpec
 
-    kept = about(content)
+    kept, _ = read_models(content)
     # As "double", MLflow would refuse a column that happens to hold whole numbers.
     number: Any = AnyType
     inputs: list[Any] = [ColSpec(number(), name) for name in kept.features]
     if not inputs:
         inputs = [TensorSpec(np.dtype(kept.input_type), (-1, *kept.input_shape))]
-    own = kept.class_type if kept.classes else "int64"
-    kind = TYPES[own] if kept.num_classes else "float"
+    classes = TYPES[kept.class_type if kept.classes else "int64"]
+    kind = classes if kept.num_classes else "float"
     outputs: list[Any] = [ColSpec(kind, name) for name in kept.targets or [None]]
     return ModelSignature(Schema(inputs), Schema(outputs))

@@ -22,7 +22,6 @@ from raysafl.sweep.executor_choice import choose, ray_runs
 from raysafl.sweep.growth import Growth
 from raysafl.sweep.here import Here
 from raysafl.sweep.hosting import simulation_of
-from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import WORK_PER_SECOND, Pack, form_packs, needs_of, seconds_of
 
@@ -92,10 +91,7 @@ def foretell(
         seconds = share * measured / side_by_side
         on_cpus = "" if is_here else " on CPUs; the time on GPUs is not measured"
         lines += [*timed, f"{about(seconds)} for all rounds{on_cpus}"]
-    lines += [
-        keeping_note(runs.values(), datasets),
-        "No run was started, and nothing was written.",
-    ]
+    lines.append("No run was started, and nothing was written.")
     return Forecast("\n".join(filter(None, lines)), seconds)
 
 

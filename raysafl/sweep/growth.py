@@ -31,7 +31,7 @@ from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.text import count
-from raysafl.kept.content import KeptModels, owned_by, read_models
+from raysafl.kept.content import KeptModels, read_models, tensors_of
 from raysafl.simulation.checkpoint import (
     Ended,
     SavedReplicate,
@@ -336,7 +336,7 @@ class _Growing:
             for kept in about.replicates:
                 if kept.replicate == number:
                     found = found._replace(kept_round=kept.round, kept_value=kept.value)
-                    return mark_as_ended(found, owned_by(tensors, str(number)))
+                    return mark_as_ended(found, tensors_of(number, tensors))
         return mark_as_ended(found)
 
     def _rows(self, folder: str, run_id: str, replicate: int) -> pa.Table:

@@ -23,7 +23,6 @@ from raysafl.sweep.execution import Job, execute
 from raysafl.sweep.executor_choice import choose_executor
 from raysafl.sweep.growth import Growth, reuse
 from raysafl.sweep.hosting import torch_threads
-from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
 from raysafl.tracking.choice import Tracking
@@ -66,7 +65,7 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
         with _advised(attempt), executor.started():
             display.enter("loading data")
             datasets = loading.result()
-            _begin(attempt, datasets, refusal)
+            _begin(attempt, refusal)
             tracker = _tracker(attempt)
             job = Job(
                 attempt.options,
@@ -150,11 +149,8 @@ def _load(attempt: Attempt) -> "Future[dict[str, Dataset]]":
     return loading
 
 
-def _begin(attempt: Attempt, datasets: dict[str, Dataset], refusal: ExitStack) -> None:
+def _begin(attempt: Attempt, refusal: ExitStack) -> None:
     """Make all checks that are left, and begin to write into the folder."""
-    runs = _looked_at(attempt).values()
-    if note := keeping_note(runs, datasets, _copies(attempt)):
-        attempt.options.note(note)
     attempt.begin(refusal)
     if grown := str(_reused(attempt, attempt.store.flush)):
         attempt.options.note(grown)

@@ -208,15 +208,6 @@ def test_images_are_given_as_they_are_stored_and_classes_come_back_by_name(
             model.predict(data)
 
 
-def test_a_subset_keeps_what_its_features_were(tmp_path: Path) -> None:
-    source = source_of("ill")
-    run = run_on(fl.data.Subset(dataset=source, train=60, test=20))
-    model = fl.load_model(kept(run, tmp_path / "kept").path, run)
-    assert model.features == source.load().features
-    assert model.features.names == tuple(FEATURES)
-    assert model.about.targets == ("ill",) and model.about.classes == ("no", "yes")
-
-
 def test_several_numbers_are_predicted_in_the_order_of_their_columns(
     tmp_path: Path,
 ) -> None:

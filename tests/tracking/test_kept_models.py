@@ -13,7 +13,7 @@ import raysafl as fl
 from raysafl.kept import pyfunc
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.tracking import kept
+from raysafl.tracking import models
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.sync import sync
 
@@ -91,22 +91,15 @@ def test_a_model_of_a_table_has_its_columns_as_a_signature_and_takes_raw_rows(
     )
 
 
-def test_a_large_model_stays_in_the_folder_and_the_run_says_so(
+def test_a_large_model_stays_in_the_folder_and_summaries_have_none(
     keeping: tuple[Store, fl.Run], view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, run = keeping
-    monkeypatch.setattr(kept, "MOST_BYTES", 1000)
-    sync(store.path, None, print)
-    child = view().children[run.id]
-    assert "model" not in view().files(child.info.run_id)
-    note = child.data.tags["mlflow.note.content"]
-    assert "are more than" in note and f"models/{run.id}.safetensors" in note
-
-
-def test_summaries_have_no_models(keeping: tuple[Store, fl.Run], view: Any) -> None:
-    store, run = keeping
     sync(store.path, None, print, track=Tracking.SUMMARY)
     assert view().files(view().children[run.id].info.run_id) == []
+    monkeypatch.setattr(models, "MOST_BYTES", 1000)
+    sync(store.path, None, print)
+    assert "model" not in view().files(view().children[run.id].info.run_id)
 
 
 def test_a_run_whose_models_are_missing_is_synced_without_them(

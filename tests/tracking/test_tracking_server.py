@@ -23,23 +23,15 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        self._command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--workers",
-            "1",
-            "--host",
-        ]
-        self._command += [
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--artifacts-destination",
-            str(folder),
-        ]
-        self._command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+        options = {
+            "--workers": "1",
+            "--host": "127.0.0.1",
+            "--port": str(port),
+            "--artifacts-destination": str(folder),
+            "--backend-store-uri": f"sqlite:///{folder}/mlflow.db",
+        }
+        words = [word for option in options.items() for word in option]
+        self._command = [sys.executable, "-m", "mlflow", "server", *words]
         self._running = ExitStack()
 
     def start(self) -> None:
