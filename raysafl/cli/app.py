@@ -310,9 +310,7 @@ def export_command(
     to: Annotated[str, typer.Option(help="Folder to write to.")],
     width: Annotated[
         str,
-        typer.Option(
-            help="Inches, or a venue: icml2024, or icml2024:2 for both columns."
-        ),
+        typer.Option(help="Inches, or a venue: icml, or icml:2 for both columns."),
     ] = "5.5",
     methods: Annotated[
         str, typer.Option(help="A,B,...: the methods that are shown, in this order.")
