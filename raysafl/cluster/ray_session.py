@@ -113,7 +113,7 @@ def _shut_down() -> None:
 
 @contextmanager
 def _kept_handler(number: signal.Signals) -> Iterator[None]:
-    """Set the program's own handler of a signal again after the block.
+    """Set the program's own handler of a signal again after the block, if it has one.
 
     Ray sets handlers of its own when it starts: at SIGTERM, runs would not be saved.
     """
@@ -123,7 +123,7 @@ def _kept_handler(number: signal.Signals) -> Iterator[None]:
     finally:
         # Python lets only the main thread set handlers.
         is_main = threading.current_thread() is threading.main_thread()
-        if handler is not None and is_main:
+        if callable(handler) and is_main:
             signal.signal(number, handler)
 
 
