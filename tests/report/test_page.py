@@ -100,17 +100,17 @@ def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
 ) -> None:
     files = {f.read_bytes() for f in (real_results / "quickstart").glob("*.png")}
     shown = {base64.b64decode((i["src"] or "").partition(",")[2]) for i in page.images}
-    assert shown == files and len(files) == 7
+    assert shown == files and len(files) == 4
     for image in page.images:
         assert len(image["alt"] or "") > 40 and int(image["width"] or 0) > 300
 
 
-def test_two_figures_stand_in_the_section_on_methods_over_all_settings(
+def test_the_figure_of_intervals_stands_in_the_section_on_methods_over_all_settings(
     real_results: Path,
 ) -> None:
     text = (real_results / "quickstart" / "report.html").read_text()
     section = text.rpartition(">Methods over all settings<")[2].partition("<h2")[0]
-    assert section.count("<img") == 2
+    assert section.count("<img") == 1
 
 
 def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -> None:
