@@ -317,9 +317,6 @@ def export_command(
             help="Inches, or a venue: icml2024, or icml2024:2 for both columns."
         ),
     ] = "5.5",
-    methods: Annotated[
-        str, typer.Option(help="A,B,...: the methods that are shown, in this order.")
-    ] = "",
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -327,37 +324,23 @@ def export_command(
             "repeated for other axes."
         ),
     ] = None,
-    lines: Annotated[str, typer.Option(help="The axis whose labels are lines.")] = "",
-    panels: Annotated[
-        str,
-        typer.Option(
-            help="A,B,...: the axes whose labels make panels; the last goes across."
-        ),
-    ] = "",
-    statistic: Annotated[str, typer.Option(help="The statistic of the table.")] = "",
-    names: Annotated[
+    rename: Annotated[
         list[str] | None,
         typer.Option(help="OLD=NEW: rename a label or an axis; may be repeated."),
     ] = None,
 ) -> None:
-    """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
+    """Write the table (LaTeX) and the figures (PDF, SVG, PNG) for a paper."""
     from raysafl.report.results import load
     from raysafl.storage.manifest import labels_in
 
-    figures = load(path).figures
+    results = load(path)
     # Labels may have commas.
-    known = {v for entry in figures.sweep.entries for v in entry.labels.values()}
-    chosen = figures.choose(
-        width,
-        methods=labels_in(methods, known),
-        only={axis: labels_in(text, known) for axis, text in _pairs_of(only).items()},
-        lines=lines,
-        panels=labels_in(panels, figures.sweep.axes),
-        statistic=statistic,
-        names=_pairs_of(names, "--names", "OLD=NEW"),
-    )
+    entries = results.store.manifest().entries
+    known = {label for entry in entries for label in entry.labels.values()}
+    shown = {axis: labels_in(text, known) for axis, text in _pairs_of(only).items()}
+    names = _pairs_of(rename, "--rename", "OLD=NEW")
     with working():
-        files = chosen.write(to)
+        files = results.export(to, shown, names, width)
     _say_written(files)
 
 
