@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from raysafl.core.text import count
 from raysafl.storage.journal import Checked
 from raysafl.storage.paths import parse_location
 from raysafl.storage.rows import of_runs, sorted_rows
@@ -156,35 +155,29 @@ class SweepResults:
         only: "Only | None" = None,
         rename: Mapping[str, str] | None = None,
         width: str | float = "5.5",
-        page: int = 1,
     ) -> "Figure":
         """Draw a figure of the report at the size that it has in a paper.
-
-        Example:
-            `fl.load("results/quickstart").figure("curves", only={"p": [10, 1]})`
 
         Args:
             name: `curves`, `heatmap`, `participation` ...
             only: for some axes, the labels that are shown, in their order.
             rename: new names for some labels and axes.
-            width: inches; or a venue, as `icml2024`, or `icml2024:2` for both columns.
-            page: which page, from 1, of a figure that has several.
+            width: inches; or a venue, as `icml`, or `icml:2` for both columns.
 
         Raises:
             ValueError: a name is unknown, which is told with the nearest one; no run that
-                is shown has ended; or the figure has no such page, as where the sweep has
-                no numbers for it.
+                is shown has ended; or the sweep has no numbers for the figure.
         """
         from raysafl.report.export import draw
         from raysafl.report.figures.venues import paper_style
 
         pages = draw(name, self._study(only, rename), paper_style(str(width)))
-        if not 1 <= page <= len(pages):
+        if not pages:
             raise ValueError(
-                f"'{name}' has {count(len(pages), 'page')} here, and not page {page}: a "
-                "figure has none if the sweep has no numbers for it"
+                f"{self.store.path} has no numbers for the figure '{name}'; "
+                "`raysafl export` draws all that it has numbers for"
             )
-        return pages[page - 1]
+        return pages[0]
 
     def export(
         self,
