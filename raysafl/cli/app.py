@@ -277,16 +277,9 @@ def run_command(
 
 @app.command("report")
 def report_command(
-    paths: Annotated[
-        list[str],
-        typer.Argument(help="Folders or URIs of sweeps; two or more are compared."),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for the comparison of two or more paths.")
-    ] = Path("."),
+    paths: Folders,
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
-    from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
 
     stores = [store for path in paths for store in _sweeps(path)]
@@ -298,8 +291,6 @@ def report_command(
         damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
         damaged += store.unreadable()
         console.print(screen(runs, store.manifest(), console.width))
-    if len(paths) > 1:
-        files += write_comparison(stores, out)
     _say_written(files)
     _refuse_damaged(damaged, console)
 
