@@ -16,7 +16,6 @@ from raysafl.report.analysis.evidence import (
     judged,
     paired,
     rule,
-    welch,
 )
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.manifest import Entry, Manifest, Printed, Table
@@ -30,18 +29,14 @@ def column(*values: float) -> Any:
     return np.array(values, float)
 
 
-@given(SAMPLES, SAMPLES)
+@given(SAMPLES)
 @settings(max_examples=50, deadline=None)
 def test_intervals_are_those_that_scipy_finds_in_the_samples(
-    a: list[float], b: list[float]
+    a: list[float],
 ) -> None:
     one = stats.ttest_1samp(a, 0).confidence_interval(0.95)
     mine = judged(*sweep({"a": [x / 100 for x in a]}))["half.mean"][0]
     assert mine == pytest.approx((one.high - one.low) / 2, rel=1e-6)
-    two = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    errors = (column(stats.sem(x)) for x in (a, b))
-    gap = welch(*errors, column(len(a) - 1), column(len(b) - 1))[0]
-    assert gap == pytest.approx((two.high - two.low) / 2, rel=1e-9)
 
 
 def sweep(

@@ -10,13 +10,11 @@ import pytest
 from helpers.made import save
 from helpers.reports import markdown
 from rich.console import Console
-from scipy import stats
 
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST, Part, thinned
-from raysafl.report.pages.comparison import write_comparison
 from raysafl.report.pages.document import Lines
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import LINES, losses
@@ -206,43 +204,3 @@ def test_results_in_a_terminal_are_the_first_ones_and_the_caption_says_so() -> N
     assert table.row_count == MOST_ROWS
     assert "the first 1,000 of 1,500 rows" in str(table.caption)
     assert str(as_table(found[:1000]).caption).startswith("1000 rows")
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_comparison_of_large_sweeps_shows_some_of_their_entries(
-    tmp_path: Path,
-) -> None:
-    stores = [stored(tmp_path / name, grid()) for name in ("one", "two")]
-    table, _ = write_comparison(stores, tmp_path)
-    text = table.read_text()
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert 500 < len(lines) <= 2 + MOST
-    assert "1800 of 1800 entries are in every sweep" in text
-    assert f"{len(lines) - 2} of 1,800 entries are shown, evenly spaced" in text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_comparison_has_welchs_interval_of_means_over_partitions(
-    tmp_path: Path,
-) -> None:
-    rng = np.random.default_rng(4)
-    samples, stores = [], []
-    for name in ("one", "two"):
-        store = stored(tmp_path / name, grid((2, 1)))
-        # Four seeds of each of three partitions, whose means differ much.
-        means = rng.normal(0.5, 0.1, 3)
-        runs = pd.DataFrame(
-            {"run_id": e.run_id, "replicate": r, "seed": r, "partition_seed": r % 3}
-            | {"status": "finished", "reason": "", "final": means[r % 3] + 0.001 * r}
-            | dict.fromkeys(("last10", "best", "after_server"), np.nan)
-            for e in store.manifest().entries
-            for r in range(12)
-        )
-        store.write_runs(runs)
-        own = runs[runs["run_id"] == runs["run_id"][0]].groupby("partition_seed")
-        samples.append(100 * own["final"].mean())
-        stores.append(store)
-    two = stats.ttest_ind(*samples[::-1], equal_var=False).confidence_interval(0.95)
-    table, _ = write_comparison(stores, tmp_path)
-    gap, half = (two.high + two.low) / 2, (two.high - two.low) / 2
-    assert f"| {gap:+.2f} ± {half:.2f} |" in table.read_text()

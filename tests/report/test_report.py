@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from helpers.drawn import picture_of, study_of
 from helpers.made import save
@@ -25,7 +24,7 @@ from scipy import stats
 from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.export import Figures
+from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.lines import curve_of_run
@@ -35,7 +34,6 @@ from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import methods
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
-from raysafl.storage.rows import CLIENTS
 from raysafl.storage.store import Store
 
 AXES: dict[str, list[Label]] = {
@@ -729,10 +727,9 @@ def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> 
     runs["partition_seed"] = runs["seed"] // 2
     said = "± is for one new partition and seed, from 2 partitions."
     study = study_of(sweep, rounds_of(sweep), runs)
-    rows = pa.Table.from_pandas(study.came)
-    caption = Figures(runs, sweep, rows, CLIENTS.empty_table()).files_of_table()
+    text = table_tex(study)
     assert said in " ".join(as_shown(sweep, runs).split())
-    assert said in caption["table.tex"]
+    assert said in text
     assert f"{said} Over all" in markdown(runs, sweep)
     assert "All entries are listed below." in markdown(runs, sweep)
-    assert "listed below" not in caption["table.tex"]
+    assert "listed below" not in text

@@ -58,27 +58,6 @@ def t_quantile(freedom: Floats) -> Floats:
     return np.where(freedom > 0, quantile, np.nan)
 
 
-def welch(error: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
-    """Return half the width of Welch's interval of a difference of two means.
-
-    With the standard errors e and f of the means, which have n and m degrees of freedom,
-    that of the difference is sqrt(e^2 + f^2), with (e^2 + f^2)^2 / (e^4 / n + f^4 / m)
-    degrees of freedom. It is NaN where an error is not known. Source: docs/papers.md#welch.
-
-    Args:
-        error: the standard errors of the first means.
-        other: the standard errors of the second means.
-        n: the degrees of freedom of the first standard errors.
-        m: the degrees of freedom of the second standard errors.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = error**2
-        b = other**2
-        freedom = (a + b) ** 2 / (a**2 / n + b**2 / m)
-        width = t_quantile(freedom) * np.sqrt(a + b)
-    return np.where(a + b == 0, 0.0, width)
-
-
 def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Return the entries of a table with the paper's numbers, and how these are judged.
 
