@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from raysafl.core.text import count
 from raysafl.report.analysis.layout import Key, Layout, words_of
-from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.lines import (
     ENFORCED,
     ROUND,
@@ -70,10 +69,10 @@ def curves(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     vertical one leaves out the climb of the first fifth of the rounds. Of six to sixteen
     methods with lines in some panels, each row of these has five at most: the
     baseline and a part of the others, which are named beside the panels. More panels than fit on
-    a page make more pages, up to 192 panels, which are evenly spaced if there are more
-    combinations of labels. Once there are rows, combinations of labels without any row
-    have no panel. Replicates that diverged or failed are left out, as in the table. If
-    the runs were drawn there is one panel, in which the best lines are named.
+    a page make more pages, up to the first 192 panels. Once there are rows, combinations of
+    labels without any row have no panel. Replicates that diverged or failed are left
+    out, as in the table. If the runs were drawn there is one panel, in which the best
+    lines are named.
     """
     manifest = study.lines.manifest
     what = Quantity.judging(manifest)
@@ -124,8 +123,8 @@ def _pages(
     # Panels that have no rows yet are left out, once others have some.
     begun = [panel for panel in every if panel in of_panel] or every
     empty = f"{what.empty}: {len(every) - len(begun)} of {len(every)} panels"
-    panels = thinned(begun, MOST)
-    fewer = f"shown are {len(panels)} of {len(begun):,} panels, evenly spaced"
+    panels = begun[:MOST]
+    fewer = f"shown are the first {len(panels)} of {len(begun):,} panels"
     notes += [
         empty if len(begun) < len(every) else "",
         fewer if len(panels) < len(begun) else "",
