@@ -1,11 +1,13 @@
-"""The section on methods over all settings."""
+"""The section on methods over all settings, and its figures."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.drawn import study_of
 from helpers.scored import made
 
 from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.figures.intervals import intervals
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
@@ -93,6 +95,25 @@ def test_methods_without_a_common_seed_have_no_pairs() -> None:
     assert isinstance(grid, Grid)
     assert list(grid.head) == ["algorithm", "mean rank", "IQM", "diverged"]
     assert [len(row) for row in grid.rows] == [4, 4]
+
+
+def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
+    runs, manifest = planted(3, 4, seeds=3)
+    study = study_of(manifest, runs=runs)
+    (figure,) = intervals(study)
+    means = study.numbers.methods.interquartile_means
+    better = study.numbers.methods.improvement
+    better = better[better["over"] == better["over"][0]].assign(
+        probability=lambda own: 100 * own["probability"]
+    )
+    left, right = figure.axes
+    names = [text.get_text() for text in left.get_yticklabels()]
+    assert names == list(means["method"])
+    for axes, own, column in ((left, means, "iqm"), (right, better, "probability")):
+        at = [names.index(name) for name in own["method"]]
+        points = np.asarray(axes.get_lines()[0].get_xydata())
+        np.testing.assert_allclose(points, np.stack([own[column], at], axis=1))
+    assert intervals(study_of(manifest)) == []
 
 
 def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:

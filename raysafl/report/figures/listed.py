@@ -7,12 +7,13 @@ from matplotlib.figure import Figure
 
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.pareto import pareto
+from raysafl.report.figures.intervals import intervals
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.search import slices
 from raysafl.report.figures.served import clients_served
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import Style
+from raysafl.report.pages.over_settings import OVER_SETTINGS
 from raysafl.report.wording import quality_text
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import ACCURACIES
@@ -72,13 +73,6 @@ FIGURES = {
         "values differ from point to point as well.",
         is_part=True,
     ),
-    "pareto": KnownFigure(
-        pareto,
-        "Pareto plots",
-        "Points of {value} against cost, one panel per problem. ",
-        "Each panel fixes data, model, rounds and availability; its points are the choices that "
-        "remain. The dotted line shows the best {value} that can be had for at most that cost.",
-    ),
     "enforce_prob": KnownFigure(
         enforcement_curves,
         "Probability of an enforced round",
@@ -100,6 +94,14 @@ FIGURES = {
         "panel for each combination of the labels beside the method. ",
         "How good the global model is on each client's own kind of test samples, against how "
         "often the client has trained. Clients at 0 % never trained.",
+    ),
+    "intervals": KnownFigure(
+        intervals,
+        OVER_SETTINGS,
+        "Marks with intervals: each method's interquartile mean of {value}, and its share of wins "
+        "over the baseline. ",
+        "The interquartile mean of each method, and the share of settings and seeds in which it is "
+        "better than the baseline. Bars are 95 % intervals, and the dashed line is a tie.",
     ),
 }
 

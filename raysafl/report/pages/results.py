@@ -46,7 +46,7 @@ def results_document(
             "Other printed numbers": paper.more_printed(numbers),
             "Methods, seed by seed": sections.methods(numbers),
             **pictures,
-            OVER_SETTINGS: over_settings(numbers),
+            OVER_SETTINGS: [*over_settings(numbers), *pictures.get(OVER_SETTINGS, [])],
             "Replicates that have not finished": sections.losses(numbers),
             "Cost": sections.cost(numbers),
             # A tag in Markdown is one of HTML.
