@@ -105,9 +105,9 @@ class Figures:
     def files_of_table(self) -> dict[str, str]:
         """Return the table as LaTeX, Markdown and CSV, by the names of the files."""
         numbers = self.study.numbers
-        across = numbers.shown_layout.across
+        across = numbers.layout.across
         # Beside a chosen round the last one would make the table too wide.
-        last = f"mean.{final_of(numbers.shown.table.statistic)}"
+        last = f"mean.{final_of(numbers.manifest.table.statistic)}"
         entries = numbers.part.entries.drop(columns=last, errors="ignore")
         grid = pivot(replace(numbers.part, entries=entries), numbers.marks)
         axis = across[0] if len(across) == 1 else ""
@@ -181,15 +181,15 @@ class Figures:
         note = as_markdown(numbers.part.note)
         texts = [entries_text(numbers), note, marks_text(numbers)]
         texts.append(legend(numbers.part.entries))
-        texts.append(spread_note(numbers.entries, numbers.shown.table))
+        texts.append(spread_note(numbers.entries, numbers.manifest.table))
         return without_markup(" ".join(filter(None, texts)))
 
     def _long(self) -> pd.DataFrame:
         """Return a row for each entry, with its numbers as they are."""
         numbers = self.study.numbers
-        name = numbers.shown.table.statistic
+        name = numbers.manifest.table.statistic
         entries = numbers.part.entries
-        columns = {f"label.{axis}": axis for axis in numbers.shown_layout.axes}
+        columns = {f"label.{axis}": axis for axis in numbers.layout.axes}
         columns |= {f"mean.{name}": "mean", f"std.{name}": "std"}
         columns |= {"half.mean": "half_interval", "replicates": "replicates"}
         return (

@@ -32,7 +32,7 @@ class Choice:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, manifest: Manifest, columns: Iterable[str]) -> Manifest:
-        """Return the sweep as it is shown, without the numbers and claims of a paper.
+        """Return the sweep as it is shown.
 
         Args:
             columns: the columns of `runs.parquet`.
@@ -45,8 +45,8 @@ class Choice:
         for axis in [*filter(None, [self.lines]), *self.panels, *self.only]:
             _check(f"axis '{axis}'", axis, manifest.axes)
         lines = self.lines or manifest.table.lines
-        table = manifest.table.replace(lines=lines, readings=[])
-        chosen = manifest.replace(paper=[], more=[], claims=[], table=table)
+        table = manifest.table.replace(lines=lines)
+        chosen = manifest.replace(table=table)
         # Lines and panels that are asked for make a search a table.
         if self.lines or self.panels or not manifest.is_drawn:
             chosen = chosen.replace(is_drawn=False, goal=None)
@@ -70,13 +70,6 @@ class Choice:
         entries.sort(key=lambda e: [own[e.labels[a]] for a, own in orders.items()])
         if not entries:
             raise ValueError("no run has all the labels that were asked for")
-        for axis, label in table.minus.items():
-            own = orders.get(axis, {})
-            if own and (label not in own or len(own) == 1):
-                raise ValueError(
-                    f"the table has differences to {axis}={label_text(label)}: choose this label "
-                    "and others"
-                )
         # An axis of which one label is left is the same everywhere.
         gone = {a for a, own in orders.items() if len(own) == 1 and a != method}
         down, across = ([a for a in own if a not in gone] for own in self._laid(layout))
@@ -131,7 +124,6 @@ class Choice:
             columns=axes(table.columns),
             panels=axes(table.panels),
             lines=names.get(table.lines, table.lines),
-            minus=renamed(table.minus),
             baseline=names.get(label_text(table.baseline), table.baseline),
         )
         entries = [e.replace(labels=renamed(e.labels)) for e in manifest.entries]

@@ -51,7 +51,7 @@ def pareto(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     if there are more. There is none where nothing can be chosen.
     """
     numbers = study.numbers
-    problems = find_problems(numbers.own, numbers.runs, numbers.manifest)
+    problems = find_problems(numbers.entries, numbers.runs, numbers.manifest)
     problems.sort(key=lambda p: float(np.ptp(p["mean"])), reverse=True)
     differing = {
         c: [p for p in problems if p[c].nunique() > 1 and p[c].notna().all()]
