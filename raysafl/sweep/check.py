@@ -6,9 +6,8 @@ folders stay readable.
 """
 
 import math
-import operator
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,9 +230,9 @@ class Entries:
             raise ValueError(f"table is {_what_it_is(table)}; give a Table(...)")
         for name in ("rows", "columns", "panels"):
             for axis in getattr(table, name):
-                self._place(axis, f"table: {name}")
+                self._check_axis(axis, f"table: {name}")
         if table.lines:
-            self._place(table.lines, "table: lines")
+            self._check_axis(table.lines, "table: lines")
         _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
         if table.baseline != "":
             labels = dict(zip(self.axes, zip(*self.keys, strict=True), strict=False))
@@ -243,7 +242,12 @@ class Entries:
                 else table.replace(rows=list(self.axes[:-1]) or list(self.axes))
             )
             if axis := method_axis({a: labels.get(a, ()) for a in self.axes}, whole):
-                self._with({axis: table.baseline}, "table: baseline", self.keys)
+                known = [key[self.axes.index(axis)] for key in self.keys]
+                if known and table.baseline not in known:
+                    raise ValueError(
+                        f"table: baseline: no run has {axis}={table.baseline!r}: "
+                        f"{_nearest_label(table.baseline, known)}"
+                    )
         # What is not given follows from what the runs measure, and so does "final".
         if table.statistic != "final":
             self._check_statistic(table.statistic, "table: statistic")
@@ -264,39 +268,12 @@ class Entries:
                 f"{where}: there is no statistic '{name}': {nearest(str(name), names)}"
             )
 
-    def _with(
-        self,
-        labels: Mapping[str, Label],
-        where: str,
-        keys: Sequence[Key],
-        same: Callable[[Any, Any], bool] = operator.eq,
-    ) -> list[Key]:
-        """Return those of the keys that have all of these labels; refuse that none has."""
-        wanted = {axis: self._place(axis, where) for axis in labels}
-        found = [
-            key
-            for key in keys
-            if all(same(labels[a], key[i]) for a, i in wanted.items())
-        ]
-        if found or not self.keys:
-            return found
-        for axis, i in wanted.items():
-            known = [key[i] for key in self.keys]
-            if not any(same(labels[axis], label) for label in known):
-                raise ValueError(
-                    f"{where}: no run has {axis}={labels[axis]!r}: "
-                    f"{_nearest_label(labels[axis], known)}"
-                )
-        listed = ", ".join(f"{axis}={label!r}" for axis, label in labels.items())
-        raise ValueError(f"{where}: no run that it looks at has all of {listed}")
-
-    def _place(self, axis: str, where: str) -> int:
-        """Return the position of an axis."""
+    def _check_axis(self, axis: str, where: str) -> None:
+        """Refuse an axis that the sweep does not have."""
         if axis not in self.axes:
             raise ValueError(
                 f"{where}: there is no axis '{axis}': {nearest(axis, self.axes)}"
             )
-        return self.axes.index(axis)
 
 
 def as_key(label: Any) -> Key:
