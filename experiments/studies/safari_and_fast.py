@@ -21,7 +21,14 @@ from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import BASE_RUNS
 
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
-BASE = BASE_RUNS["MNIST"].replace({"data.clients": 20, "data.partition.p": 1})
+BASE = BASE_RUNS["MNIST"].replace(
+    {
+        "data.clients": 20,
+        "data.partition.p": 1,
+        "data.seed": None,  # each seed has a partition and a D0 of its own
+        "replicates": 6,
+    }
+)
 SERVER_PROBS = (0.0, 0.1, 0.2, 0.5)  # of a round at the server
 SNAPSHOT_PROBS = (0, 0.1, 0.25, 0.5, 1)
 SERVER_SIZES = (100, 1000)

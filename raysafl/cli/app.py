@@ -2,8 +2,7 @@
 
 A mistake of the user ends in one message with exit code 2, and never in a traceback of
 ours. What a command needs is imported inside its function, so that `raysafl --help` is
-fast. What changes files or starts processes stands inside `working`, so that a signal
-does not leave it half done.
+fast.
 """
 
 import logging
@@ -24,7 +23,6 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperOption
 
 from raysafl.cli.endings import explain
-from raysafl.cli.signals import working
 from raysafl.core.text import count, nearest, printable
 from raysafl.storage.paths import parse_location
 from raysafl.storage.redaction import redacted
@@ -294,15 +292,14 @@ def report_command(
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
     damaged = 0
-    with working():
-        for store in stores:
-            files += _report_anew(store)
-            runs = store.runs()
-            damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
-            damaged += store.unreadable()
-            console.print(screen(runs, store.manifest(), console.width))
-        if len(paths) > 1:
-            files += write_comparison(stores, out)
+    for store in stores:
+        files += _report_anew(store)
+        runs = store.runs()
+        damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
+        damaged += store.unreadable()
+        console.print(screen(runs, store.manifest(), console.width))
+    if len(paths) > 1:
+        files += write_comparison(stores, out)
     _say_written(files)
     _refuse_damaged(damaged, console)
 
@@ -313,9 +310,7 @@ def export_command(
     to: Annotated[str, typer.Option(help="Folder to write to.")],
     width: Annotated[
         str,
-        typer.Option(
-            help="Inches, or a venue: icml2024, or icml2024:2 for both columns."
-        ),
+        typer.Option(help="Inches, or a venue: icml, or icml:2 for both columns."),
     ] = "5.5",
     methods: Annotated[
         str, typer.Option(help="A,B,...: the methods that are shown, in this order.")
@@ -356,8 +351,7 @@ def export_command(
         statistic=statistic,
         names=_pairs_of(names, "--names", "OLD=NEW"),
     )
-    with working():
-        files = chosen.write(to)
+    files = chosen.write(to)
     _say_written(files)
 
 
@@ -465,40 +459,27 @@ def verify_command(
     from raysafl.storage.verify import verify
 
     left = 0
-    with working():
-        for store in [store for path in paths for store in _folders(path)]:
+    for store in [store for path in paths for store in _folders(path)]:
+        findings = verify(store)
+        for finding in findings:
+            console.print(f"{store.path}: {finding}", soft_wrap=True)
+        if findings and repair:
+            for finding in forget(store, findings):
+                where = finding.where
+                console.print(f"{store.path}: forgot {where}", soft_wrap=True)
+            # The report may still show what was forgotten.
+            shown = map(store.file, ("report.html", "manifest.json"))
+            if all(file.is_file() for file in shown):
+                _report_anew(store)
             findings = verify(store)
-            for finding in findings:
-                console.print(f"{store.path}: {finding}", soft_wrap=True)
-            if findings and repair:
-                for finding in forget(store, findings):
-                    where = finding.where
-                    console.print(f"{store.path}: forgot {where}", soft_wrap=True)
-                # The report may still show what was forgotten.
-                shown = map(store.file, ("report.html", "manifest.json"))
-                if all(file.is_file() for file in shown):
-                    _report_anew(store)
-                findings = verify(store)
-            elif findings:
-                advice = "`raysafl verify --repair` forgets what is damaged"
-                console.print(f"{store.path}: {advice}", soft_wrap=True)
-            if not findings:
-                console.print(f"{store.path}: clean", soft_wrap=True)
-            left += len(findings)
+        elif findings:
+            advice = "`raysafl verify --repair` forgets what is damaged"
+            console.print(f"{store.path}: {advice}", soft_wrap=True)
+        if not findings:
+            console.print(f"{store.path}: clean", soft_wrap=True)
+        left += len(findings)
     if left:
         raise typer.Exit(1)
-
-
-@app.command("compact")
-def compact_command(
-    paths: Folders,
-) -> None:
-    """Put all commits of a sweep into one, as `raysafl run` does in the end."""
-    for store in [store for path in paths for store in _sweeps(path)]:
-        store.manifest()
-        with working(), store.lock():
-            done = store.compact()
-        console.print(f"{short(store.path)}: {done}", soft_wrap=True)
 
 
 @app.command("forget")
@@ -523,7 +504,7 @@ def forget_command(
 
     store = Store(parse_location(path))
     chosen = _chosen_runs(store, run_ids or [], _pairs_of(only), unlisted)
-    with working(), store.lock():
+    with store.lock():
         store.forget(chosen)
         _report_anew(store)
     console.print(
@@ -548,7 +529,7 @@ def merge_command(
         raise ValueError("merge takes two folders or more")
     stores = [Store(parse_location(path)) for path in paths]
     into = Store(parse_location(out))
-    with working(), ExitStack() as locks:
+    with ExitStack() as locks:
         for store in stores:
             store.manifest()
             locks.enter_context(store.lock())
@@ -591,8 +572,7 @@ def recheck_command(
     hardware = Hardware(actors=actors, cpus=cpus, **of_trial)
     options = {"executor": executor, "address": address, "engine": engine}
     store = Store(parse_location(path))
-    with working():
-        found = [*recheck(store, number, hardware=hardware, **options)]
+    found = [*recheck(store, number, hardware=hardware, **options)]
     for name, unlike in found:
         console.print(f"{name}: {unlike or 'equal, bit by bit'}", soft_wrap=True)
     if any(unlike for _, unlike in found):
@@ -610,8 +590,7 @@ def sync_command(
     from raysafl.tracking.sync import sync
 
     location = parse_location(path)
-    with working():
-        synced = sync(location, tracking_uri, console.print, curve_of_run, track)
+    synced = sync(location, tracking_uri, console.print, curve_of_run, track)
     is_or_are = "is" if synced == 1 else "are"
     console.print(f"{count(synced, 'run')} {is_or_are} in MLflow")
 
@@ -636,8 +615,7 @@ def ui_command(
     from raysafl.tracking.server import serve
 
     try:
-        with working():
-            serve(parse_location(path), host, port, browser)
+        serve(parse_location(path), host, port, browser)
     # A server that does not start is reported like a mistake, without a traceback.
     except RuntimeError as error:
         raise ValueError(str(error)) from error
@@ -662,8 +640,7 @@ def data_show_command(
 
     sweep = load_sweep(file).at(scale)
     labels = _pairs_of(only)
-    with working():
-        table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
+    table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
     _say_written(files)
 
@@ -697,8 +674,7 @@ def doctor_command(
     from raysafl.cli.doctor import examine
 
     location = parse_location(root)
-    with working():
-        checks = examine(location, address)
+    checks = examine(location, address)
     for check in checks:
         mark = "ok  " if check.passed else "FAIL"
         console.print(f"{mark}  {check.name}: {check.message}", soft_wrap=True)
@@ -809,8 +785,7 @@ def _run_sweep(sweep: Any, options: Mapping[str, Any]) -> None:
     if options.get("dry_run"):
         console.print(str(runner.forecast()), soft_wrap=True)
         return
-    with working():
-        outcome = runner.run()
+    outcome = runner.run()
     # `--quiet` hides the progress only, and `Runner` is silent then.
     if options["quiet"]:
         outcome.print_to(console)

@@ -1,14 +1,11 @@
-"""Where the installed command `raysafl` starts.
+"""Where the installed command `raysafl` starts."""
 
-Importing the commands takes a second. This module and what it imports are short, so
-that Ctrl-C ends the command plainly from the first moment on.
-"""
-
-import atexit
 import gc
+import signal
 import sys
+from functools import partial
 
-from raysafl.cli import output, signals
+from raysafl.cli.endings import explain
 
 # After so many searches among newer objects, Python looks for garbage among all objects. By
 # default it does so after 10, and a short sweep would spend a second on modules that it needs.
@@ -17,29 +14,14 @@ SEARCHES_AMONG_NEWER = 150
 
 def main() -> None:
     """Run the command line in a process of its own."""
-    signals.end_at_once()
+    # A batch system's SIGTERM is a Ctrl-C that nobody pressed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, SEARCHES_AMONG_NEWER)
-    out = output.forgive()
-    code = 1
-
-    def leave() -> None:
-        signals.flush_files()
-        signals.leave(code)
-
-    # What is registered first is called last. So libraries and the user's code do what they
-    # have to do at the end. Python would then take itself apart, for a second.
-    atexit.register(leave)
-    # Imported here, when a signal already finds its handler.
-    from raysafl.cli.app import main as run_command
-
     try:
+        # Imported here, because it takes a second, in which Ctrl-C may come.
+        from raysafl.cli.app import main as run_command
+
         run_command()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-    if complaint := output.complaint(out):
-        print(complaint, file=sys.stderr)
-        code = code or 1
-    if signals.first() is not None:
-        signals.leave(code)
-    sys.exit(code)
+    except KeyboardInterrupt as error:
+        sys.exit(explain(error, partial(print, file=sys.stderr)))

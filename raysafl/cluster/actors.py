@@ -5,15 +5,11 @@ anew, in the same bundle of the trial's placement group, and sends it again what
 not answered. So an actor may keep nothing that a call does not name.
 """
 
-import logging
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import ray
 from ray.exceptions import (
-    GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
     OutOfMemoryError,
@@ -27,11 +23,8 @@ from raysafl.core.work import WorkLostError
 LOST = (RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 # How often Ray tries a call again whose actor was lost.
 RETRIES = 3
-# Seconds in which actors have to answer before anybody looks who is late.
-LATE_SECONDS = 20.0
-# An actor is late if it takes so many times longer than that, and than the first answer.
-LATE_TIMES = 4
-log = logging.getLogger(__name__)
+# Seconds that actors have to say where they are.
+ANSWER_SECONDS = 20.0
 
 
 class LostActorsError(WorkLostError):
@@ -57,8 +50,6 @@ class Actors:
         )
         threads = max(1, int(hardware.cpus))
         self.handles = [remote.remote(threads) for _ in range(hardware.actors)]
-        # By the index of an actor that was late: a call that it has not answered.
-        self._late: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -66,10 +57,7 @@ class Actors:
     def call(self, what: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call an actor for each share of a request, and wait for all replies.
 
-        What a late actor was to do is given to another one as well, and the earlier
-        reply counts. So a node that is lost, and that no other can replace, or a process
-        that is stopped, does not hold up the others. A late actor gets nothing else
-        until it has answered.
+        An actor that is late is waited for.
 
         Args:
             what: What they are to do: the name of the calls in Ray and in errors.
@@ -82,18 +70,11 @@ class Actors:
             LostActorsError: A call lost its actor again and again.
             Exception: What `call` raised.
         """
-        self._late = {i: r for i, r in self._late.items() if not _is_answered(r)}
-        present = [i for i in range(len(self)) if i not in self._late]
-        # If all are late, there is nobody else to ask.
-        present = present or list(range(len(self)))
-        asked = [present[k % len(present)] for k in range(len(shares))]
-        sent = zip(asked, shares, strict=True)
-        replies = [self._send(i, what, share) for i, share in sent]
+        replies = [
+            self.handles[k % len(self)].call.options(name=what).remote(*share)
+            for k, share in enumerate(shares)
+        ]
         try:
-            if len(self) > 1:
-                with suppress(GetTimeoutError):
-                    return list(ray.get(replies, timeout=LATE_SECONDS))
-                self._ask_others(asked, what, shares, replies)
             return list(ray.get(replies))
         except LOST as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -106,52 +87,10 @@ class Actors:
     def machines(self) -> list[tuple[str, str]]:
         """Return what the method `machine` of each actor says that answers in time."""
         asked = [actor.machine.remote() for actor in self.handles]
-        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=LATE_SECONDS)
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS)
         return list(ray.get(ready))
 
     def kill(self) -> None:
         """End the actors' processes."""
         for actor in self.handles:
             ray.kill(actor)
-
-    def _send(self, index: int, what: str, share: tuple[Any, ...]) -> Any:
-        return self.handles[index].call.options(name=what).remote(*share)
-
-    def _ask_others(
-        self,
-        asked: list[int],
-        what: str,
-        shares: Sequence[tuple[Any, ...]],
-        replies: list[Any],
-    ) -> None:
-        """Have others do what late actors were to do; the earlier reply takes the place.
-
-        Args:
-            asked: The index of the actor that was asked for each share.
-            what: What they are to do.
-            shares: The arguments of each call.
-            replies: Ray's references to the replies, which are changed.
-        """
-        begin = time.monotonic() - LATE_SECONDS
-        if len(replies) > 1:
-            ray.wait(replies)
-        patience = (LATE_TIMES - 1) * (time.monotonic() - begin)
-        _, missing = ray.wait(replies, num_returns=len(replies), timeout=patience)
-        late = [k for k, reply in enumerate(replies) if reply in missing]
-        others = sorted({*range(len(self))} - {asked[k] for k in late} - {*self._late})
-        if not others:
-            return
-        # Who is asked as well.
-        second = {k: others[n % len(others)] for n, k in enumerate(late)}
-        again = {k: self._send(index, what, shares[k]) for k, index in second.items()}
-        for k in late:
-            (earlier,), (later,) = ray.wait([replies[k], again[k]])
-            self._late[asked[k] if later is replies[k] else second[k]] = later
-            log.warning(
-                "client actor %d is late: another one has its work too", asked[k]
-            )
-            replies[k] = earlier
-
-
-def _is_answered(reply: Any) -> bool:
-    return bool(ray.wait([reply], timeout=0)[0])

@@ -57,7 +57,7 @@ def unseen_message(gpus: str, why: str) -> str:
     return (
         f"{gpus}, but torch {torch.__version__} sees no CUDA device there ({why}). "
         "Install a driver and a torch that fit each other (`raysafl doctor` tells "
-        "whether they do), or run with --gpus 0 (or, if the GPUs are only numbers to "
+        "whether they do), or run with gpus=0 (--gpus 0; or, if the GPUs are only numbers to "
         f"Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
     )
 
@@ -76,7 +76,7 @@ def used_note(hardware: Hardware, trials: int, count: float) -> str:
     used = math.ceil(share * hardware.actors * trials - 0.01)
     of = f"{used} of {in_words(count)}" if used < count else in_words(count)
     each = "a GPU" if share == 1 else f"{share:.2g} of a GPU"
-    return f"Trains on {of}: each client actor has {each} (--gpus 0 trains on CPUs)"
+    return f"Trains on {of}: each client actor has {each} (gpus=0, --gpus 0, trains on CPUs)"
 
 
 class Seen(NamedTuple):

@@ -88,8 +88,8 @@ class Hardware(Component):
             count = math.ceil(gpus)
             raise ValueError(
                 "a client actor trains on one GPU; for one trial on "
-                f"{count} GPUs give --actors {count} --gpus 1, and for {count} trials "
-                "at once, on a GPU each, --gpus 1"
+                f"{count} GPUs give actors={count} and gpus=1, and for {count} trials "
+                "at once, on a GPU each, gpus=1"
             )
         # 0.33 is meant as 1/3, hence the tolerance.
         if 0 < gpus < 1 and abs(round(1 / gpus) * gpus - 1) > 0.02:
@@ -203,5 +203,5 @@ class Hardware(Component):
         )
         return (
             f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU "
-            f"and {has['GPU']:g} GPU; lower --actors, --cpus or --gpus"
+            f"and {has['GPU']:g} GPU; lower actors, cpus or gpus"
         )

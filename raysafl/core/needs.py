@@ -10,7 +10,6 @@ import importlib.util
 OPTIONAL = {
     "mlflow": ("MLflow", "pip install mlflow"),
     "ray": ("Ray", "pip install 'ray[tune]<2.61'"),
-    "tueplots": ("tueplots", "pip install tueplots"),
 }
 
 

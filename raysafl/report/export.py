@@ -64,7 +64,7 @@ class Figures:
         """Choose what is shown, and how wide.
 
         Args:
-            width: inches; or a venue, as `icml2024`, or `icml2024:2` for both columns.
+            width: inches; or a venue, as `icml`, or `icml:2` for both columns.
             choice: the arguments of `raysafl.report.analysis.choice.Choice`.
 
         Raises:
@@ -92,7 +92,7 @@ class Figures:
         return Study.of(numbers, self.rounds, self.clients)
 
     def draw(self, name: str) -> list[Figure]:
-        """Draw the pages of `curves`, `heatmap`, `pareto` ...; none where there are no numbers.
+        """Draw the pages of `curves`, `heatmap`, `served` ...; none where there are no numbers.
 
         Raises:
             ValueError: there is no such figure.

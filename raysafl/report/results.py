@@ -134,6 +134,17 @@ class SweepResults:
             )
         return found
 
+    @property
+    def scores(self) -> "pd.DataFrame":
+        """The table's statistic of each `setting`, `method` and `seed`, in the table's unit.
+
+        Only settings count in which every method has a score. What diverged has an infinite
+        one, worse than all others.
+        """
+        methods = self.methods
+        scores = methods.rows[["setting", "method", "seed", "score"]]
+        return scores.assign(score=methods.sign * scores["score"])
+
     @cached_property
     def figures(self) -> "Figures":
         """The table and figures of the sweep, as they go into a paper."""

@@ -31,7 +31,7 @@ def merge(stores: Sequence[Store], into: Store) -> str:
     """
     if into.file("manifest.json").is_file():
         raise ValueError(
-            f"{into.path} holds a sweep already; choose a new folder with --out"
+            f"{into.path} holds a sweep already; choose a new folder (--out)"
         )
     manifest = _merged_manifest([store.manifest() for store in stores], stores)
     found = [store.read(unended=False) for store in stores]

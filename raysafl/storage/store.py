@@ -104,7 +104,7 @@ class Store(Journal):
             remove_empty([probe, *new] if isinstance(probe, Path) else [])
             why = error.strerror if isinstance(error, OSError) else error
             raise StorageError(
-                f"cannot write results to {self.path} ({why}); choose another folder with --out"
+                f"cannot write results to {self.path} ({why}); choose another folder (out, --out)"
             ) from error
         return new
 
@@ -144,7 +144,7 @@ class Store(Journal):
         except Timeout as error:
             raise SweepBusyError(
                 f"another raysafl process is writing to {self.path}; wait for it to end, "
-                "or choose another folder with --out"
+                "or choose another folder (out, --out)"
             ) from error
         except OSError as error:
             # An error of flock's names no file.

@@ -158,6 +158,6 @@ class Attempt:
         if (there.name, there.scale) != (name, scale):
             raise ValueError(
                 f"{self.store.path} holds sweep '{there.name}' at scale '{there.scale}', not "
-                f"'{name}' at '{scale}'; choose another folder with --out"
+                f"'{name}' at '{scale}'; choose another folder (out, --out)"
             )
         self.earlier = there

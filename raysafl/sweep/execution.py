@@ -16,7 +16,7 @@ from raysafl.cluster.provenance import commit
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError, local_folder
-from raysafl.storage.status import LEFT
+from raysafl.storage.status import HEARTBEAT
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
@@ -256,7 +256,7 @@ def scratch(store: Store) -> Iterator[Path]:
     """Provide a folder for Tune: in the sweep's folder if that is on this machine.
 
     Tune and callbacks write files into it. What callbacks wrote is copied to `logs/` before
-    (`keep_logs`); then it is deleted. So is what other processes are told (`tell_left`).
+    (`keep_logs`); then it is deleted. So is what other processes are told (`write_heartbeat`).
     """
     if store.is_remote:
         with tempfile.TemporaryDirectory(
@@ -264,7 +264,7 @@ def scratch(store: Store) -> Iterator[Path]:
         ) as folder:
             yield Path(folder) / "tune"
         with suppress(StorageError):
-            store.file(*LEFT).unlink(missing_ok=True)
+            store.file(*HEARTBEAT).unlink(missing_ok=True)
         return
     try:
         # It also holds the locks of packs, which the trials of a killed driver may still

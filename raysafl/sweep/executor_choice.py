@@ -59,7 +59,7 @@ def _check_gpus(options: Options) -> None:
         raise ValueError(
             f"the sweep asks for {in_words(options.hardware.gpu_share)}, but torch "
             f"{torch.__version__} sees no CUDA device ({why}); `raysafl doctor` says "
-            "more, and --gpus 0 trains on the CPU"
+            "more, and gpus=0 (--gpus 0) trains on the CPU"
         )
 
 

@@ -304,7 +304,7 @@ class _Growing:
         if saved is None or (is_longer and not saved.goes_on):
             return (
                 f"the states after their {source.rounds} rounds were not kept "
-                "(--keep-states)"
+                "(keep_states, --keep-states)"
             )
         is_at_end = saved.round == source.rounds
         if is_longer and is_at_end and not _is_evaluated_anyway(run, source.rounds):

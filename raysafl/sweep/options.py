@@ -1,12 +1,10 @@
 """What a person asks for who runs a sweep."""
 
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -35,9 +33,6 @@ TAKEN = {
     "only": (Mapping, "a mapping from axis to label, such as {'n0': 20}"),
     "flush_seconds": (int | float, "a number of seconds"),
 }
-# An option in a message, and the value that it is given there.
-VALUES = r"[\d.]*\d|auto|curves|fail|here|keep|linear|loop|ray|rerun|vmap"
-OPTION = re.compile(rf"(?<!\w)--(no-)?([a-z]+(?:-[a-z]+)*)(?: ({VALUES})\b)?")
 
 
 @dataclass(frozen=True)
@@ -100,18 +95,7 @@ class Options:
 
     def say(self, message: str) -> None:
         """Print a message that must not be missed."""
-        text = message if self.command else in_python(message)
-        self.console.print(text, style="yellow", markup=False, soft_wrap=True)
-
-    @contextmanager
-    def in_own_language(self) -> Iterator[None]:
-        """Let errors name options as Python does, unless a command runs the sweep."""
-        try:
-            yield
-        except Exception as error:
-            if not self.command and [type(part) for part in error.args] == [str]:
-                error.args = (in_python(error.args[0]),)
-            raise
+        self.console.print(message, style="yellow", markup=False, soft_wrap=True)
 
 
 def command_of_script() -> str:
@@ -121,28 +105,3 @@ def command_of_script() -> str:
     if not file.endswith(".py") or getattr(main, "__spec__", None) is not None:
         return ""
     return shlex.join(["python", os.path.relpath(file), *sys.argv[1:]])
-
-
-def in_python(message: str) -> str:
-    """Write the options of `raysafl run` in a message as arguments of `Runner`.
-
-    Example:
-        >>> in_python("--stale rerun runs them again; --no-try leaves that out")
-        'stale="rerun" runs them again; try_first=False leaves that out'
-        >>> in_python("give --gpus 0.5, or choose another folder with --out")
-        'give Hardware(gpus=0.5), or choose another folder with out=...'
-    """
-    of_runner = {field.name for field in fields(Options)}
-
-    def argument(option: re.Match[str]) -> str:
-        no, name, value = option.groups()
-        name = {"try": "try_first"}.get(name, name).replace("-", "_")
-        if name in Hardware.model_fields:
-            return f"Hardware({name}={value or '...'})"
-        if name not in of_runner:
-            return option[0]
-        if no or name == "keep_states":
-            return f"{name}={not no}"
-        return f'{name}="{value}"' if value else f"{name}=..."
-
-    return OPTION.sub(argument, message)

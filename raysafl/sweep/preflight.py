@@ -169,7 +169,7 @@ def _pickled(small: Sequence[tuple[Run, Dataset]], names: str) -> bytes:
     except Exception as error:
         raise ValueError(
             f"{names} cannot be sent to another process, which would try a round: "
-            f"{type(error).__name__}: {error}; --no-try leaves that out"
+            f"{type(error).__name__}: {error}; try_first=False (--no-try) leaves that out"
         ) from error
     return pickled
 
@@ -201,7 +201,7 @@ def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
         )
     raise ValueError(
         f"{what}\nThis is a round of the run {label}, tried before anything was run or "
-        "written; --no-try leaves that out"
+        "written; try_first=False (--no-try) leaves that out"
     )
 
 

@@ -80,20 +80,16 @@ class Runner(Options):
             StorageError: the disk is full, or the object store is lost; running the
                 sweep again goes on where it was.
         """
-        with self.in_own_language():
-            self._check()
-            try:
-                outcome = Attempt(self).run()
-            except KeyboardInterrupt as stop:
-                # The lines of the user's own code are worth seeing, and those of Ray are not.
-                if any(
-                    is_users_file(step.filename)
-                    for step in extract_tb(stop.__traceback__)
-                ):
-                    raise
-                raise KeyboardInterrupt(
-                    "running it again goes on where it was"
-                ) from None
+        self._check()
+        try:
+            outcome = Attempt(self).run()
+        except KeyboardInterrupt as stop:
+            # The lines of the user's own code are worth seeing, and those of Ray are not.
+            if any(
+                is_users_file(step.filename) for step in extract_tb(stop.__traceback__)
+            ):
+                raise
+            raise KeyboardInterrupt("running it again goes on where it was") from None
         if not self.quiet:
             outcome.print_to(self.console)
         return outcome
@@ -108,17 +104,16 @@ class Runner(Options):
             ValueError: something is wrong with the sweep, its data or what is asked for;
                 or a search algorithm asks for the runs, so that none is known before.
         """
-        with self.in_own_language():
-            self._check()
-            if self.sweep.is_searched:
-                raise ValueError(
-                    f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so nothing can be said of "
-                    "them before it runs"
-                )
-            # Imported here, because it imports all that carries out runs.
-            from raysafl.sweep.new_runs import forecast
+        self._check()
+        if self.sweep.is_searched:
+            raise ValueError(
+                f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so nothing can be said of "
+                "them before it runs"
+            )
+        # Imported here, because it imports all that carries out runs.
+        from raysafl.sweep.new_runs import forecast
 
-            return forecast(Attempt(self))
+        return forecast(Attempt(self))
 
     def _check(self) -> None:
         """Refuse what can be refused before the sweep is looked at."""

@@ -12,7 +12,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label, run_name
 from raysafl.storage.paths import StorageError
-from raysafl.storage.status import tell_left
+from raysafl.storage.status import write_heartbeat
 from raysafl.storage.store import Store
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.open_pack import News
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from raysafl.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
-# From one time that other processes are told how much time is left to the next.
-TELL_SECONDS = 5.0
+# From one time that other processes are told how far the sweep is to the next.
+HEARTBEAT_SECONDS = 5.0
 
 
 class Watch:
@@ -66,11 +66,10 @@ class Watch:
         self.told: set[str] = set()
         # Why results cannot be written any more; the sweep then ends.
         self.lost = ""
-        # Whether a signal asked the driver to end, or Ray is lost: the sweep ends then
-        # too.
+        # Whether a signal asked the driver to end: the sweep ends then too.
         self.interrupted = False
-        # When other processes were told how much time is left.
-        self._told_left = -math.inf
+        # When other processes were told how far the sweep is.
+        self._last_heartbeat = -math.inf
 
     @property
     def ends_early(self) -> bool:
@@ -162,12 +161,11 @@ class Watch:
         packs = [(pack.work, news.share) for pack, news in running]
         self.display.update(count, at, packs)
         now = time.monotonic()
-        left = self.display.left.seconds(now)
-        if left is not None and now - self._told_left > TELL_SECONDS:
-            self._told_left = now
+        if now - self._last_heartbeat > HEARTBEAT_SECONDS:
+            self._last_heartbeat = now
             # The sweep goes on if this is lost.
             with suppress(StorageError):
-                tell_left(self.store, left)
+                write_heartbeat(self.store, self.display.line)
 
     def _record_if_stopped(self, run: Run, news: News) -> None:
         """Record the one run of a pack, unless it has ended: it was stopped."""

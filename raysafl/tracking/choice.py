@@ -19,7 +19,7 @@ CURVES_NOTE = (
 SUMMARY_NOTE = (
     "MLflow has the parameters and the final statistics of each run, but no curves. Of a "
     f"sweep of more than {MOST_RUNS_WITH_CURVES} runs it gets curves only with "
-    "`--track curves`. All rounds are in `rounds/`."
+    "track 'curves' (--track curves). All rounds are in `rounds/`."
 )
 
 

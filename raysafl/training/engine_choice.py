@@ -61,14 +61,14 @@ def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> En
         raise ValueError(
             f"engine {name!r} is for float32 models of one linear layer (Logistic) "
             f"without frozen parameters, not for {model.digest.split()[0]}; give "
-            "--engine auto"
+            "engine='auto'"
         )
     is_plain = has_plain_losses(objective, model.num_outputs)
     if issubclass(ENGINES[name], Linear) and not is_plain:
         raise ValueError(
             f"engine {name!r} computes the gradient of the plain cross-entropy, that of "
             "Classification() without class_weights and label_smoothing, not of "
-            f"{objective!r}; give --engine auto"
+            f"{objective!r}; give engine='auto'"
         )
     return ENGINES[name](model, objective)
 

@@ -264,7 +264,7 @@ class Vmap(Loop):
                 raise
             raise ValueError(
                 "the model or the objective does not run under the engine vmap, which "
-                "trains many clients as one program; give --engine loop, which shows an "
+                "trains many clients as one program; give engine='loop', which shows an "
                 f"error of the code itself as it is (torch says: {first_line(error)})"
             ) from error
         return _as_gradients(g_TP[:tasks], [part[:tasks] for part in seen_TB])

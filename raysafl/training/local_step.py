@@ -149,7 +149,7 @@ class LocalStep:
                 raise
             raise ValueError(
                 "a local step of this model cannot be recorded as a CUDA graph, so it "
-                "must be given --engine vmap or --engine loop, or --engine auto (torch "
+                "must be given engine='vmap', 'loop' or 'auto' (torch "
                 f"says: {first_line(error)})"
             ) from error
         self._reads = (inputs, reads)

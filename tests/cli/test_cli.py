@@ -119,7 +119,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
             "--only is given more than once for 'method'; give one",
         ),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
-        (["run", "mine.py", "--gpus", "2"], "give --actors 2 --gpus 1"),
+        (["run", "mine.py", "--gpus", "2"], "give actors=2 and gpus=1"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
         (
             ["run", "inside.py"],

@@ -1,22 +1,11 @@
-"""However a command ends: one exit code, at most one message, no traceback of raysafl's.
+"""However a command ends: one exit code, at most one message, no traceback of raysafl's."""
 
-Where signals, output or the end of Python matter, it runs in a process of its own.
-"""
-
-import os
-import random
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers.commands import RAYSAFL, call, call_here
-from helpers.patience import PATIENCE
+from helpers.commands import call, call_here
 
-from raysafl.cli import signals
 from raysafl.cli.endings import BUG, explain
 from raysafl.storage.paths import StorageError
 from raysafl.storage.redaction import redacted
@@ -36,173 +25,6 @@ class Mine(Source):
 
 SWEEP = Sweep("mine", [BASE.replace({{"data.dataset": Mine()}})])
 """
-
-
-def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
-    """A command that already heeds signals: Python itself has begun to import it."""
-    process = subprocess.Popen(
-        [*RAYSAFL, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **more,
-    )
-    while process.poll() is None:
-        caught = Path(f"/proc/{process.pid}/status").read_text().partition("SigCgt:")[2]
-        # SIGTERM is the 15th bit; Python alone does not catch it.
-        if int(caught.split()[0], 16) >> (signal.SIGTERM - 1) & 1:
-            break
-        time.sleep(0.001)
-    return process
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
-)
-def test_a_signal_while_the_command_is_imported_ends_it_without_a_traceback(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
-    process = started("list", cwd=tmp_path)
-    time.sleep(random.Random(int(number)).uniform(0, 0.4))
-    process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == code, said
-    assert said.strip().startswith("Stopped by") and "Traceback" not in said
-
-
-IN_A_CALLBACK = """
-import ctypes, signal, time
-from raysafl.cli import signals
-
-signals.end_at_once()
-called = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))
-with signals.working():
-    try:
-        called()  # Python ignores what is raised in it
-        time.sleep(60)
-    except KeyboardInterrupt:
-        print("interrupted", signals.first())
-"""
-
-
-IN_A_MODULE = """
-import time
-from raysafl.cli import signals
-
-signals.end_at_once()
-with signals.working():
-    try:
-        import forgives
-        time.sleep(60)
-    except KeyboardInterrupt:
-        print("interrupted", signals.first())
-"""
-FORGIVES = """
-import signal
-try:
-    signal.raise_signal(signal.SIGTERM)
-except BaseException:
-    pass
-"""
-
-
-@pytest.mark.parametrize("where", [IN_A_CALLBACK, IN_A_MODULE], ids=["c", "module"])
-def test_a_signal_where_errors_are_ignored_is_not_lost(
-    where: str, tmp_path: Path
-) -> None:
-    (tmp_path / "forgives.py").write_text(FORGIVES)
-    done = subprocess.run(
-        [sys.executable, "-c", where],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert (done.stdout, done.stderr) == ("interrupted 15\n", "")
-
-
-IN_AN_IMPORT = """
-import _imp, os, signal, sys, threading, time
-from raysafl.cli import signals
-
-signals.end_at_once()
-main = threading.main_thread().ident
-held = threading.Event()
-
-def hold():
-    _imp.acquire_lock()  # as every import does for a moment
-    held.set()
-    while sys._current_frames()[main].f_code.co_name != "_get_module_lock":
-        time.sleep(0.001)
-    time.sleep(0.1)  # now the import below waits for this lock
-    os.kill(os.getpid(), signal.SIGTERM)
-    _imp.release_lock()
-
-with signals.working():
-    try:
-        threading.Thread(target=hold).start()
-        held.wait()
-        import colorsys
-        time.sleep(60)
-    except KeyboardInterrupt:
-        print("interrupted", signals.first())
-other = threading.Thread(target=__import__, args=("wave",), daemon=True)
-other.start()
-other.join(20)
-print("waits for ever" if other.is_alive() else "has imported")
-"""
-
-
-def test_a_signal_in_an_import_leaves_other_threads_able_to_import() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_AN_IMPORT],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert (done.stdout, done.stderr) == ("interrupted 15\nhas imported\n", "")
-
-
-def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
-    """As `nohup` asks, and a shell that starts a command in the background."""
-
-    def ignore() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    process = started("list", cwd=tmp_path, preexec_fn=ignore)
-    process.send_signal(signal.SIGHUP)
-    said, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0 and "FedAvg" in said
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_output_is_told_at_the_end_and_a_closed_pipe_is_no_news(
-    tmp_path: Path,
-) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*RAYSAFL, "--help"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert done.returncode == 1
-    assert done.stderr == (
-        "Error: the output could not be written: No space left on device\n"
-    )
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [*RAYSAFL, "--help"], stdout=writer, stderr=subprocess.PIPE, text=True
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
-    done = subprocess.run(
-        [*RAYSAFL, "--help"],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: os.close(1),
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +67,7 @@ def test_ctrl_c_raised_by_an_experiment_file_ends_the_command_as_ctrl_c_does(
 ) -> None:
     (tmp_path / "mine.py").write_text("raise KeyboardInterrupt")
     code, said = call(tmp_path, "run", "mine.py")
-    assert code == 130 and said.startswith("Stopped by Ctrl-C")
+    assert code == 130 and said.startswith("Stopped.")
     assert "Traceback" not in said
 
 
@@ -269,47 +91,6 @@ def test_what_the_users_data_raise_before_a_sweep_names_the_users_line(
     assert code == 2 and message in said, said
     assert "raysafl/" not in said.replace(str(tmp_path), "")
     assert not (tmp_path / "results" / "mine" / "manifest.json").exists()
-
-
-AT_THE_END = """
-import atexit, logging, logging.handlers, os, tempfile, threading, time
-
-def note(text):
-    with open("notes.txt", "a") as notes:
-        notes.write(text + "\\n")
-
-class Last:
-    # At that time Python has forgotten its modules.
-    def __del__(self, write=os.write, file=os.open("apart.txt", os.O_CREAT | os.O_WRONLY)):
-        write(file, b"taken apart")
-
-def work():
-    time.sleep(0.5)
-    note("thread")
-
-last = Last()
-held = tempfile.TemporaryDirectory(dir=".", prefix="held")
-kept_open = open("open.txt", "w")
-kept_open.write("written")
-log = logging.handlers.MemoryHandler(9, target=logging.FileHandler("log.txt"))
-log.emit(logging.makeLogRecord({"msg": "logged", "levelno": 20}))
-atexit.register(note, "registered")
-threading.Thread(target=work).start()
-"""
-
-
-@pytest.mark.acceptance
-def test_what_python_does_at_the_end_of_a_program_is_done_but_not_taken_apart(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "mine.py").write_text(AT_THE_END)
-    code, said = call(tmp_path, "run", "mine.py")
-    assert code == 2 and "defines no sweep" in said
-    assert (tmp_path / "notes.txt").read_text() == "thread\nregistered\n"
-    assert (tmp_path / "open.txt").read_text() == "written"
-    assert (tmp_path / "log.txt").read_text() == "logged\n"
-    assert (tmp_path / "apart.txt").read_text() == ""
-    assert not list(tmp_path.glob("held*"))
 
 
 def say(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -340,12 +121,6 @@ def test_files_and_memory_are_no_mistakes_of_raysafl(
     assert say(MemoryError(), capsys) == (2, "Error: MemoryError\n")
     assert say(StorageError("gone"), capsys) == (2, "Error: gone\n")
     assert say(KeyboardInterrupt(), capsys)[0] == 130
-
-
-def test_a_program_that_calls_a_command_keeps_its_own_handlers() -> None:
-    before = [signal.getsignal(number) for number in signals.NAMES]
-    with signals.working():
-        assert [signal.getsignal(number) for number in signals.NAMES] == before
 
 
 @pytest.fixture
@@ -415,7 +190,7 @@ def test_a_folder_or_a_loop_in_the_place_of_a_file_is_named_by_every_command(
     ("place", "code", "commands"),
     [
         ("rounds/*.parquet", 1, ("report", "results")),
-        ("manifest.json", 2, ("report", "results", "compact", "sync")),
+        ("manifest.json", 2, ("report", "results", "sync")),
     ],
 )
 def test_all_commands_end_alike_on_a_damaged_folder(
@@ -458,7 +233,5 @@ def test_markup_in_names_and_labels_is_printed_as_it_is(
     assert "Written:\n  results/[red]q/table.md\n" in said
     code, said = call_here(monkeypatch, "results", "s == 4", "results")
     assert code == 0 and "SAFARI[/red]" in said
-    code, said = call_here(monkeypatch, "compact", "results/[red]q")
-    assert code == 0 and said.startswith("results/[red]q: ")
     code, said = call_here(monkeypatch, "results", "nothing == '[/]'", "results")
     assert code == 2 and "Traceback" not in said

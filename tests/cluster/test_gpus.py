@@ -38,7 +38,7 @@ def test_what_is_no_share_of_a_gpu_is_refused(given: object) -> None:
 def test_one_line_says_which_gpus_are_used_and_how_to_use_none() -> None:
     eight = Hardware().where_there_are(8)
     assert used_note(eight, 8, 8) == (
-        "Trains on 8 GPUs: each client actor has a GPU (--gpus 0 trains on CPUs)"
+        "Trains on 8 GPUs: each client actor has a GPU (gpus=0, --gpus 0, trains on CPUs)"
     )
     assert used_note(eight, 1, 8).startswith("Trains on 1 of 8 GPUs:")
     shared = used_note(Hardware(gpus=0.25), 4, 1)

@@ -156,5 +156,5 @@ def test_the_memory_of_the_smallest_gpu_is_known() -> None:
 
 def test_a_model_that_cannot_be_recorded_is_named_with_other_engines() -> None:
     run = small_run("CNN").replace(model=Uploading())
-    with pytest.raises(ValueError, match=r"cannot be recorded .* --engine vmap"):
+    with pytest.raises(ValueError, match=r"cannot be recorded .* engine='vmap'"):
         play(run, "cuda", "graph")

@@ -85,7 +85,7 @@ def test_a_stack_that_does_not_fit_while_it_is_recorded_is_halved() -> None:
 
 def check_failed_recording() -> None:
     run = small_run("CNN")
-    with pytest.raises(ValueError, match=r"cannot be recorded .* --engine vmap"):
+    with pytest.raises(ValueError, match=r"cannot be recorded .* engine='vmap'"):
         play(run.replace(model=Uploading()), "cuda", "graph")
     torch.cuda.empty_cache()
     assert_equal_in_float32(play(run, "cuda", "graph"), play(run, "cpu", "loop"))

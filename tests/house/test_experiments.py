@@ -301,6 +301,26 @@ def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> Non
     assert not [file for file in files | SCRIPTS if f"`{file}`" not in listed]
 
 
+def test_figures_of_data_and_cohorts_are_drawn_and_not_said_to_need_runs() -> None:
+    """FAST's figures 1 and 2 are drawn by `raysafl data show`, without a run."""
+    listed = (FOLDER / "README.md").read_text()
+    items = (FOLDER.parent / "docs" / "reproduction.md").read_text()
+    for n, picture in ((1, "labels-1.png"), (2, "participation-1.png")):
+        assert re.search(rf"`fast/figure{n}\.py` .*\| in seconds \|", listed)
+        assert re.search(rf"FAST, figure {n}, .*\| paper \|", items)
+        drawn = f"results/measured/fast_figure{n}/{picture}"
+        assert drawn in items and (FOLDER.parent / drawn).is_file()
+
+
+@pytest.mark.parametrize("name", ["pareto_server_data", "safari_and_fast"])
+def test_studies_of_server_data_draw_them_anew_for_each_seed(
+    name: str, here: World
+) -> None:
+    for run in sweep_of(name).labelled().values():
+        assert run.replicates > 1
+        assert len(set(run.partition_seeds)) == run.replicates
+
+
 def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
     """With alpha = 0.05 some clients hold about 2 to 4 labels; with alpha = 1 all hold all."""
     labels = np.repeat(np.arange(10), 5000)

@@ -181,7 +181,7 @@ def test_ray_and_mlflow_are_installed_with_raysafl_and_all_has_what_the_tutorial
     names = {re.split(r"[\[<>=]", entry)[0] for entry in project["dependencies"]}
     assert {"ray", "mlflow"} <= names
     (all_extras,) = project["optional-dependencies"]["all"]
-    assert set(re.findall(r"\w+", all_extras)) == {"raysafl", "optuna", "paper"}
+    assert set(re.findall(r"\w+", all_extras)) == {"raysafl", "optuna"}
     # What a message advises is of the versions that raysafl takes.
     _, command = OPTIONAL["ray"]
     bound = next(e for e in project["dependencies"] if e.startswith("ray")).split(",")[

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import math
 import re
 import shutil
@@ -14,17 +13,11 @@ import pandas as pd
 import pytest
 from helpers.browser import opened_browser
 from helpers.drawn import picture_of, study_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
-from raysafl.data import FromClients, Glyphs, IidServer, ServerData
-from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.pareto import COSTS, find_problems, front
 from raysafl.report.figures.curves import enforcement_curves
-from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
 from raysafl.report.pages.comparison import write_comparison
@@ -44,7 +37,7 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 
 TITLES = ["Table", "All entries", "Methods, seed by seed", "Curves", "Heat map"]
-TITLES += ["Pareto plots", "Participation", "Replicates that have not finished", "Cost"]
+TITLES += ["Participation", "Replicates that have not finished", "Cost"]
 TITLES += ["Methods over all settings", "Configuration", "How it was made"]
 
 
@@ -263,21 +256,6 @@ def test_a_picture_in_256_colours_is_the_figure_that_was_drawn() -> None:
     assert full.size == small.size and difference.mean() < 0.5 and difference.max() < 40
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
-)
-@settings(max_examples=100, deadline=None)
-def test_the_front_is_what_no_other_point_beats(points: list[tuple[int, int]]) -> None:
-    cost, gain = (np.array(x, float) for x in zip(*points, strict=True))
-    found = {points[i] for i in front(cost, gain)}
-    beaten = {
-        (c, g)
-        for c, g in points
-        if any((x <= c and y >= g and (x, y) != (c, g)) for x, y in points)
-    }
-    assert found == set(points) - beaten
-
-
 def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Manifest]:
     """One run for each policy, as in `runs.parquet`, of 4 clients."""
     entries = [Entry(run_id=name, labels={"policy": name}) for name in policies]
@@ -289,19 +267,8 @@ def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Ma
             "status": "finished",
             "final": 0.1 * i,
         }
-        | {"total_bytes": 1e6, "total_snapshots": i, "total_server_rounds": i % 2}
         | {f"config.participation{k}": str(v) for k, v in policy.items()}
         | {"config.data.clients": "4"}
-        | {
-            "config": json.dumps(
-                {
-                    "data": {"server": {"n0": 50}},
-                    "model": "m",
-                    "rounds": 3,
-                    "participation": policy,
-                }
-            )
-        }
         for i, (name, policy) in enumerate(policies.items())
     ]
     manifest = Manifest(
@@ -319,52 +286,6 @@ POLICIES: dict[str, dict[str, object]] = {
     "half": {"kind": "Snapshot", "base": BETA, "snapshot_prob": 0.5},
     "full": {"kind": "Full"},
 }
-
-
-def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> None:
-    runs, manifest = configured(POLICIES)
-    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest)
-    assert problem["run_id"].tolist() == ["beta", "half"]
-    # beta enforces none, whatever it counts
-    assert problem["snapshots"].tolist() == [0, 1]
-    # n0 only where the server trained
-    assert problem["samples"].tolist() == [0, 50]
-    # Traffic does not differ between them, and has no figure.
-    figures = pareto(study_of(manifest, runs=runs))
-    words = [figure.axes[0].get_xlabel() for figure in figures]
-    assert words == [COSTS["samples"], COSTS["snapshots"]]
-    # Their means are 0 and 10 %.
-    for figure, cost in zip(figures, (50, 1), strict=True):
-        points = [bar.lines[0].get_xydata() for bar in figure.axes[0].containers]
-        np.testing.assert_allclose(np.concatenate(points), [[0, 0], [cost, 10]])
-    assert pareto(study_of(manifest)) == []
-
-
-@pytest.mark.parametrize(
-    ("servers", "samples"),
-    [
-        ([IidServer(n0=100), FromClients(c=5, per_client=50)], [100, 250]),
-        ([IidServer(n0=100), None], [100, 0]),
-        ([IidServer(n0=100), Glyphs()], [100, math.nan]),
-    ],
-)
-def test_server_samples_that_are_not_known_cost_not_nothing_and_are_in_no_plot(
-    servers: list[ServerData | None], samples: list[float]
-) -> None:
-    runs, manifest = configured(dict.fromkeys(["a", "b"], BETA))
-    dumped = [server and server.model_dump(mode="json") for server in servers]
-    configs = [json.loads(text) for text in runs["config"]]
-    texts = [
-        json.dumps(c | {"data": {"server": d}})
-        for c, d in zip(configs, dumped, strict=True)
-    ]
-    runs = runs.assign(config=texts, total_server_rounds=1)
-    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest)
-    np.testing.assert_array_equal(problem["samples"], samples)
-    drawn = [
-        figure.axes[0].get_xlabel() for figure in pareto(study_of(manifest, runs=runs))
-    ]
-    assert (COSTS["samples"] in drawn) == all(map(math.isfinite, samples))
 
 
 def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.drawn import study_of
 from helpers.made import save
 from helpers.reports import markdown
 from rich.console import Console
@@ -17,7 +16,6 @@ from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST, Part, thinned
-from raysafl.report.figures.curves import curves
 from raysafl.report.pages.comparison import write_comparison
 from raysafl.report.pages.document import Lines
 from raysafl.report.pages.screen import screen
@@ -172,23 +170,6 @@ def test_a_terminal_shows_few_entries_and_says_so() -> None:
     text = console.export_text()
     assert len(text.splitlines()) < 400
     assert "of 1,800 entries, evenly spaced" in " ".join(text.split())
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_curves_of_very_many_panels_are_of_some_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("raysafl.report.figures.curves.MOST", 30)
-    sweep = grid((100, 1))
-    rows = pd.DataFrame(
-        {"run_id": e.run_id, "replicate": 0, "round": 0, "test_accuracy": 0.5}
-        for e in sweep.entries
-    )
-    # The method is the axis a, so that all lines stand in one panel.
-    assert len(curves(study_of(sweep, rows))) == 1
-    # Of 100 panels, 24 and then 6 are drawn.
-    turned = sweep.replace(table=Table(rows=["b"], columns=["a"]))
-    assert len(curves(study_of(turned, rows))) == 2
 
 
 def bad_ends(runs: pd.DataFrame, sweep: Manifest) -> list[str]:

@@ -96,7 +96,7 @@ def test_the_figures_and_frames_of_the_docs_are_there(
     }
     exec(compare.replace("results/study", "results/quickstart"), names)
     # Two methods, two labels of s, two of p and three seeds.
-    assert len(names["found"].bencheval) == 2 * 2 * 2 * 3
+    assert len(names["found"].scores) == 2 * 2 * 2 * 3
 
 
 def test_a_row_of_runs_parquet_goes_back_to_its_run(real_results: Path) -> None:

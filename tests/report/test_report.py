@@ -29,7 +29,6 @@ from raysafl.report.export import Figures
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.lines import curve_of_run
-from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.participation import rasters
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
@@ -433,24 +432,19 @@ def test_a_method_is_called_higher_or_lower_where_holms_p_is_below_5_percent() -
 
 
 @pytest.mark.parametrize(
-    ("axes", "pages"),
+    "axes",
     [
-        (AXES, 1),
-        ({"q": [i / 10 for i in range(11)]}, 1),
-        ({"algorithm": ["$a$", "_b", "c" * 60], "policy": ["x$", "y" * 50]}, 1),
-        ({"algorithm": ["a"], "s": [0, 1, 2, 3, 4], "p": [0, 1, 2, 3, 4, 5]}, 2),
-        ({}, 1),
+        AXES,
+        {"q": [i / 10 for i in range(11)]},
+        {"algorithm": ["$a$", "_b", "c" * 60], "policy": ["x$", "y" * 50]},
+        {},
     ],
 )
-def test_curves_are_pictures_whatever_the_axes(
-    axes: dict[str, list[Label]], pages: int
-) -> None:
+def test_curves_are_one_picture_whatever_the_axes(axes: dict[str, list[Label]]) -> None:
     sweep = manifest(axes)
-    made = curves(study_of(sweep, rounds_of(sweep, replicates=2, length=3)))
-    assert len(made) == pages
-    for page in made:
-        width, height = picture_of(page).size
-        assert width >= 900 and height >= 600
+    (page,) = curves(study_of(sweep, rounds_of(sweep, replicates=2, length=3)))
+    width, height = picture_of(page).size
+    assert width >= 900 and height >= 600
 
 
 def test_a_panel_without_rows_says_so_and_has_no_place_beside_panels_with_rows() -> (
@@ -551,7 +545,7 @@ def test_a_report_is_written_of_whole_and_partial_sweeps(
         [] if done == 0 else ["heatmap.png"]
     )
     # Only the whole sweep has settings in which all methods have ended.
-    names += ["ranks.png", "profiles.png"] if done is None else []
+    names += ["intervals.png"] if done is None else []
     assert [file.name for file in files] == names
     text = files[0].read_text()
     assert len(section(text, "All entries")) == 2 + 8
@@ -664,17 +658,3 @@ def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> 
     assert f"{said} Over all" in markdown(runs, sweep)
     assert "All entries are listed below." in markdown(runs, sweep)
     assert "listed below" not in caption["table.tex"]
-
-
-@pytest.mark.parametrize(
-    ("statistic", "value"),
-    [
-        ("last10", "accuracy"),
-        ("rise_time", "rise_time"),
-        ("total_bytes", "total_bytes"),
-    ],
-)
-def test_captions_call_accuracy_what_is_one(statistic: str, value: str) -> None:
-    sweep = manifest(table={"statistic": statistic})
-    listed = FIGURES["pareto"]
-    assert listed.about(listed.alt, sweep).startswith(f"Points of {value} against cost")

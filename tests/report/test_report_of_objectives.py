@@ -14,7 +14,6 @@ from rich.console import Console
 
 from raysafl import Sweep, Table
 from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.pareto import front
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.lines import Quantity, curve_of_run
 from raysafl.report.pages.screen import screen
@@ -117,13 +116,6 @@ def test_means_of_statistics_have_their_own_scale(classifiers: Store) -> None:
         )
     table = classifiers.file("table.md").read_text()
     assert "`final_f1`: macro F1 score" in table
-
-
-def test_the_lowest_error_at_a_cost_is_on_the_front() -> None:
-    cost = np.array([1.0, 2.0, 3.0])
-    error = np.array([5.0, 6.0, 2.0])
-    assert front(cost, error, higher_is_better=False) == [0, 2]
-    assert front(cost, error) == [0, 1]
 
 
 def test_results_show_what_runs_are_judged_by(

@@ -15,7 +15,6 @@ import ray.cloudpickle
 import torch
 from helpers.actors import kill_actor
 from helpers.evaluation import scored
-from helpers.patience import PATIENCE
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -148,48 +147,6 @@ def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
     with started(1) as pool, pytest.raises(LostActorsError, match=told):
         play(deadly(tiny, tmp_path / "deaths", 100), pool, "loop")
     assert len(list((tmp_path / "deaths").iterdir())) == 2
-
-
-class Stops:
-    """Stops its process, as a debugger does, at the calls that ask for it."""
-
-    def __init__(self, threads: int) -> None: ...
-
-    def call(self, stop: Path | None) -> str:
-        """Leave the process in a file, and stop, if there is no such file yet."""
-        if stop is not None and not stop.exists():
-            stop.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return "done"
-
-
-@pytest.mark.acceptance
-@pytest.mark.parametrize("shares", [1, 2, 4])
-def test_an_actor_that_is_late_does_not_hold_up_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: int
-) -> None:
-    monkeypatch.setattr(of_ray, "LATE_SECONDS", 1.0)
-    pool = Actors(Stops, Hardware(actors=3, cpus=0.1))
-    assert pool.call("start", [(None,)] * 3) == ["done"] * 3
-    stopped = tmp_path / "stopped"
-    try:
-        asked = [(stopped,), *[(None,)] * (shares - 1)]
-        assert pool.call("work", asked) == ["done"] * shares
-        process = int(stopped.read_text())
-        # If it were asked now, its answer would be waited for.
-        monkeypatch.setattr(of_ray, "LATE_SECONDS", PATIENCE)
-        sent = []
-        with monkeypatch.context() as patch:
-            send = pool._send
-            patch.setattr(pool, "_send", lambda i, *to: sent.append(i) or send(i, *to))
-            assert pool.call("work", [(None,)] * 3) == ["done"] * 3
-        assert sorted(sent) == [1, 1, 2]
-        monkeypatch.setattr(of_ray, "LATE_SECONDS", 1.0)
-        os.kill(process, signal.SIGCONT)
-        calls = [p for _ in range(20) for p in pool.call("work", [(None,)] * 3)]
-        assert calls == ["done"] * 60
-    finally:
-        pool.kill()
 
 
 @pytest.mark.acceptance

@@ -228,7 +228,7 @@ def test_gpu_shares_that_do_not_pack_are_refused(gpus: float) -> None:
 def test_an_actor_of_several_gpus_is_refused_and_told_how_to_use_them(
     gpus: float, count: int
 ) -> None:
-    advice = f"give --actors {count} --gpus 1, and for {count} trials at once"
+    advice = f"give actors={count} and gpus=1, and for {count} trials at once"
     with pytest.raises(ValueError, match=f"trains on one GPU; .* {advice}"):
         Hardware(gpus=gpus)
     each = Hardware(actors=count, gpus=1)
@@ -261,6 +261,6 @@ def test_feasibility_packs_actors_onto_nodes(
     if fits:
         hardware.check(nodes)
     else:
-        with pytest.raises(ValueError, match="lower --actors, --cpus or --gpus"):
+        with pytest.raises(ValueError, match="lower actors, cpus or gpus"):
             hardware.check(nodes)
     assert nodes[0]["CPU"] == 2.0  # the check takes nothing

@@ -31,7 +31,7 @@ from raysafl.storage.locks import RemoteLock
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.status import status_of, tell_left
+from raysafl.storage.status import status_of, write_heartbeat
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.execution import scratch
@@ -393,7 +393,7 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
     assert not (parse_location(bucket) / "tune" / "aaaa.lock").is_file()
 
 
-def test_a_store_holds_the_time_left_as_long_as_runs_are_carried_out(
+def test_a_store_holds_the_heartbeat_as_long_as_runs_are_carried_out(
     bucket: str,
 ) -> None:
     store = Store(parse_location(bucket))
@@ -401,8 +401,8 @@ def test_a_store_holds_the_time_left_as_long_as_runs_are_carried_out(
     table = Table(rows=["x"])
     store.write_manifest(Manifest(name="s", axes=["x"], entries=entries, table=table))
     with store.lock(), scratch(store):
-        tell_left(store, 100.0)
-        assert 0 < (status_of(store).left or 0.0) <= 100.0
+        write_heartbeat(store, "0/1 runs")
+        assert status_of(store).heartbeat.startswith("0/1 runs (")
     assert list(store.path.glob("tune/*")) == []
 
 

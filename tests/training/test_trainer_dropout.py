@@ -146,7 +146,7 @@ def test_a_module_that_vmap_cannot_run_names_the_engine_that_can() -> None:
         -SIZES[0] // 16
     )
     with pytest.raises(
-        ValueError, match=r"engine vmap.* give --engine loop, .*\(torch says: "
+        ValueError, match=r"engine vmap.* give engine='loop', .*\(torch says: "
     ):
         trainer(Branching(), "vmap").train(asked)
 

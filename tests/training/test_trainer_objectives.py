@@ -238,7 +238,7 @@ def test_engines_for_plain_cross_entropy_refuse_another_loss(
     with pytest.raises(
         ValueError,
         match=rf"engine '{engine}' computes the gradient of the plain cross-entropy.*"
-        rf"not of {type(objective).__name__}\(.*give --engine auto",
+        rf"not of {type(objective).__name__}\(.*give engine='auto'",
     ):
         make_engine(engine, model, objective)
 

@@ -1,31 +1,26 @@
 """How the methods of a sweep compare over all of its settings (docs/results.md)."""
 
-import itertools
 import math
-import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from raysafl.report.analysis.entries import aggregate, factor
-from raysafl.report.analysis.evidence import CLEAR, LEVEL, Floats, holm, paired
+from raysafl.report.analysis.entries import factor
+from raysafl.report.analysis.evidence import LEVEL, Floats, paired
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest, label_text
+from raysafl.storage.manifest import Manifest
 
-POWER = 0.8
 # The interval of an interquartile mean needs so many scores of each setting; `FEW` are enough
 # in `FEW` settings whose scores are independent.
 ENOUGH = 5
 FEW = 3
 # Largest number of methods that a report compares.
 MOST_METHODS = 48
-# An axis with such a name, and numbers as labels, is a learning rate.
-RATE_AXIS = re.compile(r"(.*[_. ])?(lr|eta|rate)(_\w)?")
 
 
 def interquartile_mean(*samples: Floats, axis: int) -> Any:
@@ -109,22 +104,6 @@ def proportion(
     low = betaincinv(won, lost + 1, tail) if value > 0 else 0.0
     high = betaincinv(won + 1, lost, 1 - tail) if value < 1 else 1.0
     return value, float(low), float(high)
-
-
-def least_difference(std: float, seeds: int) -> float:
-    """Return the least mean difference that so many pairs show in 80 % of studies.
-
-    With n pairs whose differences have the standard deviation s, it is c s / sqrt(n), where
-    the paired t test (two-sided, 5 %) has a power of 80 %: P(T > t) = 0.8 for the noncentral
-    t of n - 1 degrees of freedom and noncentrality c. It is NaN for n below 2.
-    """
-    from scipy import special
-
-    if seeds < 2:
-        return math.nan
-    limit = special.stdtrit(seeds - 1, (1 + LEVEL) / 2)
-    shift = float(special.nctdtrinc(seeds - 1, 1 - POWER, limit))
-    return shift * std / math.sqrt(seeds)
 
 
 @dataclass(frozen=True)
@@ -244,24 +223,10 @@ class MethodStatistics:
         return [np.asarray(own, float) for _, own in groups], together
 
     @cached_property
-    def profiles(self) -> pd.DataFrame:
-        """Which fraction of the scores of a method is better than `tau`."""
-        own = self.scores
-        values = own.to_numpy()
-        finite = values[np.isfinite(values)]
-        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        taus = np.linspace(low, high, 101)
-        count = own.notna().sum()
-        better = {self.sign * t: (values > t).sum(axis=0) / count for t in taus}
-        found = pd.DataFrame(better, index=own.columns).rename_axis(columns="tau")
-        return pd.DataFrame(found.stack(), columns=["fraction"]).reset_index()
-
-    @cached_property
     def improvement(self) -> pd.DataFrame:
         """How probably a method is better than the baseline and than the second best one.
 
-        Scores of equal setting and seed are compared, and equal ones count a half. `least`
-        is the `least_difference` in one setting, from differences within settings.
+        Scores of equal setting and seed are compared, and equal ones count a half.
         """
         rows = []
         # The baseline may have no score yet.
@@ -273,116 +238,13 @@ class MethodStatistics:
                 both = self.scores[[method, over]].dropna()
                 if method == over or both.empty:
                     continue
-                gaps = both[method] - both[over]
-                own = gaps.where(np.isfinite(gaps)).groupby(level="setting")
                 wins = both[method].gt(both[over]) + 0.5 * both[method].eq(both[over])
                 found = proportion(*self._samples(wins))
-                # Pairs of which one diverged have no difference.
-                seeds = int(own.count().min())
-                std = math.sqrt(own.var().mean())
-                least = least_difference(std, seeds)
-                rows.append((method, over, len(both), *found, seeds, std, least))
+                rows.append((method, over, len(both), *found))
         columns = ["method", "over", "pairs", "probability", "low", "high"]
-        return pd.DataFrame(rows, columns=[*columns, "seeds", "std", "least"])
+        return pd.DataFrame(rows, columns=columns)
 
     @cached_property
     def seed_by_seed(self) -> pd.DataFrame:
         """Each method minus the baseline, in each setting, with p and 95 % interval of pairs."""
         return paired(self.runs, self.manifest, self.layout)
-
-    @cached_property
-    def friedman(self) -> "pd.Series[float]":
-        """Friedman's statistic and p: are all ranks equal? (docs/papers.md#demsar)"""
-        from scipy import stats
-
-        ranks = self.ranks
-        found = math.nan, math.nan
-        if len(ranks) > 1 and len(self.methods) > 2 and ranks.std(axis=1).any():
-            found = stats.friedmanchisquare(*(ranks[m] for m in ranks))
-        return pd.Series(found, ["statistic", "p"])
-
-    @cached_property
-    def pairs(self) -> pd.DataFrame:
-        """Wilcoxon's signed-rank test of each pair over settings, adjusted by `holm`.
-
-        The difference to a method that diverged in a setting is larger than all others.
-        """
-        from scipy import stats
-
-        finite = self.means.to_numpy()[np.isfinite(self.means)]
-        far = finite.min() - 2 * np.ptp(finite) - 1 if finite.size else 0.0
-        means = self.means.replace(-math.inf, far)
-        rows = []
-        for method, other in itertools.combinations(self.methods, 2):
-            gaps = (means[method] - means[other]).to_numpy()
-            p = float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0
-            rows.append((method, other, (gaps > 0).sum(), (gaps < 0).sum(), p))
-        found = pd.DataFrame(rows, columns=["method", "other", "wins", "losses", "p"])
-        return found.assign(holm=holm(found["p"].to_numpy(float)))
-
-    @cached_property
-    def groups(self) -> list[list[str]]:
-        """The largest groups of neighbours by rank of which no pair is told apart."""
-        clear = self.pairs[self.pairs["holm"] < CLEAR]
-        apart = set(zip(clear["method"], clear["other"], strict=True))
-        own = self.methods
-        last = {
-            i: j
-            for i, j in itertools.combinations(range(len(own) + 1), 2)
-            if apart.isdisjoint(itertools.combinations(own[i:j], 2))
-        }
-        return [own[i:j] for i, j in last.items() if j > max(i + 1, last.get(i - 1, 0))]
-
-    @cached_property
-    def rates(self) -> pd.DataFrame:
-        """The best learning rate of each method, and which are within its standard error.
-
-        Means over the other labels are compared, where they have all rates. Rates at which
-        a replicate diverged are never near the best. There are no rows if no axis is a rate.
-        """
-        rows = []
-        for axis in filter(RATE_AXIS.fullmatch, sorted(self.layout.varying)):
-            if not all(isinstance(v, int | float) for v in self.layout.values[axis]):
-                continue
-            entries = aggregate(self.runs, self.manifest).assign(all="all")
-            mean = self.sign * entries[f"mean.{self.manifest.table.statistic}"]
-            entries["score"] = mean.mask(entries["diverged"] > 0, -math.inf)
-            method = self.layout.method
-            by = "all" if method == axis else f"label.{method}"
-            index = dict.fromkeys([by, *(f"label.{a}" for a in self.layout.axes)])
-            wide = entries.set_index([*index])[["score", "error"]]
-            scores = pd.DataFrame(wide["score"].unstack(f"label.{axis}")).dropna()
-            errors = pd.DataFrame(wide["error"].unstack(f"label.{axis}"))
-            for label, own in scores.groupby(level=by, sort=False):
-                score = own.mean()
-                if np.isfinite(score.max()):
-                    best: Any = score.idxmax()
-                    squares = errors.loc[own.index, best] ** 2
-                    error = math.sqrt(squares.sum(skipna=False)) / len(own)
-                    far = score < score[best] - np.nan_to_num(error)
-                    span = score.index[~far & (far.cumsum() == far.cumsum()[best])]
-                    found = (best, self.sign * score[best], error, span[0], span[-1])
-                    rows.append(
-                        (axis, label_text(cast(Label, label)), len(score), *found)
-                    )
-        names = ["axis", "method", "rates", "best", "score", "error", "low", "high"]
-        return pd.DataFrame(rows, columns=names)
-
-    @cached_property
-    def bencheval(self) -> pd.DataFrame:
-        """The scores as rows that bencheval reads: lower errors are better, and 0 is least.
-
-        The error of a fraction is 1 less it, of others how far they are behind the best.
-        That of what diverged is the largest of all. Time is a share of the run's seconds.
-        """
-        known = self.manifest.statistic(self.manifest.table.statistic)
-        scale = self.manifest.table.scale
-        is_fraction = known is not None and known.is_fraction
-        best = scale * (self.sign > 0) if is_fraction else self.rows["score"].max()
-        error = best - self.rows["score"]
-        error = error.mask(np.isinf(error), error[np.isfinite(error)].max())
-        sizes = self.rows.groupby("run_id")["seed"].transform("size")
-        found = self.rows[["method", "setting", "seed"]].assign(
-            metric_error=error / scale, time_train_s=self.rows["seconds"] / sizes
-        )
-        return found.rename(columns={"setting": "task"})

@@ -30,9 +30,6 @@ from raysafl.storage.statistics import declaration_of
 MARKS_OF_LINE = 4
 CLIMB = 0.2
 ROUND = "round"
-# The lowest and the highest mean of a line, those of its band, and the last mean; all but for
-# its first rounds.
-Limits = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -78,12 +75,16 @@ def draw_curve(
     band: float = 0.2,
     what: Quantity = ACCURACY,
     first_mark: float | None = None,
-) -> Limits:
+) -> tuple[float, float]:
     """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
 
     A replicate that ends before others of the run keeps its last value, as in the table.
     Marks of the line begin at `first_mark`, from 0 to 1 of the way to the second one, so that
     lines do not have theirs at the same rounds; None is a line without marks.
+
+    Returns:
+        The lowest and the highest mean after the first fifth of the rounds; infinity and
+        minus infinity if there is none.
     """
     known = rounds.dropna(subset=what.column)
     held = known.pivot(index="round", columns="replicate", values=what.column).ffill()
@@ -110,13 +111,9 @@ def draw_curve(
         axes.fill_between(
             numbers, low, high, color=look.colour, alpha=band, linewidth=0
         )
-    settled = np.isfinite(mean)
-    settled[: int(CLIMB * len(mean))] = False
-    if not settled.any():
-        return math.inf, -math.inf, math.inf, -math.inf, math.nan
-    own = mean[settled]
-    ends = (own.min(), own.max(), low[settled].min(), high[settled].max(), own[-1])
-    return tuple(map(float, ends))  # type: ignore[return-value]
+    later = mean[int(CLIMB * len(mean)) :]
+    later = later[np.isfinite(later)]
+    return float(later.min(initial=math.inf)), float(later.max(initial=-math.inf))
 
 
 @ON_SCREEN.used()

@@ -7,11 +7,7 @@ from matplotlib.figure import Figure
 
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.over_settings import (
-    critical_difference,
-    performance_profiles,
-)
-from raysafl.report.figures.pareto import pareto
+from raysafl.report.figures.intervals import intervals
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.search import slices
 from raysafl.report.figures.served import clients_served
@@ -77,13 +73,6 @@ FIGURES = {
         "values differ from point to point as well.",
         is_part=True,
     ),
-    "pareto": KnownFigure(
-        pareto,
-        "Pareto plots",
-        "Points of {value} against cost, one panel per problem. ",
-        "Each panel fixes data, model, rounds and availability; its points are the choices that "
-        "remain. The dotted line shows the best {value} that can be had for at most that cost.",
-    ),
     "enforce_prob": KnownFigure(
         enforcement_curves,
         "Probability of an enforced round",
@@ -106,18 +95,13 @@ FIGURES = {
         "How good the global model is on each client's own kind of test samples, against how "
         "often the client has trained. Clients at 0 % never trained.",
     ),
-    "ranks": KnownFigure(
-        critical_difference,
+    "intervals": KnownFigure(
+        intervals,
         OVER_SETTINGS,
-        "A scale with the mean rank of each method. ",
-        "Mean ranks, of which 1 is the best. A bar joins methods of which no two are told apart.",
-    ),
-    "profiles": KnownFigure(
-        performance_profiles,
-        OVER_SETTINGS,
-        "Lines of the fraction of better scores over {value}, one for each method. ",
-        "Performance profiles: the fraction of settings and seeds in which the {value} is better "
-        "than the value on the horizontal axis.",
+        "Marks with intervals: each method's interquartile mean of {value}, and its share of wins "
+        "over the baseline. ",
+        "The interquartile mean of each method, and the share of settings and seeds in which it is "
+        "better than the baseline. Bars are 95 % intervals, and the dashed line is a tie.",
     ),
 }
 

@@ -1,24 +1,20 @@
 """The section of a report on how its methods compare over all settings."""
 
-import math
-
 import pandas as pd
 
-from raysafl.core.text import count, first_of
-from raysafl.report.analysis.evidence import CLEAR, LEVEL
+from raysafl.core.text import count
+from raysafl.report.analysis.evidence import LEVEL
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages.document import Block, Grid, Lines
+from raysafl.report.pages.document import Block, Grid
 from raysafl.report.pages.sections import setting_text
-from raysafl.report.wording import NOTHING, as_markdown, number_or_dash, spread
+from raysafl.report.wording import NOTHING, number_or_dash
 
 # The title of the section.
 OVER_SETTINGS = "Methods over all settings"
-# Largest number of pairs of methods that are named.
-PAIRS_NAMED = 12
 
 
 def over_settings(numbers: Numbers) -> list[Block]:
-    """Write how the methods compare over all settings, and what the learning rate matters."""
+    """Write how the methods compare over all settings."""
     methods = numbers.methods
     if not methods.is_told:
         return []
@@ -36,11 +32,10 @@ def over_settings(numbers: Numbers) -> list[Block]:
         pairs = better.reindex([(other, own["method"]) for other in over])
         percent = 100 * pairs[["probability", "low", "high"]]
         row += [_interval(pair, "", 1) for _, pair in percent.iterrows()]
-        row += [number_or_dash(least, unit) for least in pairs["least"].iloc[:1]]
         rows.append([*row, f"{own['diverged']} of {own['replicates']}"])
     head = [numbers.layout.method or "", "mean rank", "IQM"]
     head += [f"better than {other}" for other in over]
-    head += [*(f"least difference to {base}" for base in over[:1]), worst]
+    head.append(worst)
     blocks = len(methods.ranks)
     unit_of = f", in {unit}" if unit else ""
     seeds = methods.rows.groupby(["setting", "method"])["seed"].nunique()
@@ -60,28 +55,10 @@ def over_settings(numbers: Numbers) -> list[Block]:
         "in which a method scores better than the named one, which is the baseline or has the "
         f"second best mean rank. Brackets hold {LEVEL:.0%} intervals: of the IQM by a bootstrap, "
         "of a share by Clopper and Pearson, over the seeds of each setting, or over the partitions "
-        f"if all runs have several. {hint}*Least difference* is the "
-        "smallest true difference within one setting that a paired t test of its seeds (or "
-        "partitions) at 5 % would find in 80 % of studies. A diverged replicate is not left out: "
-        f"it is worse than all others{never}."
+        f"if all runs have several. {hint}A diverged replicate is not left out: it is "
+        f"worse than all others{never}."
     )
-    p = methods.friedman["p"]
-    friedman = "" if math.isnan(p) else f"Friedman's test of equal ranks: p = {p:.2g}. "
-    clear = methods.pairs[methods.pairs["holm"] < CLEAR]
-    told = [f"{r['method']} from {r['other']}" for _, r in clear.iterrows()]
-    names = f": {as_markdown(first_of(told, PAIRS_NAMED))}" if told else ""
-    few = "; with fewer than six settings it can tell none apart" if blocks < 6 else ""
-    tests = (
-        f"{friedman}Wilcoxon's signed-rank test over settings, with p adjusted by Holm, tells "
-        f"{len(told)} of {count(len(methods.pairs), 'pair')} of methods apart{few}{names}."
-    )
-    lines = [
-        f"{r['method']}, {r['axis']}: {r['best']:g} is the best of {r['rates']} rates "
-        f"({spread(r['score'], r['error'], unit)}); those from {r['low']:g} to {r['high']:g} are "
-        "within its standard error"
-        for _, r in methods.rates.iterrows()
-    ]
-    return [text, Grid("Methods", head, rows), tests, Lines(lines) if lines else ""]
+    return [text, Grid("Methods", head, rows)]
 
 
 def _interval(own: "pd.Series[float]", unit: str, decimals: int | None = None) -> str:

@@ -118,18 +118,13 @@ def standings(numbers: Numbers) -> list[Block]:
 
 
 def setting_text(numbers: Numbers) -> str:
-    """Say over which labels settings range, and that rates are among them if they are."""
+    """Say over which labels settings range."""
     layout = numbers.layout
     axes = [axis for axis in layout.varying if axis != layout.method]
     if not axes:
         return ""
-    rates = [axis for axis in axes if axis in set(numbers.methods.rates["axis"])]
-    each = (
-        f", and each value of {as_markdown(' and '.join(rates))} counts like any other, whether "
-        "or not it suits a method"
-    )
     names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
-    return f"A setting is a choice of {as_markdown(names)}{each if rates else ''}. "
+    return f"A setting is a choice of {as_markdown(names)}. "
 
 
 def marks_text(numbers: Numbers) -> str:

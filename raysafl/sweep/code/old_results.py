@@ -15,8 +15,8 @@ from raysafl.version import __version__
 # How many runs a message names.
 MOST_NAMED = 3
 CHOICES = (
-    "Choose what becomes of them: --stale rerun runs them again; --stale keep keeps the "
-    "results of those that have ended and begins the others anew; --stale fail, the "
+    "Choose what becomes of them: stale='rerun' (--stale rerun) runs them again; 'keep' "
+    "keeps the results of those that have ended and begins the others anew; 'fail', the "
     "default, changes nothing"
 )
 
@@ -93,7 +93,7 @@ def runs_to_forget(
         versions = ", ".join(sorted(set(others)))
         say(
             f"{were(len(others))} computed with raysafl {versions}, and this is raysafl "
-            f"{__version__}. Results are kept; --no-resume runs everything again"
+            f"{__version__}. Results are kept; resume=False (--no-resume) runs all again"
         )
     return again
 

@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial
 from raysafl.cluster.gpus import check_seen, used_note
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_private import environment
-from raysafl.cluster.ray_session import ray_session, resources_of_nodes, watched_ray
+from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.code.shipping import ship_user_code
@@ -181,8 +181,7 @@ class OnRay:
                 ),
             )
             try:
-                with watched_ray(follow.watch.interrupt):
-                    tuner.fit()
+                tuner.fit()
             finally:
                 if callbacks:
                     keep_logs(folder / sweep.name, job.store.logs)

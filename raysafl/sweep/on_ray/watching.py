@@ -10,7 +10,6 @@ from ray.tune.experiment import Trial
 from ray.tune.stopper import NoopStopper
 
 from raysafl.cluster.hardware import Hardware
-from raysafl.cluster.ray_private import forget_metric_history
 from raysafl.cluster.ray_session import resources_of_nodes
 from raysafl.core.text import count
 from raysafl.sweep.on_ray.coordinator import NEWS
@@ -123,7 +122,6 @@ class WatchTrials(tune.Callback):
 
     def _ended(self, trial: Trial, trials: list[Trial]) -> None:
         """Forget a trial that has ended."""
-        forget_metric_history(trial)
         # Tune takes it for one that runs until its process has stopped.
         self.ended.add(trial.trial_id)
         self._show(trials)
