@@ -438,8 +438,6 @@ def test_methods_of_a_sweep_without_axes_and_unknown_choices_are_mistakes() -> N
     )
     with pytest.raises(ValueError, match="but the sweep has no axis"):
         one.choose(methods=["FedAvg"])
-    with pytest.raises(ValueError, match="takes no 'method': did you mean 'methods'"):
-        one.choose(method=["FedAvg"])
 
 
 def test_of_runs_that_have_not_ended_nothing_is_written(tmp_path: Path) -> None:

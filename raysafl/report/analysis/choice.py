@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raysafl.core.calls import checked_call
 from raysafl.core.text import nearest
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.manifest import Label, Manifest, label_text
 
 
-@checked_call
 @dataclass(frozen=True)
 class Choice:
     """What is shown of a sweep; by default all of it, as in its report.
