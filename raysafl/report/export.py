@@ -124,7 +124,6 @@ def _renamed(manifest: Manifest, rename: Mapping[str, str]) -> Manifest:
         columns=axes(table.columns),
         panels=axes(table.panels),
         lines=names.get(table.lines, table.lines),
-        minus=labels(table.minus),
         baseline=names.get(label_text(table.baseline), table.baseline),
     )
     entries = [entry.replace(labels=labels(entry.labels)) for entry in manifest.entries]

@@ -8,7 +8,6 @@ from html import escape
 from typing import Any
 
 from raysafl.core.algorithm import LocalTraining
-from raysafl.core.calls import checked_call
 from raysafl.core.component import Component
 from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
@@ -71,7 +70,6 @@ def _brief(part: Component) -> Any:
     )
 
 
-@checked_call
 @dataclass(frozen=True, repr=False)
 class Sweep:
     """A named set of runs.
