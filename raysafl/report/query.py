@@ -110,8 +110,10 @@ def results(
         found = found.sort_values(sort, ascending=ascending, kind="stable")
     found = found[shown].iloc[:top].reset_index(drop=True)
     damaged = int((runs["status"] == Status.DAMAGED).sum()) + runs.attrs["unreadable"]
-    about = {name: runs.attrs[name] for name in ("fractions", "labels")}
-    found.attrs = {**about, "damaged": damaged, "why": why}
+    for name in ("fractions", "labels"):
+        found.attrs[name] = runs.attrs[name]
+    found.attrs["damaged"] = damaged
+    found.attrs["why"] = why
     return found
 
 

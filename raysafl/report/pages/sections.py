@@ -16,7 +16,7 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers, compares_methods
-from raysafl.report.analysis.part import MOST, Part, thinned
+from raysafl.report.analysis.part import MOST, Part
 from raysafl.report.analysis.standing import Marks
 from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
 from raysafl.report.wording import (
@@ -373,7 +373,7 @@ def cost(numbers: Numbers) -> list[Block]:
         places[labels.get(run_id, {}).get(method) if method else None].append(i)
     spent = runs[["run_id", "seconds", *columns]]
     rows = []
-    for (value,) in thinned([(value,) for value in numbers.layout.methods], METHODS):
+    for value in numbers.layout.methods[:METHODS]:
         own = spent.iloc[places[value]]
         if own.empty:
             continue
