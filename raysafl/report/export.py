@@ -124,7 +124,6 @@ def _renamed(manifest: Manifest, rename: Mapping[str, str]) -> Manifest:
         columns=axes(table.columns),
         panels=axes(table.panels),
         lines=names.get(table.lines, table.lines),
-        minus=labels(table.minus),
         baseline=names.get(label_text(table.baseline), table.baseline),
     )
     entries = [entry.replace(labels=labels(entry.labels)) for entry in manifest.entries]
@@ -169,9 +168,9 @@ def draw(name: str, study: Study, style: Style) -> list[Figure]:
 def table_tex(study: Study) -> str:
     """Return the table as a `tabular` of LaTeX, with its caption in a comment."""
     numbers = study.numbers
-    across = numbers.shown_layout.across
+    across = numbers.layout.across
     # Beside a chosen round the last one would make the table too wide.
-    last = f"mean.{final_of(numbers.shown.table.statistic)}"
+    last = f"mean.{final_of(numbers.manifest.table.statistic)}"
     entries = numbers.part.entries.drop(columns=last, errors="ignore")
     grid = pivot(replace(numbers.part, entries=entries), numbers.marks)
     return latex(grid, across[0] if len(across) == 1 else "", caption_of(study))
@@ -182,7 +181,7 @@ def caption_of(study: Study) -> str:
     numbers = study.numbers
     texts = [entries_text(numbers), as_markdown(numbers.part.note), marks_text(numbers)]
     texts.append(legend(numbers.part.entries))
-    texts.append(spread_note(numbers.entries, numbers.shown.table))
+    texts.append(spread_note(numbers.entries, numbers.manifest.table))
     return without_markup(" ".join(filter(None, texts)))
 
 

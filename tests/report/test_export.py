@@ -34,7 +34,7 @@ from raysafl.report.figures.style import (
     to_file,
 )
 from raysafl.report.figures.venues import paper_style
-from raysafl.report.pages.document import Grid, Pair
+from raysafl.report.pages.document import Grid, Strong
 from raysafl.report.pages.latex import latex
 from raysafl.report.results import SweepResults
 from raysafl.storage.manifest import Entry, Manifest, Table
@@ -191,7 +191,7 @@ def test_a_figure_is_the_same_file_each_time(measured: SweepResults, kind: str) 
 
 
 def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> None:
-    strong = Pair("1.00 ± 0.10", "", strong=True)
+    strong = Strong("1.00 ± 0.10")
     grid = Grid("c", ["a_b", "p = 1"], [["50% & #1", strong], ["x^2~{}\\", "2"]])
     text = latex(grid, "p", "note")
     assert "% note" in text and r"\toprule" in text and r"\begin{tabular}{lr}" in text
@@ -202,7 +202,7 @@ def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> N
 
 
 def test_latex_leaves_out_repeated_labels_and_names_the_axis_across_once() -> None:
-    rows: list[list[str | Pair]] = [[*"0a12"], [*"0b34"], [*"1b56"]]
+    rows: list[list[str]] = [[*"0a12"], [*"0b34"], [*"1b56"]]
     lines = latex(Grid("c", ["s", "p", "q = 7", "q = 8"], rows, 2), "q").splitlines()
     assert lines[2:-2] == [
         r"& & \multicolumn{2}{c}{q} \\",

@@ -20,7 +20,7 @@ from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import LINES, losses
 from raysafl.report.query import MOST_ROWS, as_table
 from raysafl.report.write import write_report
-from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
+from raysafl.storage.manifest import Entry, Label, Manifest, Table
 from raysafl.storage.store import Store
 
 SIZES = (60, 6, 5)
@@ -129,17 +129,6 @@ def test_the_files_of_a_report_are_bounded_and_say_what_is_left_out(
     # What summarises the sweep counts all of its runs.
     assert f"{FINISHED} of 1800" in page
     assert f"{1800 - FINISHED} runs of 1800 missing" in table
-
-
-def test_a_distance_to_the_paper_is_that_of_all_entries() -> None:
-    table = Table(rows=["a", "b"], columns=["c"])
-    sweep = grid(table=table)
-    seen = part_of(sweep).manifest.entries
-    unseen = next(entry for entry in sweep.entries if entry not in seen)
-    paper = [Printed(labels=unseen.labels, mean=50.0)]
-    text = markdown(runs_of(sweep), grid(table=table, paper=paper))
-    own = 100 * (int(unseen.run_id, 16) / 1800 + 0.0005)
-    assert f"**{abs(own - 50):.2f} percentage points** over 1 entry" in text
 
 
 def test_a_terminal_shows_few_entries_and_says_so() -> None:
