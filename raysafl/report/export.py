@@ -30,8 +30,7 @@ Only = Mapping[str, Sequence[Label]]
 def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Manifest:
     """Return the part of a sweep that is shown, by the names that it has in a paper.
 
-    An axis of which one label is left is the same everywhere, so it is left out. The
-    numbers and claims of a paper are left out as well.
+    An axis of which one label is left is the same everywhere, so it is left out.
 
     Args:
         only: for some axes, the labels that are shown, in their order.
@@ -61,7 +60,6 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
         panels=[] if alike else manifest.table.panels,
         # Another order of the methods does not change what they are compared with.
         baseline=layout.baseline,
-        readings=[],
     )
     part = manifest.replace(
         axes=[axis for axis in manifest.axes if axis not in alike],
@@ -73,9 +71,6 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
         ],
         table=table,
         goal=manifest.goal if manifest.is_drawn else None,
-        paper=[],
-        more=[],
-        claims=[],
     )
     for name in rename:
         _check(f"name '{name}'", name, _names_in(manifest))
