@@ -93,7 +93,7 @@ class Component(BaseModel):
 
     def __new__(cls, /, *values: Any, **fields: Any) -> Self:
         """Refuse values without names, and to make one of a class that lacks a method."""
-        if values:
+        if values and cls.__init__ is Component.__init__:
             raise ValueError(
                 f"{cls.__name__} takes its values by name, {in_brief(values)} has "
                 f"none: {nearest('', cls.model_fields)}"
