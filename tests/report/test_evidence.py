@@ -156,7 +156,7 @@ def test_pairs_of_different_numbers_of_common_seeds_are_each_tested_by_themselve
 
 def test_seeds_of_one_partition_are_one_pair() -> None:
     finals = {"a": DEALT, "b": [x + d for x, d in zip(DEALT, DEALT, strict=True)]}
-    runs, manifest = sweep(finals, None, PARTITIONS)
+    runs, manifest = sweep(finals, PARTITIONS)
     pair = paired(runs, manifest, Layout.of(manifest)).iloc[0]
     test = stats.ttest_1samp([40, 50, 60], 0)
     assert pair["seeds"] == 3 and pair["p"] == pytest.approx(test.pvalue)

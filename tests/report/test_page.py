@@ -184,7 +184,7 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
         "Mind",
         "lead",
         "a, b c",
-        "x, y 1 2 inside",
+        "x, y higher",
         "told",
         "n v",
         "cap",
