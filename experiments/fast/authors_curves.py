@@ -174,7 +174,7 @@ def gains_by_entry(theirs, deviation):
         for q in Q_OF_TABLES:
             row[f"q = {q}"] = _marked(by_q.get(q, np.nan) - by_q["0"], apart)
         rows.append(row | {"chance": f"± {apart:.1f}"})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, dtype=object)
 
 
 def fedprox_by_entry(theirs, deviation):
@@ -193,7 +193,7 @@ def fedprox_by_entry(theirs, deviation):
         for q in ("0", *Q_OF_TABLES, "1"):
             row[f"q = {q}"] = _marked(own.get(q, np.nan), apart)
         rows.append(row | {"chance": f"± {apart:.1f}"})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, dtype=object)
 
 
 def _fedprox_differences(theirs):
