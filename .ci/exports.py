@@ -77,7 +77,7 @@ TOP = {
     "simulation.patience": ["Patience"],
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
-    "storage.manifest": ["Claim", "Table"],
+    "storage.manifest": ["Table"],
     "report.results": ["load"],
     "sweep.definition": ["Sweep"],
     "sweep.grid": ["grid"],

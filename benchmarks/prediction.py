@@ -228,7 +228,7 @@ LIMITS: Mapping[str, Limit] = {
     "time of the report": (
         "the rounds",
         lambda p: p[ROUNDS],
-        "parts of the sweep in folders of their own, which `raysafl report A B` compares",
+        "parts of the sweep in folders of their own",
     ),
     "memory of the report": (
         f"{NODE_BYTES / 1e9:g} GB, a node's memory",

@@ -47,8 +47,6 @@ RETURNED = [
     "report.analysis.winner.Winner",
     "report.results.SweepResults",
     "report.analysis.method_statistics.MethodStatistics",
-    "report.export.Figures",
-    "report.analysis.choice.Choice",
 ]
 # Files that pages show, or offer as they are.
 FILES = (".png", ".ipynb")

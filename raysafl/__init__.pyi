@@ -27,7 +27,7 @@ from .report.results import load
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run
-from .storage.manifest import Claim, Table
+from .storage.manifest import Table
 from .sweep.definition import Sweep
 from .sweep.grid import grid
 from .sweep.on_ray.trainable import trainable
@@ -43,7 +43,6 @@ __all__ = [
     "Absent",
     "Algorithm",
     "ByColumn",
-    "Claim",
     "ClassesPerClient",
     "Cohort",
     "Digits",

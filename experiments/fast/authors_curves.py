@@ -28,7 +28,7 @@ from scipy.stats import t
 from experiments.fast.setting import DISTRIBUTIONS
 from raysafl.data import data_root
 from raysafl.report.analysis.evidence import holm
-from raysafl.report.pages.document import Pair
+from raysafl.report.pages.document import Strong
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING
 
@@ -174,7 +174,7 @@ def gains_by_entry(theirs, deviation):
         for q in Q_OF_TABLES:
             row[f"q = {q}"] = _marked(by_q.get(q, np.nan) - by_q["0"], apart)
         rows.append(row | {"chance": f"± {apart:.1f}"})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, dtype=object)
 
 
 def fedprox_by_entry(theirs, deviation):
@@ -193,7 +193,7 @@ def fedprox_by_entry(theirs, deviation):
         for q in ("0", *Q_OF_TABLES, "1"):
             row[f"q = {q}"] = _marked(own.get(q, np.nan), apart)
         rows.append(row | {"chance": f"± {apart:.1f}"})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, dtype=object)
 
 
 def _fedprox_differences(theirs):
@@ -247,7 +247,8 @@ def counts_beyond_chance(means, found):
 def _marked(difference, apart):
     if np.isnan(difference):
         return NOTHING
-    return Pair(f"{difference:+.1f}", "", strong=abs(difference) > apart)
+    text = f"{difference:+.1f}"
+    return Strong(text) if abs(difference) > apart else text
 
 
 def against_fedavg(theirs, deviation):
@@ -345,7 +346,7 @@ def draw(curves, path):
 def as_text(frame):
     """Return a table as Markdown."""
     rows = [
-        [cell if isinstance(cell, Pair) else str(cell) for cell in row]
+        [cell if isinstance(cell, str) else str(cell) for cell in row]
         for row in frame.itertuples(index=False, name=None)
     ]
     return pipe_table([*map(str, frame)], rows, 3)

@@ -21,4 +21,5 @@ from experiments.fast.sweeps import curves
 
 ENTRIES = [("Uniform", 1), *((name, q) for name in DISTRIBUTIONS for q in (0, 0.5))]
 # In 600 rounds the readings differ in the law of Weibull only.
-SWEEP = curves("CIFAR-10", ENTRIES, ["authors"], __doc__)
+COMPARISON = curves("CIFAR-10", ENTRIES, ["authors"], __doc__)
+SWEEP = COMPARISON.sweep

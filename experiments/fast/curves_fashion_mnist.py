@@ -14,17 +14,18 @@ Run it with `raysafl run experiments/fast/curves_fashion_mnist.py`. Its 32 entri
 minutes on two cores.
 """
 
-import raysafl as fl
 from experiments.fast.setting import DISTRIBUTIONS, READINGS
 from experiments.fast.sweeps import curves
+from experiments.papercheck.comparison import Claim
 
 ENTRIES = [("Uniform", 1), *((name, q) for name in DISTRIBUTIONS for q in (0, 0.5))]
 ENTRIES += [("Beta", q) for q in (0.1, "Ada.(1)", "Ada.(7)")]
 CLAIMS = [
-    fl.Claim(
+    Claim(
         text=f"{name}: half of the rounds as snapshots are better than none",
         order=[{"participation": name, "q": 0.5}, {"participation": name, "q": 0}],
     )
     for name in DISTRIBUTIONS
 ]
-SWEEP = curves("Fashion-MNIST", ENTRIES, READINGS, __doc__, CLAIMS)
+COMPARISON = curves("Fashion-MNIST", ENTRIES, READINGS, __doc__, CLAIMS)
+SWEEP = COMPARISON.sweep

@@ -13,32 +13,41 @@ two cores.
 
 import raysafl as fl
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_run
+from experiments.papercheck.comparison import Claim, Comparison
 
 ALPHAS = {"Fashion-MNIST": 0.05, "CIFAR-10": 0.1, "Shakespeare": "natural"}
 SNAPSHOT_PROBS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")
 CURVES = [(name, q) for name in DISTRIBUTIONS for q in SNAPSHOT_PROBS] + [
     ("Uniform", 1)
 ]
-SWEEP = fl.Sweep(
-    name="fast_figure3",
-    title="FAST, figure 3: FAST+FedAvg under arbitrary participation",
-    axes=("dataset", "participation", "q"),
-    runs={
-        (dataset, name, q): entry_run(dataset, name, q, alpha)
-        for dataset, alpha in ALPHAS.items()
-        for name, q in CURVES
-    },
-    table=fl.Table(rows=["dataset", "q"], columns=["participation"], statistic="last5"),
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="fast_figure3",
+        title="FAST, figure 3: FAST+FedAvg under arbitrary participation",
+        axes=("dataset", "participation", "q"),
+        runs={
+            (dataset, name, q): entry_run(dataset, name, q, alpha)
+            for dataset, alpha in ALPHAS.items()
+            for name, q in CURVES
+        },
+        table=fl.Table(
+            rows=["dataset", "q"],
+            columns=["participation"],
+            statistic="last5",
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
+    ),
     claims=[
         *(
-            fl.Claim(
+            Claim(
                 text="all of FAST is beyond the baseline q = 0",
                 order=[{"q": q}, {"q": 0}],
             )
             for q in SNAPSHOT_PROBS[1:]
         ),
         *(
-            fl.Claim(
+            Claim(
                 text="and lower than uniform participation, or almost equal to it",
                 order=[
                     {"participation": "Uniform", "q": 1},
@@ -49,6 +58,5 @@ SWEEP = fl.Sweep(
             for name in DISTRIBUTIONS
         ),
     ],
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

@@ -14,31 +14,38 @@ cores.
 
 import raysafl as fl
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_run
+from experiments.papercheck.comparison import Claim, Comparison
 
-SWEEP = fl.Sweep(
-    name="fast_figure4",
-    title="FAST, figure 4: q in adaptive FAST+FedAvg on Fashion-MNIST, alpha = 0.05",
-    axes=("participation", "lambda"),
-    runs={
-        (name, strength): entry_run("Fashion-MNIST", name, f"Ada.({strength})", 0.05)
-        for name in DISTRIBUTIONS
-        for strength in (1, 4, 7)
-    },
-    table=fl.Table(
-        rows=["participation"],
-        columns=["lambda"],
-        statistic="arbitrary_ratio",
-        also=["last5", "final"],
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="fast_figure4",
+        title="FAST, figure 4: q in adaptive FAST+FedAvg on Fashion-MNIST, alpha = 0.05",
+        axes=("participation", "lambda"),
+        runs={
+            (name, strength): entry_run(
+                "Fashion-MNIST", name, f"Ada.({strength})", 0.05
+            )
+            for name in DISTRIBUTIONS
+            for strength in (1, 4, 7)
+        },
+        table=fl.Table(
+            rows=["participation"],
+            columns=["lambda"],
+            statistic="arbitrary_ratio",
+            also=["last5", "final"],
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
     ),
     claims=[
-        fl.Claim(
+        Claim(
             text=(
                 "the larger lambda, the more uniform participation (the smaller the "
                 "ratio)"
             ),
             order=[{"lambda": 1}, {"lambda": 4}, {"lambda": 7}],
         ),
-        fl.Claim(
+        Claim(
             text=(
                 "with lambda = 1 the values of q are mostly in 0 to 0.2 (here: their "
                 "mean)"
@@ -47,6 +54,5 @@ SWEEP = fl.Sweep(
             least=80.0,
         ),
     ],
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

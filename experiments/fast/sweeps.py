@@ -7,6 +7,7 @@ experiment file, which opens the notes of the report.
 
 import raysafl as fl
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_runs, window
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
@@ -30,29 +31,33 @@ def participation_table(number, dataset, method, printed, notes):
         [{"participation": "Uniform"}, {"participation": name}]
         for name in DISTRIBUTIONS
     ]
-    return fl.Sweep(
-        name=f"fast_table{number}_{file_part(dataset)}",
-        title=f"FAST, table {number}: {method} on {dataset} under four participations",
-        axes=(*SOURCE, "participation", "alpha"),
-        runs=runs,
-        table=fl.Table(
-            rows=[*SOURCE, "participation"],
-            readings=["reading"],
-            columns=["alpha"],
-            statistic="last5",
-            also=["last5_std", "final", "last10", "best"],
-            source=f"FAST, table {number} ({dataset})",
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fast_table{number}_{file_part(dataset)}",
+            title=f"FAST, table {number}: {method} on {dataset} under four participations",
+            axes=(*SOURCE, "participation", "alpha"),
+            runs=runs,
+            table=fl.Table(
+                rows=[*SOURCE, "participation"],
+                columns=["alpha"],
+                statistic="last5",
+                also=["last5_std", "final", "last10", "best"],
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
+        readings=["reading"],
+        source=f"FAST, table {number} ({dataset})",
         paper=_of_runs(paper, runs),
         claims=[
             *(
-                fl.Claim(
+                Claim(
                     text="uniform participation yields the best performance", order=pair
                 )
                 for pair in pairs
             ),
             *(
-                fl.Claim(
+                Claim(
                     text=(
                         "the gap to uniform is more pronounced for the smallest "
                         "alpha (over 3 %)"
@@ -64,8 +69,6 @@ def participation_table(number, dataset, method, printed, notes):
                 for pair in pairs
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
@@ -73,24 +76,26 @@ def snapshot_table(number, dataset, method, printed, notes):
     """Return table 3, 6 or 7: accuracy for fixed and adaptive probabilities q."""
     paper = printed_numbers(printed)
     runs = entry_runs(dataset, method, {key: key for key in paper})
-    return fl.Sweep(
-        name=f"fast_table{number}_{file_part(dataset)}",
-        title=f"FAST, table {number}: {method} with snapshots on {dataset}",
-        axes=(*SOURCE, "participation", "q", "alpha"),
-        runs=runs,
-        table=fl.Table(
-            rows=[*SOURCE, "participation", "q"],
-            readings=["reading"],
-            columns=["alpha"],
-            statistic="last5",
-            also=["last5_std", "final", "best", "arbitrary_ratio"],
-            source=f"FAST, table {number} ({dataset})",
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fast_table{number}_{file_part(dataset)}",
+            title=f"FAST, table {number}: {method} with snapshots on {dataset}",
+            axes=(*SOURCE, "participation", "q", "alpha"),
+            runs=runs,
+            table=fl.Table(
+                rows=[*SOURCE, "participation", "q"],
+                columns=["alpha"],
+                statistic="last5",
+                also=["last5_std", "final", "best", "arbitrary_ratio"],
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
+        readings=["reading"],
+        source=f"FAST, table {number} ({dataset})",
         paper=_of_runs(paper, runs),
         more={"arbitrary_ratio": _of_runs(printed_ratios(printed), runs)},
         claims=[claim for name in DISTRIBUTIONS for claim in _snapshot_claims(name)],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
@@ -102,24 +107,24 @@ def _snapshot_claims(name):
 
     uniform = {"participation": "Uniform", "q": 1}
     return [
-        fl.Claim(
+        Claim(
             text=f"{name}: accuracy grows with q (0, 0.1, 0.5)",
             order=[at(0.5), at(0.1), at(0)],
         ),
-        fl.Claim(
+        Claim(
             text=f"{name}: q = 0.5 nearly matches uniform (3 %)",
             order=[uniform, at(0.5)],
             within=3.0,
         ),
-        fl.Claim(
+        Claim(
             text=f"{name}: the default adaptive FAST helps",
             order=[at("Ada.(1)"), at(0)],
         ),
-        fl.Claim(
+        Claim(
             text=f"{name}: lambda = 7 helps more than 1",
             order=[at("Ada.(7)"), at("Ada.(1)")],
         ),
-        fl.Claim(
+        Claim(
             text=f"{name}: the default adaptive FAST needs less than 10 % snapshots",
             where=at("Ada.(1)"),
             statistic="arbitrary_ratio",
@@ -139,20 +144,24 @@ def curves(dataset, entries, readings, notes, claims=()):
         claims: What is said of the first 600 rounds.
     """
     runs = entry_runs(dataset, "FedAvg", {entry: (*entry, 0.1) for entry in entries})
-    return fl.Sweep(
-        name=f"fast_curves_{file_part(dataset)}",
-        title=f"FAST+FedAvg on {dataset}, alpha = 0.1, for 600 rounds",
-        axes=(*SOURCE, "participation", "q"),
-        runs={key: window(run) for key, run in runs.items() if key[0] in readings},
-        table=fl.Table(
-            rows=["reading", "participation", "q"],
-            columns=["deal"],
-            statistic="last5",
-            also=["last5_std", "rolling20", "best", "arbitrary_ratio"],
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fast_curves_{file_part(dataset)}",
+            title=f"FAST+FedAvg on {dataset}, alpha = 0.1, for 600 rounds",
+            axes=(*SOURCE, "participation", "q"),
+            runs={key: window(run) for key, run in runs.items() if key[0] in readings},
+            table=fl.Table(
+                rows=["reading", "participation", "q"],
+                columns=["deal"],
+                statistic="last5",
+                also=["last5_std", "rolling20", "best", "arbitrary_ratio"],
+            ),
+            notes=notes + NOTES,
+            scales={
+                name: scale for name, scale in SCALES.items() if scale is not window
+            },
         ),
         claims=claims,
-        notes=notes + NOTES,
-        scales={name: scale for name, scale in SCALES.items() if scale is not window},
     )
 
 
@@ -163,32 +172,34 @@ def lambda_table(number, alpha, printed, notes):
         (strength, name): (name, f"Ada.({strength})", alpha) for strength, name in paper
     }
     runs = entry_runs("Fashion-MNIST", "FedAvg", entries)
-    return fl.Sweep(
-        name=f"fast_table{number}_fashion_mnist",
-        title=(
-            f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = "
-            f"{alpha}"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fast_table{number}_fashion_mnist",
+            title=f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = "
+            f"{alpha}",
+            axes=(*SOURCE, "lambda", "participation"),
+            runs=runs,
+            table=fl.Table(
+                rows=[*SOURCE, "participation"],
+                columns=["lambda"],
+                statistic="last5",
+                also=["last5_std", "final", "best", "arbitrary_ratio"],
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=(*SOURCE, "lambda", "participation"),
-        runs=runs,
-        table=fl.Table(
-            rows=[*SOURCE, "participation"],
-            readings=["reading"],
-            columns=["lambda"],
-            statistic="last5",
-            also=["last5_std", "final", "best", "arbitrary_ratio"],
-            source=f"FAST, table {number}",
-        ),
+        readings=["reading"],
+        source=f"FAST, table {number}",
         paper=_of_runs(paper, runs),
         more={"arbitrary_ratio": _of_runs(printed_ratios(printed), runs)},
         claims=[
-            fl.Claim(
+            Claim(
                 text="the ratio falls with lambda (1 against 9)",
                 order=[{"lambda": 1}, {"lambda": 9}],
                 statistic="arbitrary_ratio",
                 margin=10.0,
             ),
-            fl.Claim(
+            Claim(
                 text=(
                     "with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of "
                     "snapshots"
@@ -198,6 +209,4 @@ def lambda_table(number, alpha, printed, notes):
                 least=95.0 if alpha == 0.1 else 88.0,
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )

@@ -20,4 +20,5 @@ Beta          | 68.30+-0.9 72.27+-0.4 73.32+-0.6
 Gamma         | 70.90+-0.8 73.20+-0.4 73.04+-0.3
 Weibull       | 71.74+-0.7 73.21+-0.7 73.75+-0.3
 """
-SWEEP = participation_table(2, "CIFAR-10", "FedAvg", PRINTED, __doc__)
+COMPARISON = participation_table(2, "CIFAR-10", "FedAvg", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -20,4 +20,5 @@ Beta          | 74.84+-1.2 79.89+-4.0 86.40+-1.1 88.74+-0.4 89.43+-0.1
 Gamma         | 66.65+-4.7 81.81+-1.8 88.41+-0.5 87.79+-0.4 89.44+-0.2
 Weibull       | 73.15+-5.1 78.78+-1.6 88.80+-0.4 89.20+-0.6 89.53+-0.2
 """
-SWEEP = participation_table(2, "Fashion-MNIST", "FedAvg", PRINTED, __doc__)
+COMPARISON = participation_table(2, "Fashion-MNIST", "FedAvg", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

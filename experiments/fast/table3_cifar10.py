@@ -45,4 +45,5 @@ Weibull, 0.2     | 75.21+-0.6/79.1
 Weibull, 0.1     | 74.14+-1.1/89.8
 Weibull, 0       | 71.74+-0.7/100
 """
-SWEEP = snapshot_table(3, "CIFAR-10", "FedAvg", PRINTED, __doc__)
+COMPARISON = snapshot_table(3, "CIFAR-10", "FedAvg", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

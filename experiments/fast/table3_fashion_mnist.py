@@ -45,4 +45,5 @@ Weibull, 0.2     | 75.66+-4.4/80.8 81.37+-4.1/80.5
 Weibull, 0.1     | 75.36+-2.6/89.5 82.42+-2.5/89.4
 Weibull, 0       | 73.15+-5.1/100  78.78+-1.6/100
 """
-SWEEP = snapshot_table(3, "Fashion-MNIST", "FedAvg", PRINTED, __doc__)
+COMPARISON = snapshot_table(3, "Fashion-MNIST", "FedAvg", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

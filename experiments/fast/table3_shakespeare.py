@@ -42,4 +42,5 @@ Weibull, 0.2     | 47.27+-0.4/80.2
 Weibull, 0.1     | 46.63+-1.4/90.6
 Weibull, 0       | 45.18+-1.8/100
 """
-SWEEP = snapshot_table(3, "Shakespeare", "FedAvg", PRINTED, __doc__)
+COMPARISON = snapshot_table(3, "Shakespeare", "FedAvg", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -20,4 +20,5 @@ Beta          | 72.76+-1.0 74.76+-0.7 76.54+-0.2
 Gamma         | 65.94+-1.3 79.04+-0.9 80.00+-0.3
 Weibull       | 72.94+-1.2 77.30+-0.3 77.63+-0.3
 """
-SWEEP = participation_table(4, "CIFAR-10", "FedProx", PRINTED, __doc__)
+COMPARISON = participation_table(4, "CIFAR-10", "FedProx", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -23,4 +23,5 @@ Beta          | 74.74+-0.8 77.88+-4.7 88.77+-0.4 89.44+-0.2 89.93+-0.2
 Gamma         | 75.59+-5.5 84.49+-1.9 89.76+-1.0 89.97+-1.0 91.47+-0.2
 Weibull       | 79.55+-2.0 83.66+-2.3 89.77+-0.3 90.31+-0.7 90.97+-0.2
 """
-SWEEP = participation_table(4, "Fashion-MNIST", "FedProx", PRINTED, __doc__)
+COMPARISON = participation_table(4, "Fashion-MNIST", "FedProx", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

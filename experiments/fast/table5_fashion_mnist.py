@@ -28,4 +28,5 @@ lambda | Beta            Gamma           Weibull
 8      | 81.84+-1.8/68.5 84.55+-1.4/71.4 84.65+-3.7/74.8
 9      | 79.63+-5.2/63.9 83.89+-1.9/70.8 84.84+-1.6/72.7
 """
-SWEEP = lambda_table(5, 0.1, PRINTED, __doc__)
+COMPARISON = lambda_table(5, 0.1, PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -45,4 +45,5 @@ Weibull, 0.2     | 76.78+-0.7/79.9
 Weibull, 0.1     | 76.37+-1.3/89.6
 Weibull, 0       | 72.94+-1.2/100
 """
-SWEEP = snapshot_table(6, "CIFAR-10", "FedProx", PRINTED, __doc__)
+COMPARISON = snapshot_table(6, "CIFAR-10", "FedProx", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

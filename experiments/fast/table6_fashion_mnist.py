@@ -42,4 +42,5 @@ Weibull, 0.2     | 80.73+-2.4/80.6 85.26+-2.3/81.4
 Weibull, 0.1     | 79.73+-2.8/91.5 84.65+-1.7/90.4
 Weibull, 0       | 79.55+-2.0/100  83.66+-2.3/100
 """
-SWEEP = snapshot_table(6, "Fashion-MNIST", "FedProx", PRINTED, __doc__)
+COMPARISON = snapshot_table(6, "Fashion-MNIST", "FedProx", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -42,4 +42,5 @@ Weibull, 0.2     | 48.14+-0.2/80.6
 Weibull, 0.1     | 48.23+-0.2/89.9
 Weibull, 0       | 47.64+-0.8/100
 """
-SWEEP = snapshot_table(6, "Shakespeare", "FedProx", PRINTED, __doc__)
+COMPARISON = snapshot_table(6, "Shakespeare", "FedProx", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -42,4 +42,5 @@ Weibull, 0.2     | 76.71+-0.6/79.4
 Weibull, 0.1     | 75.78+-0.9/90.2
 Weibull, 0       | 74.38+-1.5/100
 """
-SWEEP = snapshot_table(7, "CIFAR-10", "FedAvgM", PRINTED, __doc__)
+COMPARISON = snapshot_table(7, "CIFAR-10", "FedAvgM", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

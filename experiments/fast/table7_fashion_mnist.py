@@ -42,4 +42,5 @@ Weibull, 0.2     | 82.67+-2.2/80.6 83.19+-1.7/79.3
 Weibull, 0.1     | 82.90+-3.2/89.1 83.38+-1.6/90.3
 Weibull, 0       | 75.97+-4.8/100  80.79+-2.8/100
 """
-SWEEP = snapshot_table(7, "Fashion-MNIST", "FedAvgM", PRINTED, __doc__)
+COMPARISON = snapshot_table(7, "Fashion-MNIST", "FedAvgM", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

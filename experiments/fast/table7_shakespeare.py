@@ -42,4 +42,5 @@ Weibull, 0.2     | 48.36+-0.2/79.3
 Weibull, 0.1     | 48.38+-0.2/89.7
 Weibull, 0       | 47.73+-0.3/100
 """
-SWEEP = snapshot_table(7, "Shakespeare", "FedAvgM", PRINTED, __doc__)
+COMPARISON = snapshot_table(7, "Shakespeare", "FedAvgM", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -25,4 +25,5 @@ lambda | Beta            Gamma           Weibull
 8      | 79.65+-2.9/61.7 82.07+-1.7/50.6 80.87+-2.6/60.6
 9      | 81.13+-1.6/66.6 80.44+-3.7/52.9 74.52+-8.9/59.1
 """
-SWEEP = lambda_table(8, 0.05, PRINTED, __doc__)
+COMPARISON = lambda_table(8, 0.05, PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

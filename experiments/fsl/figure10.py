@@ -13,4 +13,5 @@ minutes on two cores.
 from experiments.fsl.figure5_cifar10 import SWEEP as FIGURE5
 from experiments.fsl.sweeps import curves_of_figure5
 
-SWEEP = curves_of_figure5(10, "CIFAR-10", FIGURE5, __doc__)
+COMPARISON = curves_of_figure5(10, "CIFAR-10", FIGURE5, __doc__)
+SWEEP = COMPARISON.sweep

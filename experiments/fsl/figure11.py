@@ -13,4 +13,5 @@ take about 486 hours of one core, so use a GPU; with `--scale small` they take a
 from experiments.fsl.figure5_emnist import SWEEP as FIGURE5
 from experiments.fsl.sweeps import curves_of_figure5
 
-SWEEP = curves_of_figure5(11, "EMNIST", FIGURE5, __doc__)
+COMPARISON = curves_of_figure5(11, "EMNIST", FIGURE5, __doc__)
+SWEEP = COMPARISON.sweep

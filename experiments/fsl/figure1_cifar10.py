@@ -16,4 +16,5 @@ about 8 minutes on two cores.
 
 from experiments.fsl.sweeps import figure1
 
-SWEEP = figure1("CIFAR-10", __doc__)
+COMPARISON = figure1("CIFAR-10", __doc__)
+SWEEP = COMPARISON.sweep

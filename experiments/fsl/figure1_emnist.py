@@ -16,4 +16,5 @@ about 4 minutes on two cores.
 
 from experiments.fsl.sweeps import figure1
 
-SWEEP = figure1("EMNIST", __doc__)
+COMPARISON = figure1("EMNIST", __doc__)
+SWEEP = COMPARISON.sweep

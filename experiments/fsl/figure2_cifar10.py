@@ -13,4 +13,5 @@ about 7 minutes on two cores.
 
 from experiments.fsl.sweeps import figure2
 
-SWEEP = figure2("CIFAR-10", __doc__, C=2, S=4, server_sizes=(200, 500, 1000))
+COMPARISON = figure2("CIFAR-10", __doc__, C=2, S=4, server_sizes=(200, 500, 1000))
+SWEEP = COMPARISON.sweep

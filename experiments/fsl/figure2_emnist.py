@@ -13,4 +13,5 @@ about 5 minutes on two cores.
 
 from experiments.fsl.sweeps import figure2
 
-SWEEP = figure2("EMNIST", __doc__, C=5, S=5, server_sizes=(90, 225, 450))
+COMPARISON = figure2("EMNIST", __doc__, C=5, S=5, server_sizes=(90, 225, 450))
+SWEEP = COMPARISON.sweep

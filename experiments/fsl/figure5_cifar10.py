@@ -12,15 +12,15 @@ each take about 107 hours of one core, so use a GPU; with `--scale small` they t
 about 5 minutes on two cores.
 """
 
-import raysafl as fl
 from experiments.fsl.sweeps import RIVALS, SERVER_LEARNING, figure5
+from experiments.papercheck.comparison import Claim
 
-SWEEP = figure5(
+COMPARISON = figure5(
     "CIFAR-10",
     __doc__,
     claims=[
         *(
-            fl.Claim(
+            Claim(
                 text=(
                     f"{own} has much better accuracy than {other} in very non-IID "
                     "cases (C <= 2)"
@@ -32,9 +32,10 @@ SWEEP = figure5(
             for other in RIVALS
             for C in (1, 2)
         ),
-        fl.Claim(
+        Claim(
             text="FSLsyn is slightly worse than FSL",
             order=[{"method": "FSL"}, {"method": "FSLsyn"}],
         ),
     ],
 )
+SWEEP = COMPARISON.sweep

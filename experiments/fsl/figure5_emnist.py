@@ -12,15 +12,15 @@ each take about 486 hours of one core, so use a GPU; with `--scale small` they t
 about 12 minutes on two cores.
 """
 
-import raysafl as fl
 from experiments.fsl.sweeps import RIVALS, SERVER_LEARNING, figure5
+from experiments.papercheck.comparison import Claim
 
-SWEEP = figure5(
+COMPARISON = figure5(
     "EMNIST",
     __doc__,
     claims=[
         *(
-            fl.Claim(
+            Claim(
                 text=f"FSL and FSLsyn have an accuracy comparable to {other}'s (5 %)",
                 order=[{"method": own}, {"method": other}],
                 within=5.0,
@@ -28,10 +28,11 @@ SWEEP = figure5(
             for own in SERVER_LEARNING
             for other in RIVALS
         ),
-        fl.Claim(
+        Claim(
             text="FSLsyn is comparable to FSL (5 %)",
             order=[{"method": "FSL"}, {"method": "FSLsyn"}],
             within=5.0,
         ),
     ],
 )
+SWEEP = COMPARISON.sweep

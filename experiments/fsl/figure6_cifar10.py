@@ -16,4 +16,5 @@ about 8 minutes on two cores.
 
 from experiments.fsl.sweeps import figure6
 
-SWEEP = figure6("CIFAR-10", __doc__)
+COMPARISON = figure6("CIFAR-10", __doc__)
+SWEEP = COMPARISON.sweep

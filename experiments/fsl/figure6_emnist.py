@@ -16,4 +16,5 @@ about 4 minutes on two cores.
 
 from experiments.fsl.sweeps import figure6
 
-SWEEP = figure6("EMNIST", __doc__)
+COMPARISON = figure6("EMNIST", __doc__)
+SWEEP = COMPARISON.sweep

@@ -14,4 +14,5 @@ about 9 minutes on two cores.
 
 from experiments.fsl.sweeps import figure7
 
-SWEEP = figure7("CIFAR-10", __doc__, cohort_sizes=(2, 4, 10), n0=200)
+COMPARISON = figure7("CIFAR-10", __doc__, cohort_sizes=(2, 4, 10), n0=200)
+SWEEP = COMPARISON.sweep

@@ -14,4 +14,5 @@ about 10 minutes on two cores.
 
 from experiments.fsl.sweeps import figure7
 
-SWEEP = figure7("EMNIST", __doc__, cohort_sizes=(5, 15, 45), n0=225)
+COMPARISON = figure7("EMNIST", __doc__, cohort_sizes=(5, 15, 45), n0=225)
+SWEEP = COMPARISON.sweep

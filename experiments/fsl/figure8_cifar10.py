@@ -13,4 +13,5 @@ about 1 minute on two cores.
 
 from experiments.fsl.sweeps import figure8
 
-SWEEP = figure8("CIFAR-10", __doc__, C=2, S=4, n0=200)
+COMPARISON = figure8("CIFAR-10", __doc__, C=2, S=4, n0=200)
+SWEEP = COMPARISON.sweep

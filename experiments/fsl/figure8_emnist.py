@@ -13,4 +13,5 @@ about 1 minute on two cores.
 
 from experiments.fsl.sweeps import figure8
 
-SWEEP = figure8("EMNIST", __doc__, C=5, S=5, n0=225)
+COMPARISON = figure8("EMNIST", __doc__, C=5, S=5, n0=225)
+SWEEP = COMPARISON.sweep

@@ -17,6 +17,7 @@ from experiments.fsl.setting import (
     scenario1,
     scenario2,
 )
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.tools.datasets import file_part
 
 LOCAL_RATES = (0.01, 0.02, 0.05, 0.1)  # of figure 5
@@ -38,23 +39,29 @@ def _accuracy_over_classes(dataset, pretrain):
 def figure1(dataset, notes):
     """Return figure 1: accuracy for C classes per client, with pre-training."""
     iid_classes = CLASSES[dataset][-1]
-    return fl.Sweep(
-        name=f"fsl_figure1_{file_part(dataset)}",
-        title=(
-            f"FSL, figure 1: accuracy against classes per client and gamma, {dataset}"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fsl_figure1_{file_part(dataset)}",
+            title=f"FSL, figure 1: accuracy against classes per client and gamma, {dataset}",
+            axes=("C", "method"),
+            runs=_accuracy_over_classes(dataset, pretrain=500),
+            table=fl.Table(
+                rows=["method"],
+                columns=["C"],
+                **SHOWN,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("C", "method"),
-        runs=_accuracy_over_classes(dataset, pretrain=500),
-        table=fl.Table(rows=["method"], columns=["C"], **SHOWN),
         claims=[
-            fl.Claim(
+            Claim(
                 text="all reach a similar accuracy in the IID case (3 %)",
                 order=[{"method": name} for name in ("FSL 1.0", "DS", "FL")],
                 where={"C": iid_classes},
                 within=3.0,
             ),
             *(
-                fl.Claim(
+                Claim(
                     text=(
                         "FL suffers significantly as C decreases; DS greatly "
                         "improves over it"
@@ -65,104 +72,117 @@ def figure1(dataset, notes):
                 )
                 for C in (1, 2)
             ),
-            fl.Claim(
+            Claim(
                 text="in all cases FSL has the highest accuracy",
                 order=[{"method": "FSL 1.0"}, {"method": "DS"}],
             ),
-            fl.Claim(
+            Claim(
                 text="in all cases FSL converges fastest (rise time)",
                 order=[{"method": "DS"}, {"method": "FSL 1.0"}],
                 statistic="rise_time20",
             ),
-            fl.Claim(
+            Claim(
                 text="FSL performs fairly consistently for a range of gamma (3 %)",
                 order=[{"method": f"FSL {gamma}"} for gamma in (0.5, 1.0, 1.5)],
                 within=3.0,
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def figure2(dataset, notes, *, C, S, server_sizes):
     """Return figure 2: accuracy and rise time for gamma, local rates and sizes n0."""
-    return fl.Sweep(
-        name=f"fsl_figure2_{file_part(dataset)}",
-        title=f"FSL, figure 2: accuracy and rise time against gamma (0: DS), {dataset}",
-        axes=("n0", "lr", "gamma"),
-        runs={
-            (n0, lr, gamma): scenario1(
-                dataset, "FSL" if gamma else "DS", C, S=S, lr=lr, gamma=gamma, n0=n0
-            )
-            for n0 in server_sizes
-            for lr in (0.01, 0.05)
-            for gamma in (0.0, 0.5, 1.0, 1.5, 2.0)
-        },
-        table=fl.Table(rows=["n0", "lr"], columns=["gamma"], **SHOWN),
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fsl_figure2_{file_part(dataset)}",
+            title=f"FSL, figure 2: accuracy and rise time against gamma (0: DS), {dataset}",
+            axes=("n0", "lr", "gamma"),
+            runs={
+                (n0, lr, gamma): scenario1(
+                    dataset, "FSL" if gamma else "DS", C, S=S, lr=lr, gamma=gamma, n0=n0
+                )
+                for n0 in server_sizes
+                for lr in (0.01, 0.05)
+                for gamma in (0.0, 0.5, 1.0, 1.5, 2.0)
+            },
+            table=fl.Table(
+                rows=["n0", "lr"],
+                columns=["gamma"],
+                **SHOWN,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
+        ),
         claims=[
-            fl.Claim(
+            Claim(
                 text="increasing gamma from 0 (DS) improves the accuracy",
                 order=[{"gamma": 0.5}, {"gamma": 0.0}],
             ),
-            fl.Claim(
+            Claim(
                 text="and the convergence time",
                 order=[{"gamma": 0.0}, {"gamma": 0.5}],
                 statistic="rise_time20",
             ),
-            fl.Claim(
+            Claim(
                 text="gamma over [0.5, 1.5] provides similar performance (3 %)",
                 order=[{"gamma": 0.5}, {"gamma": 1.0}, {"gamma": 1.5}],
                 within=3.0,
             ),
-            fl.Claim(
+            Claim(
                 text="increasing the server data size improves FSL further (gamma = 1)",
                 order=[{"n0": n0} for n0 in reversed(server_sizes)],
                 where={"gamma": 1.0},
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def figure5(dataset, notes, *, claims):
     """Return figure 5: heat maps of four methods' accuracy over local rates and C."""
-    return fl.Sweep(
-        name=f"fsl_figure5_{file_part(dataset)}",
-        title=(
-            f"FSL, figure 5: accuracy over local rate and classes per client, {dataset}"
-        ),
-        axes=("method", "lr", "C"),
-        runs={
-            (method, lr, C): scenario2(dataset, method, C, lr)
-            for method in (*SERVER_LEARNING, *RIVALS)
-            for lr in LOCAL_RATES
-            for C in CLASSES[dataset]
-        },
-        table=fl.Table(
-            rows=["method", "lr"], columns=["C"], panels=["method"], **SHOWN
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fsl_figure5_{file_part(dataset)}",
+            title=f"FSL, figure 5: accuracy over local rate and classes per client, {dataset}",
+            axes=("method", "lr", "C"),
+            runs={
+                (method, lr, C): scenario2(dataset, method, C, lr)
+                for method in (*SERVER_LEARNING, *RIVALS)
+                for lr in LOCAL_RATES
+                for C in CLASSES[dataset]
+            },
+            table=fl.Table(
+                rows=["method", "lr"],
+                columns=["C"],
+                panels=["method"],
+                **SHOWN,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
         claims=claims,
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def figure6(dataset, notes):
     """Return figure 6: accuracy for C classes per client, without pre-training."""
     iid_classes = CLASSES[dataset][-1]
-    return fl.Sweep(
-        name=f"fsl_figure6_{file_part(dataset)}",
-        title=(
-            f"FSL, figure 6: accuracy against classes per client and gamma, {dataset}, "
-            "no pre-training"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fsl_figure6_{file_part(dataset)}",
+            title=f"FSL, figure 6: accuracy against classes per client and gamma, {dataset}, "
+            "no pre-training",
+            axes=("C", "method"),
+            runs=_accuracy_over_classes(dataset, pretrain=0),
+            table=fl.Table(
+                rows=["method"],
+                columns=["C"],
+                **SHOWN,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("C", "method"),
-        runs=_accuracy_over_classes(dataset, pretrain=0),
-        table=fl.Table(rows=["method"], columns=["C"], **SHOWN),
         claims=[
-            fl.Claim(
+            Claim(
                 text=(
                     "the acceleration by server learning is significant, even in the "
                     "IID case"
@@ -170,50 +190,54 @@ def figure6(dataset, notes):
                 order=[{"method": "FL"}, {"method": "FSL 1.0"}],
                 statistic="rise_time20",
             ),
-            fl.Claim(
+            Claim(
                 text="DS offers little to no benefit in the IID case (2 %)",
                 order=[{"method": "DS"}, {"method": "FL"}],
                 where={"C": iid_classes},
                 within=2.0,
             ),
-            fl.Claim(
+            Claim(
                 text="FSL has the highest accuracy",
                 order=[{"method": "FSL 1.0"}, {"method": "DS"}],
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def figure7(dataset, notes, *, cohort_sizes, n0):
     """Return figure 7: FSL, its non-incremental form FSL-p, and DS, for C and S."""
-    return fl.Sweep(
-        name=f"fsl_figure7_{file_part(dataset)}",
-        title=f"FSL, figure 7: FSL, FSL-p and DS, {dataset}",
-        axes=("C", "S", "method"),
-        runs={
-            (C, S, method): scenario1(dataset, method, C, S=S, n0=n0)
-            for C in (1, 2, 5)
-            for S in cohort_sizes
-            for method in ("FSL", "FSL-p", "DS")
-        },
-        table=fl.Table(rows=["C", "method"], columns=["S"], **SHOWN),
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fsl_figure7_{file_part(dataset)}",
+            title=f"FSL, figure 7: FSL, FSL-p and DS, {dataset}",
+            axes=("C", "S", "method"),
+            runs={
+                (C, S, method): scenario1(dataset, method, C, S=S, n0=n0)
+                for C in (1, 2, 5)
+                for S in cohort_sizes
+                for method in ("FSL", "FSL-p", "DS")
+            },
+            table=fl.Table(
+                rows=["C", "method"],
+                columns=["S"],
+                **SHOWN,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
+        ),
         claims=[
             *(
-                fl.Claim(
+                Claim(
                     text="FSL significantly outperforms FSL-p and DS in all cases",
                     order=[{"method": "FSL"}, {"method": other}],
                 )
                 for other in ("FSL-p", "DS")
             ),
-            fl.Claim(
+            Claim(
                 text="FSL-p is slightly worse than DS",
                 order=[{"method": "DS"}, {"method": "FSL-p"}],
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
@@ -224,22 +248,30 @@ def figure8(dataset, notes, *, C, S, n0):
         ("DS", 0.0),
         *((method, gamma) for method in ("FSL", "FSL-p") for gamma in gammas),
     ]
-    return fl.Sweep(
-        name=f"fsl_figure8_{file_part(dataset)}",
-        title=f"FSL, figure 8: FSL and FSL-p against gamma (DS at 0), {dataset}",
-        axes=("method", "gamma"),
-        runs={
-            (method, gamma): scenario1(dataset, method, C, S=S, n0=n0, gamma=gamma)
-            for method, gamma in entries
-        },
-        table=fl.Table(rows=["method"], columns=["gamma"], **SHOWN),
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"fsl_figure8_{file_part(dataset)}",
+            title=f"FSL, figure 8: FSL and FSL-p against gamma (DS at 0), {dataset}",
+            axes=("method", "gamma"),
+            runs={
+                (method, gamma): scenario1(dataset, method, C, S=S, n0=n0, gamma=gamma)
+                for method, gamma in entries
+            },
+            table=fl.Table(
+                rows=["method"],
+                columns=["gamma"],
+                **SHOWN,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
+        ),
         claims=[
-            fl.Claim(
+            Claim(
                 text="FSL significantly outperforms FSL-p at every gamma",
                 order=[{"method": "FSL"}, {"method": "FSL-p"}],
             ),
             *(
-                fl.Claim(
+                Claim(
                     text="FSL outperforms DS at every gamma",
                     order=[
                         {"method": "FSL", "gamma": gamma},
@@ -249,21 +281,22 @@ def figure8(dataset, notes, *, C, S, n0):
                 for gamma in gammas
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def curves_of_figure5(number, dataset, figure5_sweep, notes):
     """Return figure 10 or 11: the runs of figure 5, shown as accuracy over rounds."""
-    return replace(
-        figure5_sweep,
-        name=f"fsl_figure{number}",
-        title=f"FSL, figure {number}: accuracy over rounds, {dataset}",
-        table=fl.Table(rows=["lr", "method"], columns=["C"], **SHOWN),
+    return Comparison(
+        sweep=replace(
+            figure5_sweep,
+            name=f"fsl_figure{number}",
+            title=f"FSL, figure {number}: accuracy over rounds, {dataset}",
+            table=fl.Table(rows=["lr", "method"], columns=["C"], **SHOWN),
+            notes=notes + NOTES,
+        ),
         claims=[
             *(
-                fl.Claim(
+                Claim(
                     text=f"{own}'s rise time is below that of {other} in most cases",
                     order=[{"method": other}, {"method": own}],
                     statistic="rise_time20",
@@ -272,7 +305,7 @@ def curves_of_figure5(number, dataset, figure5_sweep, notes):
                 for other in RIVALS
             ),
             *(
-                fl.Claim(
+                Claim(
                     text=(
                         f"{own} is comparable to SCAFFOLD, if not better, in most "
                         "cases (3 %)"
@@ -283,5 +316,4 @@ def curves_of_figure5(number, dataset, figure5_sweep, notes):
                 for own in SERVER_LEARNING
             ),
         ],
-        notes=notes + NOTES,
     )

@@ -23,6 +23,7 @@ from functools import partial
 
 import raysafl as fl
 from experiments.fsl.setting import NOTES, SCALES, scenario2, stl10_server
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.tools.printed_tables import printed_numbers
 
 PRINTED = printed_numbers("""
@@ -64,38 +65,41 @@ def printed_column(column):
     }
 
 
-SWEEP = fl.Sweep(
-    name="fsl_table1",
-    title="FSL, table I: CIFAR-10, C = 2; tuned is FedDyn's alpha or FSL's gamma",
-    axes=("method", "n0", "tuned"),
-    runs={entry: entry_run(*entry) for entry in ENTRIES},
-    table=fl.Table(
-        rows=["method", "n0"],
-        columns=["tuned"],
-        statistic="last5",
-        also=["final", "best", "rounds_to_50"],
-        scale=1.0,
-        unit="",
-        source="FSL, table I",
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="fsl_table1",
+        title="FSL, table I: CIFAR-10, C = 2; tuned is FedDyn's alpha or FSL's gamma",
+        axes=("method", "n0", "tuned"),
+        runs={entry: entry_run(*entry) for entry in ENTRIES},
+        table=fl.Table(
+            rows=["method", "n0"],
+            columns=["tuned"],
+            statistic="last5",
+            also=["final", "best", "rounds_to_50"],
+            scale=1.0,
+            unit="",
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
     ),
+    source="FSL, table I",
     paper=printed_column("acc"),
     more={"rounds_to_50": printed_column("T")},
     claims=[
-        fl.Claim(
+        Claim(
             text="the accuracy improves with n0 (FSL)",
             order=[{"n0": 500}, {"n0": 250}],
             where={"method": "FSL"},
         ),
-        fl.Claim(
+        Claim(
             text="the accuracy improves with n0 (FLSyn)",
             order=[{"n0": 720}, {"n0": 504}],
             where={"method": "FLSyn"},
         ),
-        fl.Claim(
+        Claim(
             text="FSL with n0 = 250 is still slightly better than FLSyn with n0 = 720",
             order=[{"method": "FSL", "n0": 250}, {"method": "FLSyn", "n0": 720}],
         ),
     ],
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

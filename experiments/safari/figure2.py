@@ -13,33 +13,39 @@ minute on two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import NOTES, SCALES, entry_run
 
 SERVER_SIZES = (10000, 5000, 500, 0)  # 0 stands for FedAvg, which has no server data
-SWEEP = fl.Sweep(
-    name="safari_figure2",
-    title="SAFARI, figure 2: CIFAR-10, s = 4, p = 1, q = 0.4, n0 samples at the server",
-    axes=("n0",),
-    runs={
-        (n0,): entry_run(
-            "CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4
-        )
-        for n0 in SERVER_SIZES
-    },
-    table=fl.Table(
-        rows=["n0"], statistic="best", also=["final", "last10", "rise_time"]
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_figure2",
+        title="SAFARI, figure 2: CIFAR-10, s = 4, p = 1, q = 0.4, n0 samples at the server",
+        axes=("n0",),
+        runs={
+            (n0,): entry_run(
+                "CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4
+            )
+            for n0 in SERVER_SIZES
+        },
+        table=fl.Table(
+            rows=["n0"],
+            statistic="best",
+            also=["final", "last10", "rise_time"],
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
     ),
     claims=[
-        fl.Claim(
+        Claim(
             text="the test accuracy increases as more data are employed at the server",
             order=[{"n0": n0} for n0 in SERVER_SIZES],
         ),
-        fl.Claim(
+        Claim(
             text="convergence accelerates as more data are employed (rounds to 40 %)",
             order=[{"n0": 500}, {"n0": 10000}],
             statistic="rounds_to_40",
         ),
     ],
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

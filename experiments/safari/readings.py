@@ -21,6 +21,7 @@ two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Comparison
 from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES
 from experiments.tools.printed_tables import printed_numbers
 
@@ -90,19 +91,22 @@ FEDAVG_ENTRIES = [
     for s, _, p in TABLE8
 ]
 ENTRIES = SAFARI_ENTRIES + FEDAVG_ENTRIES
-SWEEP = fl.Sweep(
-    name="safari_readings",
-    title="SAFARI's table 8 under readings of what the paper leaves open",
-    axes=("server round", "spread", "D0", "s", "method", "p"),
-    runs={key: reading_run(*key) for key in dict.fromkeys(ENTRIES)},
-    table=fl.Table(
-        rows=["method", "server round", "spread", "D0"],
-        columns=["s", "p"],
-        statistic="best",
-        readings=["server round", "spread", "D0"],
-        source="SAFARI, table 8 (MNIST)",
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_readings",
+        title="SAFARI's table 8 under readings of what the paper leaves open",
+        axes=("server round", "spread", "D0", "s", "method", "p"),
+        runs={key: reading_run(*key) for key in dict.fromkeys(ENTRIES)},
+        table=fl.Table(
+            rows=["method", "server round", "spread", "D0"],
+            columns=["s", "p"],
+            statistic="best",
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
     ),
+    readings=["server round", "spread", "D0"],
+    source="SAFARI, table 8 (MNIST)",
     paper={key: TABLE8[key[3:]] for key in ENTRIES},
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

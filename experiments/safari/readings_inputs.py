@@ -24,6 +24,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Comparison
 from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, entry_run
 from experiments.safari.table8_mnist import PRINTED
 from experiments.tools.printed_tables import printed_numbers
@@ -33,28 +34,31 @@ BASES = {
     name: BASE_RUNS["MNIST"].replace({"data.dataset": dataset})
     for name, dataset in INPUTS.items()
 }
-SWEEP = fl.Sweep(
-    name="safari_readings_inputs",
-    title="SAFARI's table 8 with standardised inputs, and with pixels in [0, 1]",
-    axes=("inputs", "s", "method", "p"),
-    runs={
-        (inputs, s, method, p): entry_run(base, method, p=p, s=s)
-        for inputs, base in BASES.items()
-        for s, method, p in TABLE8
-    },
-    table=fl.Table(
-        rows=["inputs", "s", "method"],
-        columns=["p"],
-        statistic="best5",
-        also=["best", "final", "last10", "after_server"],
-        readings=["inputs"],
-        source="SAFARI, table 8 (MNIST)",
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_readings_inputs",
+        title="SAFARI's table 8 with standardised inputs, and with pixels in [0, 1]",
+        axes=("inputs", "s", "method", "p"),
+        runs={
+            (inputs, s, method, p): entry_run(base, method, p=p, s=s)
+            for inputs, base in BASES.items()
+            for s, method, p in TABLE8
+        },
+        table=fl.Table(
+            rows=["inputs", "s", "method"],
+            columns=["p"],
+            statistic="best5",
+            also=["best", "final", "last10", "after_server"],
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
     ),
+    readings=["inputs"],
+    source="SAFARI, table 8 (MNIST)",
     paper={
         (inputs, *entry): number
         for inputs in INPUTS
         for entry, number in TABLE8.items()
     },
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

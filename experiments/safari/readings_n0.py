@@ -16,6 +16,7 @@ two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Comparison
 from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, entry_run
 from experiments.tools.printed_tables import printed_numbers
 
@@ -71,23 +72,24 @@ ENTRIES = [
     for key in TABLE3
 ]
 BASELINES = [("none", spread, 0, p) for spread in SPREADS for p in (2, 1)]
-SWEEP = fl.Sweep(
-    name="safari_readings_n0",
-    title=(
-        "SAFARI's table 3 (improvements over FedAvg) under readings of a server round"
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_readings_n0",
+        title="SAFARI's table 3 (improvements over FedAvg) under readings of a server round",
+        axes=("server round", "spread", "n0", "p"),
+        runs={key: reading_run(*key) for key in BASELINES + ENTRIES},
+        table=fl.Table(
+            rows=["server round", "spread", "n0"],
+            columns=["p"],
+            statistic="best",
+            also=["final", "last10"],
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES | {"smoke": smoke},
     ),
-    axes=("server round", "spread", "n0", "p"),
-    runs={key: reading_run(*key) for key in BASELINES + ENTRIES},
-    table=fl.Table(
-        rows=["server round", "spread", "n0"],
-        columns=["p"],
-        statistic="best",
-        also=["final", "last10"],
-        minus={"server round": "none", "n0": 0},
-        readings=["server round", "spread"],
-        source="SAFARI, table 3 (MNIST)",
-    ),
+    minus={"server round": "none", "n0": 0},
+    readings=["server round", "spread"],
+    source="SAFARI, table 3 (MNIST)",
     paper={key: TABLE3[key[2:]] for key in ENTRIES},
-    notes=__doc__ + NOTES,
-    scales=SCALES | {"smoke": smoke},
 )
+SWEEP = COMPARISON.sweep

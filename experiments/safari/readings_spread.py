@@ -26,6 +26,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Comparison
 from experiments.safari import table8_mnist, table10_mnist
 from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, entry_run
 from experiments.tools.printed_tables import printed_numbers
@@ -71,20 +72,23 @@ ENTRIES = {
     for spread, places in PLACES.items()
     for entry, number in places.items()
 }
-SWEEP = fl.Sweep(
-    name="safari_readings_spread",
-    title="SAFARI's FedAvg on MNIST under kinds of spread, with a deal for each seed",
-    axes=("spread", "s", "m", "p"),
-    runs={key: reading_run(*key) for key in ENTRIES},
-    table=fl.Table(
-        rows=["spread", "s", "m"],
-        columns=["p"],
-        statistic="best5",
-        also=["best"],
-        readings=["spread"],
-        source="SAFARI, tables 8 and 10 (MNIST)",
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_readings_spread",
+        title="SAFARI's FedAvg on MNIST under kinds of spread, with a deal for each seed",
+        axes=("spread", "s", "m", "p"),
+        runs={key: reading_run(*key) for key in ENTRIES},
+        table=fl.Table(
+            rows=["spread", "s", "m"],
+            columns=["p"],
+            statistic="best5",
+            also=["best"],
+        ),
+        notes=__doc__ + NOTES,
+        scales=SCALES,
     ),
+    readings=["spread"],
+    source="SAFARI, tables 8 and 10 (MNIST)",
     paper=ENTRIES,
-    notes=__doc__ + NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

@@ -6,6 +6,7 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import NOTES, PRINTED_STATISTIC, SCALES, entry_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import (
@@ -27,68 +28,68 @@ def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within
         iid_within: The largest loss, in percentage points, that these words allow.
     """
     paper = printed_numbers(printed)
-    return fl.Sweep(
-        name=f"safari_table1_{file_part(dataset)}",
-        title=(
-            f"SAFARI, table 1: FedAvg on {dataset}, s of 10 clients never come, p "
-            "classes each"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"safari_table1_{file_part(dataset)}",
+            title=f"SAFARI, table 1: FedAvg on {dataset}, s of 10 clients never come, p "
+            "classes each",
+            axes=("s", "p"),
+            runs={(s, p): entry_run(dataset, "FedAvg", s=s, p=p) for s, p in paper},
+            table=fl.Table(
+                rows=["s"],
+                columns=["p"],
+                statistic=PRINTED_STATISTIC,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("s", "p"),
-        runs={(s, p): entry_run(dataset, "FedAvg", s=s, p=p) for s, p in paper},
-        table=fl.Table(
-            rows=["s"],
-            columns=["p"],
-            statistic=PRINTED_STATISTIC,
-            source=f"SAFARI, table 1 ({dataset})",
-        ),
+        source=f"SAFARI, table 1 ({dataset})",
         paper=paper,
         claims=[
-            fl.Claim(
+            Claim(
                 text=f"{decrease} from s = 0 to s = 4 (p = 1)",
                 order=[{"s": 0}, {"s": 4}],
                 where={"p": 1},
                 margin=20.0,
             ),
-            fl.Claim(
+            Claim(
                 text=f"with IID data (p = 10) {iid_decrease}",
                 order=[{"s": 0}, {"s": 4}],
                 where={"p": 10},
                 within=iid_within,
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def improvement_table(dataset, printed, notes):
     """Return table 2: SAFARI's accuracy minus FedAvg's for s absent clients."""
-    return fl.Sweep(
-        name=f"safari_table2_{file_part(dataset)}",
-        title=(
-            "SAFARI, table 2: accuracy of SAFARI (q = 0.8) minus that of FedAvg, "
-            f"{dataset}"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"safari_table2_{file_part(dataset)}",
+            title="SAFARI, table 2: accuracy of SAFARI (q = 0.8) minus that of FedAvg, "
+            f"{dataset}",
+            axes=("s", "method", "p"),
+            runs={
+                (s, method, p): entry_run(dataset, method, s=s, p=p)
+                for s, p in entry_texts(printed)
+                for method in ("FedAvg", "SAFARI")
+            },
+            table=fl.Table(
+                rows=["s", "method"],
+                columns=["p"],
+                statistic=PRINTED_STATISTIC,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("s", "method", "p"),
-        runs={
-            (s, method, p): entry_run(dataset, method, s=s, p=p)
-            for s, p in entry_texts(printed)
-            for method in ("FedAvg", "SAFARI")
-        },
-        table=fl.Table(
-            rows=["s", "method"],
-            columns=["p"],
-            statistic=PRINTED_STATISTIC,
-            minus={"method": "FedAvg"},
-            source=f"SAFARI, table 2 ({dataset})",
-        ),
+        minus={"method": "FedAvg"},
+        source=f"SAFARI, table 2 ({dataset})",
         paper={
             (s, "SAFARI", p): number
             for (s, p), number in printed_numbers(printed).items()
         },
         claims=_no_difference(dashed_entries(printed), ("s", "p")),
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
@@ -108,27 +109,29 @@ def server_data_table(number, dataset, printed, notes, earlier=""):
         (n0, p): entry_run(dataset, "SAFARI", p=p, n0=n0)
         for n0, p in entry_texts(printed)
     }
-    return fl.Sweep(
-        name=f"safari_table{number}_{file_part(dataset)}",
-        title=(
-            f"SAFARI, table {number}: accuracy of SAFARI with n0 samples "
-            f"minus that of FedAvg, {dataset}"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"safari_table{number}_{file_part(dataset)}",
+            title=f"SAFARI, table {number}: accuracy of SAFARI with n0 samples "
+            f"minus that of FedAvg, {dataset}",
+            axes=("n0", "p"),
+            runs=fedavg | safari,
+            table=fl.Table(
+                rows=["n0"],
+                columns=["p"],
+                statistic=PRINTED_STATISTIC,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("n0", "p"),
-        runs=fedavg | safari,
-        table=fl.Table(
-            rows=["n0"],
-            columns=["p"],
-            statistic=PRINTED_STATISTIC,
-            minus={"n0": 0},
-            source=f"SAFARI, table {number}",
-        ),
+        minus={"n0": 0},
+        source=f"SAFARI, table {number}",
         paper=printed_numbers(printed),
         more={PRINTED_STATISTIC: printed_numbers(earlier)} if earlier else {},
         claims=[
             *_no_difference(dashed_entries(printed), ("n0", "p")),
             *(
-                fl.Claim(
+                Claim(
                     text="more server data help more (p = 1, 2)",
                     order=[{"n0": n0} for n0 in sizes],
                     where={"p": p},
@@ -136,34 +139,36 @@ def server_data_table(number, dataset, printed, notes, earlier=""):
                 for p in (1, 2)
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def client_probability_table(dataset, printed, notes):
     """Return table 5: accuracy for the probability q of a client round."""
     paper = printed_numbers(printed)
-    return fl.Sweep(
-        name=f"safari_table5_{file_part(dataset)}",
-        title=(
-            f"SAFARI, table 5: a client round with probability q, {dataset}, one "
-            "class per client"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"safari_table5_{file_part(dataset)}",
+            title=f"SAFARI, table 5: a client round with probability q, {dataset}, one "
+            "class per client",
+            axes=("s", "q"),
+            runs={
+                (s, q): entry_run(
+                    dataset, "FedAvg" if q == 1 else "SAFARI", s=s, p=1, q=q
+                )
+                for s, q in paper
+            },
+            table=fl.Table(
+                rows=["s"],
+                columns=["q"],
+                statistic=PRINTED_STATISTIC,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("s", "q"),
-        runs={
-            (s, q): entry_run(dataset, "FedAvg" if q == 1 else "SAFARI", s=s, p=1, q=q)
-            for s, q in paper
-        },
-        table=fl.Table(
-            rows=["s"],
-            columns=["q"],
-            statistic=PRINTED_STATISTIC,
-            source=f"SAFARI, table 5 ({dataset})",
-        ),
+        source=f"SAFARI, table 5 ({dataset})",
         paper=paper,
         claims=[
-            fl.Claim(
+            Claim(
                 text=(
                     "even with a server round with probability 0.2 there is a "
                     "non-negligible gain"
@@ -172,8 +177,6 @@ def client_probability_table(dataset, printed, notes):
                 margin=1.0,
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
@@ -181,64 +184,68 @@ def comparison_table(number, dataset, printed, notes):
     """Return table 8 or 9: FedAvg and SAFARI with s absent clients, p classes each."""
     paper = printed_numbers(printed)
     both = [{"method": "SAFARI"}, {"method": "FedAvg"}]
-    return fl.Sweep(
-        name=f"safari_table{number}_{file_part(dataset)}",
-        title=(
-            f"SAFARI, table {number}: {dataset}, s of 10 clients never come, p "
-            "classes each"
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"safari_table{number}_{file_part(dataset)}",
+            title=f"SAFARI, table {number}: {dataset}, s of 10 clients never come, p "
+            "classes each",
+            axes=("s", "method", "p"),
+            runs={
+                (s, method, p): entry_run(dataset, method, s=s, p=p)
+                for s, method, p in paper
+            },
+            table=fl.Table(
+                rows=["s", "method"],
+                columns=["p"],
+                statistic=PRINTED_STATISTIC,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
-        axes=("s", "method", "p"),
-        runs={
-            (s, method, p): entry_run(dataset, method, s=s, p=p)
-            for s, method, p in paper
-        },
-        table=fl.Table(
-            rows=["s", "method"],
-            columns=["p"],
-            statistic=PRINTED_STATISTIC,
-            source=f"SAFARI, table {number} ({dataset})",
-            seeds={"MNIST": 5, "CIFAR-10": 3}[dataset],
-        ),
+        source=f"SAFARI, table {number} ({dataset})",
+        seeds={"MNIST": 5, "CIFAR-10": 3}[dataset],
         paper=paper,
         claims=[
-            fl.Claim(
+            Claim(
                 text="SAFARI is better than FedAvg where clients have one class each",
                 order=both,
                 where={"p": 1},
                 margin=1.0,
             ),
-            fl.Claim(
+            Claim(
                 text="no difference for homogeneous data (p = 10)",
                 order=both,
                 where={"p": 10},
                 within=2.0,
             ),
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
 def cohort_size_table(number, dataset, printed, notes):
     """Return table 10 or 11: accuracy when m clients train in a round."""
     paper = printed_numbers(printed)
-    return fl.Sweep(
-        name=f"safari_table{number}_{file_part(dataset)}",
-        title=f"SAFARI, table {number}: {dataset}, m clients a round, p classes each",
-        axes=("m", "method", "p"),
-        runs={
-            (m, method, p): entry_run(dataset, method, m=m, p=p)
-            for m, method, p in paper
-        },
-        table=fl.Table(
-            rows=["m", "method"],
-            columns=["p"],
-            statistic=PRINTED_STATISTIC,
-            source=f"SAFARI, table {number} ({dataset})",
+    return Comparison(
+        sweep=fl.Sweep(
+            name=f"safari_table{number}_{file_part(dataset)}",
+            title=f"SAFARI, table {number}: {dataset}, m clients a round, p classes each",
+            axes=("m", "method", "p"),
+            runs={
+                (m, method, p): entry_run(dataset, method, m=m, p=p)
+                for m, method, p in paper
+            },
+            table=fl.Table(
+                rows=["m", "method"],
+                columns=["p"],
+                statistic=PRINTED_STATISTIC,
+            ),
+            notes=notes + NOTES,
+            scales=SCALES,
         ),
+        source=f"SAFARI, table {number} ({dataset})",
         paper=paper,
         claims=[
-            fl.Claim(
+            Claim(
                 text=(
                     "few clients a round harm FedAvg where data are not IID (m = 1 "
                     "against 5)"
@@ -248,8 +255,6 @@ def cohort_size_table(number, dataset, printed, notes):
             )
             for p in (5, 2, 1)
         ],
-        notes=notes + NOTES,
-        scales=SCALES,
     )
 
 
@@ -257,8 +262,6 @@ def _no_difference(keys, axes):
     """Return a claim for each dash, which is printed for differences below 2 %."""
     places = [dict(zip(axes, key, strict=True)) for key in keys]
     return [
-        fl.Claim(
-            text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0
-        )
+        Claim(text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0)
         for where in places
     ]

@@ -28,4 +28,5 @@ m, method | 10    5     2     1
 6, FedAvg | 92.58 88.20 77.42 57.12
 6, SAFARI | 92.65 90.35 87.67 88.23
 """
-SWEEP = cohort_size_table(10, "MNIST", PRINTED, __doc__)
+COMPARISON = cohort_size_table(10, "MNIST", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

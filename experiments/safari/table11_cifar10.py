@@ -24,4 +24,5 @@ m, method | 10    5     2     1
 5, FedAvg | 77.78 75.55 67.34 50.70
 5, SAFARI | 79.47 78.48 76.66 74.56
 """
-SWEEP = cohort_size_table(11, "CIFAR-10", PRINTED, __doc__)
+COMPARISON = cohort_size_table(11, "CIFAR-10", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

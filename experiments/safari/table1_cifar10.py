@@ -19,7 +19,7 @@ s | 10    5     2     1
 2 | 79.97 78.54 76.68 64.56
 4 | 77.78 75.55 67.34 50.7
 """
-SWEEP = absence_table(
+COMPARISON = absence_table(
     "CIFAR-10",
     PRINTED,
     __doc__,
@@ -27,3 +27,4 @@ SWEEP = absence_table(
     iid_decrease="only a slight decrease, from 81.12 to 77.78 %",
     iid_within=4.0,
 )
+SWEEP = COMPARISON.sweep

@@ -21,4 +21,5 @@ s | 10 5    2    1
 2 | -  -    -    12.57
 4 | -  2.93 9.32 23.86
 """
-SWEEP = improvement_table("CIFAR-10", PRINTED, __doc__)
+COMPARISON = improvement_table("CIFAR-10", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -21,4 +21,5 @@ s | 10 5 2    1
 2 | -  - 2.01 16.53
 4 | -  - 10.69 31.07
 """
-SWEEP = improvement_table("MNIST", PRINTED, __doc__)
+COMPARISON = improvement_table("MNIST", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -34,4 +34,5 @@ n0   | 10 5 2     1
 500  | -  - 10.29 29.12
 1000 | -  - 10.88 31.42
 """
-SWEEP = server_data_table(3, "MNIST", PRINTED, __doc__, EARLIER)
+COMPARISON = server_data_table(3, "MNIST", PRINTED, __doc__, EARLIER)
+SWEEP = COMPARISON.sweep

@@ -22,4 +22,5 @@ n0    | 10 5    2    1
 5000  | -  -    8.15 20.52
 10000 | -  2.93 9.32 23.86
 """
-SWEEP = server_data_table(4, "CIFAR-10", PRINTED, __doc__)
+COMPARISON = server_data_table(4, "CIFAR-10", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -18,4 +18,5 @@ s | 1.0   0.8   0.6   0.4
 2 | 64.56 77.13 75.17 75.08
 4 | 50.7  74.56 73.85 74.19
 """
-SWEEP = client_probability_table("CIFAR-10", PRINTED, __doc__)
+COMPARISON = client_probability_table("CIFAR-10", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -18,4 +18,5 @@ s | 1.0   0.8   0.6   0.4
 2 | 71.58 88.11 88.06 88.27
 4 | 57.05 88.12 88.44 87.19
 """
-SWEEP = client_probability_table("MNIST", PRINTED, __doc__)
+COMPARISON = client_probability_table("MNIST", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

@@ -10,6 +10,7 @@ four partitions, each with a seed of its own, take about 1.5 hours of one core; 
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import (
     FASHION_MNIST_NOTES,
     PRINTED_STATISTIC,
@@ -22,27 +23,31 @@ PRINTED = printed_numbers("""
 | 0           30          60         90          120
 | 87.71+-0.09 86.17+-1.57 82.37+-5.8 80.71+-0.38 78.53+-3.05
 """)
-SWEEP = fl.Sweep(
-    name="safari_table6_fashion_mnist",
-    title="SAFARI, table 6: FedAvg on Fashion-MNIST, s of 150 clients never come",
-    axes=("s",),
-    runs={
-        (s,): entry_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED
-    },
-    table=fl.Table(
-        rows=[],
-        columns=["s"],
-        statistic=PRINTED_STATISTIC,
-        source="SAFARI, table 6",
-        seeds=3,
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_table6_fashion_mnist",
+        title="SAFARI, table 6: FedAvg on Fashion-MNIST, s of 150 clients never come",
+        axes=("s",),
+        runs={
+            (s,): entry_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10)
+            for (s,) in PRINTED
+        },
+        table=fl.Table(
+            rows=[],
+            columns=["s"],
+            statistic=PRINTED_STATISTIC,
+        ),
+        notes=__doc__ + FASHION_MNIST_NOTES,
+        scales=SCALES,
     ),
+    source="SAFARI, table 6",
+    seeds=3,
     paper=PRINTED,
     claims=[
-        fl.Claim(
+        Claim(
             text="the accuracy falls with the number of clients that never come",
             order=[{"s": s} for (s,) in PRINTED],
         )
     ],
-    notes=__doc__ + FASHION_MNIST_NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

@@ -15,6 +15,7 @@ four partitions, each with a seed of its own, take about 1.2 hours of one core; 
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import (
     FASHION_MNIST_NOTES,
     PRINTED_STATISTIC,
@@ -28,37 +29,38 @@ PRINTED = printed_numbers("""
 | 80+-0.38 82.0+-0.03 85.58+-1.05 85.14+-0.23
 """)
 SAMPLES = {0: None, 1: 600, 10: 6000, 20: 12000}  # n0 for each percentage of 60,000
-SWEEP = fl.Sweep(
-    name="safari_table7_fashion_mnist",
-    title=(
-        "SAFARI, table 7: Fashion-MNIST, 90 of 150 clients never come, server data in %"
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_table7_fashion_mnist",
+        title="SAFARI, table 7: Fashion-MNIST, 90 of 150 clients never come, server data in %",
+        axes=("server data (%)",),
+        runs={
+            (percent,): entry_run(
+                "Fashion-MNIST",
+                "SAFARI" if percent else "FedAvg",
+                p=1,
+                s=90,
+                m=10,
+                n0=SAMPLES[percent],
+            )
+            for (percent,) in PRINTED
+        },
+        table=fl.Table(
+            rows=[],
+            columns=["server data (%)"],
+            statistic=PRINTED_STATISTIC,
+        ),
+        notes=__doc__ + FASHION_MNIST_NOTES,
+        scales=SCALES,
     ),
-    axes=("server data (%)",),
-    runs={
-        (percent,): entry_run(
-            "Fashion-MNIST",
-            "SAFARI" if percent else "FedAvg",
-            p=1,
-            s=90,
-            m=10,
-            n0=SAMPLES[percent],
-        )
-        for (percent,) in PRINTED
-    },
-    table=fl.Table(
-        rows=[],
-        columns=["server data (%)"],
-        statistic=PRINTED_STATISTIC,
-        source="SAFARI, table 7",
-        seeds=3,
-    ),
+    source="SAFARI, table 7",
+    seeds=3,
     paper=PRINTED,
     claims=[
-        fl.Claim(
+        Claim(
             text="server data help, and 10 % more than 1 %",
             order=[{"server data (%)": percent} for percent in (10, 1, 0)],
         )
     ],
-    notes=__doc__ + FASHION_MNIST_NOTES,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

@@ -22,4 +22,5 @@ s, method | 10          5           2           1
 4, FedAvg | 92.58+-0.03 88.76+-0.13 77.82+-0.22 57.09+-0.04
 4, SAFARI | 92.51+-0.04 90.41+-0.17 88.27+-0.21 88.06+-0.24
 """
-SWEEP = comparison_table(8, "MNIST", PRINTED, __doc__)
+COMPARISON = comparison_table(8, "MNIST", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

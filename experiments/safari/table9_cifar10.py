@@ -22,4 +22,5 @@ s, method | 10          5           2           1
 4, FedAvg | 78.16+-0.33 75.30+-0.22 67.78+-0.38 50.67+-0.25
 4, SAFARI | 79.28+-0.21 78.27+-0.21 76.52+-0.16 75.18+-0.54
 """
-SWEEP = comparison_table(9, "CIFAR-10", PRINTED, __doc__)
+COMPARISON = comparison_table(9, "CIFAR-10", PRINTED, __doc__)
+SWEEP = COMPARISON.sweep

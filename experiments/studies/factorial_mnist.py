@@ -18,6 +18,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Claim, Comparison
 
 BETA = fl.participation.Arbitrary(dist=fl.participation.Beta(), m=10)
 UNIFORM = fl.Uniform(m=10)
@@ -66,30 +67,36 @@ BASE = fl.Run(
     replicates=3,
     eval_every=2,
 )
-SWEEP = fl.Sweep(
-    name="factorial_mnist",
-    title="Algorithms against participation on MNIST, 100 clients, 300 rounds",
-    axes=("partition", "algorithm", "participation"),
-    runs={
-        (partition, algorithm, name): BASE.replace(
-            {
-                "data.partition": PARTITIONS[partition],
-                "algorithm": ALGORITHMS[algorithm],
-                "participation": POLICIES[name],
-            }
-        )
-        for partition in PARTITIONS
-        for algorithm in ALGORITHMS
-        for name in POLICIES
-    },
-    table=fl.Table(
-        rows=["partition", "algorithm"],
-        columns=["participation"],
-        panels=["partition"],
-        statistic="last10",
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="factorial_mnist",
+        title="Algorithms against participation on MNIST, 100 clients, 300 rounds",
+        axes=("partition", "algorithm", "participation"),
+        runs={
+            (partition, algorithm, name): BASE.replace(
+                {
+                    "data.partition": PARTITIONS[partition],
+                    "algorithm": ALGORITHMS[algorithm],
+                    "participation": POLICIES[name],
+                }
+            )
+            for partition in PARTITIONS
+            for algorithm in ALGORITHMS
+            for name in POLICIES
+        },
+        table=fl.Table(
+            rows=["partition", "algorithm"],
+            columns=["participation"],
+            panels=["partition"],
+            statistic="last10",
+        ),
+        notes=__doc__,
+        scales={
+            "small": lambda run: run.replace(rounds=40, replicates=2, eval_every=4)
+        },
     ),
     claims=[
-        fl.Claim(
+        Claim(
             text=(
                 f"FAST (half of the rounds enforced) is better than {rival} without "
                 "snapshots"
@@ -101,6 +108,5 @@ SWEEP = fl.Sweep(
         )
         for rival in ("FedAU", "MIFA", "FedVARP")
     ],
-    notes=__doc__,
-    scales={"small": lambda run: run.replace(rounds=40, replicates=2, eval_every=4)},
 )
+SWEEP = COMPARISON.sweep

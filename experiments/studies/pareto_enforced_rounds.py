@@ -17,6 +17,7 @@ about 1 minute on two cores.
 
 import raysafl as fl
 from experiments.fast.setting import participation_policy
+from experiments.papercheck.comparison import Claim, Comparison
 
 METHODS = {
     "FedAvg": fl.FedAvg(),
@@ -37,37 +38,43 @@ BASE = fl.Run(
     rounds=300,
     replicates=5,
 )
-SWEEP = fl.Sweep(
-    name="pareto_enforced_rounds",
-    title="Accuracy against enforced rounds, MNIST, 100 clients, Dirichlet(0.1)",
-    axes=("participation", "method", "q"),
-    runs={
-        (name, method, q): BASE.replace(
-            algorithm=algorithm, participation=participation_policy(name, q, 10)
-        )
-        for name in ("Beta", "Gamma")
-        for method, algorithm in METHODS.items()
-        for q in SNAPSHOT_PROBS
-    },
-    table=fl.Table(
-        rows=["participation", "method"],
-        columns=["q"],
-        panels=["participation"],
-        statistic="last10",
-        also=["final", "best", "arbitrary_ratio", "total_snapshots", "total_bytes"],
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="pareto_enforced_rounds",
+        title="Accuracy against enforced rounds, MNIST, 100 clients, Dirichlet(0.1)",
+        axes=("participation", "method", "q"),
+        runs={
+            (name, method, q): BASE.replace(
+                algorithm=algorithm, participation=participation_policy(name, q, 10)
+            )
+            for name in ("Beta", "Gamma")
+            for method, algorithm in METHODS.items()
+            for q in SNAPSHOT_PROBS
+        },
+        table=fl.Table(
+            rows=["participation", "method"],
+            columns=["q"],
+            panels=["participation"],
+            statistic="last10",
+            also=["final", "best", "arbitrary_ratio", "total_snapshots", "total_bytes"],
+        ),
+        notes=__doc__,
+        scales={
+            "small": lambda run: run.replace(rounds=40, replicates=2, eval_every=2)
+        },
     ),
     claims=[
-        fl.Claim(
+        Claim(
             text="FAST: enforcing more rounds helps",
             order=[{"q": 0.5}, {"q": 0.1}, {"q": 0}],
         ),
-        fl.Claim(
+        Claim(
             text="FAST: half of the rounds nearly match uniform participation (1 %)",
             order=[{"q": 1}, {"q": 0.5}],
             within=1.0,
         ),
         *(
-            fl.Claim(
+            Claim(
                 text=f"without snapshots {rival} is better than FedAvg",
                 order=[{"method": rival}, {"method": "FedAvg"}],
                 where={"q": 0},
@@ -75,6 +82,5 @@ SWEEP = fl.Sweep(
             for rival in ("SCAFFOLD", "MIFA", "FedVARP", "FedAU")
         ),
     ],
-    notes=__doc__,
-    scales={"small": lambda run: run.replace(rounds=40, replicates=2, eval_every=2)},
 )
+SWEEP = COMPARISON.sweep

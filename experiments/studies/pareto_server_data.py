@@ -15,6 +15,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import BASE_RUNS, SCALES, entry_run
 
 # Classes are spread as evenly as possible. Each seed has a partition and a D0 of its own.
@@ -28,37 +29,40 @@ METHODS = {
     "FSL": {"algorithm": fl.FSL(inner=fl.FedAvg(), gamma=1.0)},
 }
 SERVER_SIZES = (20, 50, 100, 200, 500, 1000, 2000, 5000)
-SWEEP = fl.Sweep(
-    name="pareto_server_data",
-    title="Accuracy against server data, MNIST, 4 of 10 clients never come",
-    axes=("p", "method", "n0"),
-    runs={(p, "FedAvg", 0): entry_run(BASE, "FedAvg", p) for p in (1, 2)}
-    | {
-        (p, name, n0): entry_run(BASE, "FedAvg", p).replace(
-            {**changes, "data.server.n0": n0}
-        )
-        for p in (1, 2)
-        for name, changes in METHODS.items()
-        for n0 in SERVER_SIZES
-    },
-    table=fl.Table(
-        rows=["p", "method"],
-        columns=["n0"],
-        panels=["p"],
-        statistic="last10",
-        also=["final", "best", "total_bytes", "total_steps"],
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="pareto_server_data",
+        title="Accuracy against server data, MNIST, 4 of 10 clients never come",
+        axes=("p", "method", "n0"),
+        runs={(p, "FedAvg", 0): entry_run(BASE, "FedAvg", p) for p in (1, 2)}
+        | {
+            (p, name, n0): entry_run(BASE, "FedAvg", p).replace(
+                {**changes, "data.server.n0": n0}
+            )
+            for p in (1, 2)
+            for name, changes in METHODS.items()
+            for n0 in SERVER_SIZES
+        },
+        table=fl.Table(
+            rows=["p", "method"],
+            columns=["n0"],
+            panels=["p"],
+            statistic="last10",
+            also=["final", "best", "total_bytes", "total_steps"],
+        ),
+        notes=__doc__,
+        scales=SCALES,
     ),
     claims=[
-        fl.Claim(
+        Claim(
             text="SAFARI's premise: more server data help (50, 500, 5000)",
             order=[{"n0": n0} for n0 in (5000, 500, 50)],
             where={"method": "SAFARI, q = 0.8"},
         ),
-        fl.Claim(
+        Claim(
             text="FSL: server learning beats sharing the same data with the clients",
             order=[{"method": "FSL"}, {"method": "data sharing"}],
         ),
     ],
-    notes=__doc__,
-    scales=SCALES,
 )
+SWEEP = COMPARISON.sweep

@@ -17,6 +17,7 @@ import itertools
 
 import raysafl as fl
 from experiments.fast.setting import participation_policy
+from experiments.papercheck.comparison import Claim, Comparison
 from experiments.safari.setting import BASE_RUNS
 
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
@@ -48,26 +49,28 @@ def entry_run(n0, snapshot_prob, server_prob):
     )
 
 
-SWEEP = fl.Sweep(
-    name="safari_and_fast",
-    title=(
-        "Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 "
-        "clients"
-    ),
-    axes=("n0", "snapshots", "server rounds"),
-    runs={
-        entry: entry_run(*entry)
-        for entry in itertools.product(SERVER_SIZES, SNAPSHOT_PROBS, SERVER_PROBS)
-    },
-    table=fl.Table(
-        rows=["n0", "snapshots"],
-        columns=["server rounds"],
-        panels=["n0"],
-        statistic="last10",
-        also=["final", "best", "arbitrary_ratio", "total_snapshots", "total_bytes"],
+COMPARISON = Comparison(
+    sweep=fl.Sweep(
+        name="safari_and_fast",
+        title="Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 "
+        "clients",
+        axes=("n0", "snapshots", "server rounds"),
+        runs={
+            entry: entry_run(*entry)
+            for entry in itertools.product(SERVER_SIZES, SNAPSHOT_PROBS, SERVER_PROBS)
+        },
+        table=fl.Table(
+            rows=["n0", "snapshots"],
+            columns=["server rounds"],
+            panels=["n0"],
+            statistic="last10",
+            also=["final", "best", "arbitrary_ratio", "total_snapshots", "total_bytes"],
+        ),
+        notes=__doc__,
+        scales={"small": lambda run: run.replace(rounds=30, replicates=2)},
     ),
     claims=[
-        fl.Claim(
+        Claim(
             text="with n0 = 1,000, a fifth of server rounds beats a tenth of snapshots",
             order=[
                 {"snapshots": 0, "server rounds": 0.2},
@@ -75,7 +78,7 @@ SWEEP = fl.Sweep(
             ],
             where={"n0": 1000},
         ),
-        fl.Claim(
+        Claim(
             text="both together are better than server rounds alone (a fifth of each)",
             order=[
                 {"snapshots": 0.25, "server rounds": 0.2},
@@ -83,6 +86,5 @@ SWEEP = fl.Sweep(
             ],
         ),
     ],
-    notes=__doc__,
-    scales={"small": lambda run: run.replace(rounds=30, replicates=2)},
 )
+SWEEP = COMPARISON.sweep

@@ -22,12 +22,12 @@ def with_intervals(name: str, rows: list[str], column: str) -> str:
         rows: The axes whose labels name the rows.
         column: The axis whose labels name the columns.
     """
-    entries, manifest = compared(name)
-    statistic = manifest.table.statistic
+    found = compared(name)
+    entries, table = found.entries, found.manifest.table
     text = [
-        spread(mean, half, manifest.table.unit)
+        spread(mean, half, table.unit)
         for mean, half in zip(
-            entries[f"mean.{statistic}"], entries["half.mean"], strict=True
+            entries[f"mean.{table.statistic}"], entries["half.mean"], strict=True
         )
     ]
     return _wide_table(entries.assign(text=text), rows, column)

@@ -2,13 +2,14 @@
 
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.evidence import judged
+from experiments.papercheck.comparison import Comparison
+from experiments.papercheck.judging import Compared
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store, find_sweeps
@@ -62,15 +63,27 @@ def experiment_file(name: str) -> str:
     return f"experiments/studies/{name}.py"
 
 
+def comparison_of(name: str) -> Comparison:
+    """Return what a paper prints of a sweep, which may be nothing, by the sweep's name."""
+    path = experiment_file(name).removesuffix(".py")
+    module = import_module(path.replace("/", "."))
+    return getattr(module, "COMPARISON", None) or Comparison(sweep=module.SWEEP)
+
+
+def read_sweep(folder: Path) -> MeasuredSweep:
+    """Read a sweep's folder, with the statistics that printed numbers and claims name."""
+    store = Store(folder)
+    manifest = store.manifest()
+    named = comparison_of(manifest.name).statistics
+    return MeasuredSweep(manifest, make_runs_table(store, named=named), store)
+
+
 @cache
 def sweeps() -> dict[str, MeasuredSweep]:
     """Return every sweep in results/measured by its folder's name, in natural order."""
-    stores = sorted(
-        find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name)
-    )
+    names = [store.path.name for store in find_sweeps(MEASURED)]
     return {
-        store.path.name: MeasuredSweep(store.manifest(), make_runs_table(store), store)
-        for store in stores
+        name: read_sweep(MEASURED / name) for name in sorted(names, key=_natural_order)
     }
 
 
@@ -81,15 +94,13 @@ def _natural_order(name):
 
 
 @cache
-def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
-    """Return a sweep's entries beside the printed numbers, and their manifest.
+def compared(name: str, statistic: str = "") -> Compared:
+    """Return a sweep's entries beside the printed numbers.
 
     Args:
         name: The sweep's folder in results/measured.
         statistic: The statistic to compare; empty for the table's own.
     """
     sweep = sweeps()[name]
-    runs, manifest = improvements(sweep.runs, sweep.manifest)
-    if statistic:
-        manifest = manifest.replace(table=manifest.table.replace(statistic=statistic))
-    return judged(runs, manifest), manifest
+    comparison = comparison_of(sweep.manifest.name)
+    return Compared.of(comparison, sweep.runs, sweep.manifest, statistic)

@@ -8,10 +8,11 @@ define them.
 import numpy as np
 import pandas as pd
 
+from experiments.papercheck.judging import readings
 from experiments.safari.readings_spread import ENTRIES as PRINTED_SPREAD
 from experiments.safari.readings_spread import SPREADS
 from experiments.tools.measured import compared, sweeps
-from raysafl.report.analysis.entries import readings, statistics
+from raysafl.report.analysis.entries import statistics
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING, number, signed, spread
 
@@ -29,10 +30,10 @@ def safari_readings():
     """Return each reading's mean absolute difference to SAFARI's table 8."""
     if "safari_readings" not in sweeps():
         return NOT_MEASURED
-    entries, manifest = compared("safari_readings")
-    names = [name for name in statistics(manifest.table) if name != "last5"]
+    found = compared("safari_readings")
+    names = [name for name in statistics(found.manifest.table) if name != "last5"]
     rows = []
-    for _, row in readings(entries, manifest).iterrows():
+    for _, row in readings(found).iterrows():
         distances = [row.get(f"distance.{name}", np.nan) for name in names]
         texts = [NOTHING if np.isnan(x) else number(x, "%") for x in distances]
         rows.append([row["method"], row["reading"], *texts])
@@ -43,7 +44,7 @@ def safari_readings_n0():
     """Return SAFARI's gain over FedAvg for each n0, as printed and by reading."""
     if "safari_readings_n0" not in sweeps():
         return NOT_MEASURED
-    entries, _ = compared("safari_readings_n0")
+    entries = compared("safari_readings_n0").entries
     rows = []
     for (server_round, classes), group in entries.groupby(
         ["label.server round", "label.spread"], sort=False

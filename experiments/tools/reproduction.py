@@ -17,6 +17,14 @@ from collections import defaultdict
 import numpy as np
 
 from experiments.fast.against_authors import window_verdicts
+from experiments.papercheck.judging import (
+    EVERYWHERE,
+    NOT_LEARNT,
+    bias,
+    check_claim,
+    distance,
+    matching,
+)
 from experiments.tools.answers import differences, standing, with_intervals
 from experiments.tools.measured import (
     MEASURED,
@@ -35,11 +43,8 @@ from experiments.tools.open_choices import (
     spreads,
 )
 from raysafl.core.text import count, duration
-from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
-from raysafl.report.analysis.entries import EVERYWHERE, distance, matching
-from raysafl.report.analysis.evidence import LEVEL, bias, t_quantile
-from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.analysis.evidence import LEVEL, t_quantile
+from raysafl.report.analysis.layout import labels_text
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import (
     NOTHING,
@@ -84,8 +89,8 @@ def tables_with_paper():
     """Return the names of SAFARI's tables that have printed numbers."""
     return [
         name
-        for name, sweep in sweeps().items()
-        if sweep.manifest.paper and name.startswith("safari_table")
+        for name in sweeps()
+        if name.startswith("safari_table") and compared(name).paper
     ]
 
 
@@ -118,8 +123,9 @@ def _outcome(file, hours, measured):
         return [PAPER, *[NOTHING] * 6]
     if not folders:
         return ["not run", *[NOTHING] * 5, f"all: {hours}"]
-    entries, manifest = compared(folders[0])
-    checked = [check_claim(claim, entries, manifest) for claim in manifest.claims]
+    found = compared(folders[0])
+    manifest = sweeps()[folders[0]].manifest
+    checked = [check_claim(claim, found) for claim in found.comparison.claims]
     held = sum(verdict.held == verdict.places > 0 for verdict in checked)
     known = sum(verdict.places > 0 for verdict in checked)
     missing = NOTHING
@@ -143,14 +149,14 @@ def _distance_and_verdict(folder):
             number(windows["distance"].abs().mean(), "%"),
             *_judged(windows, windows["allowed"].astype(float), TWO_DEVIATIONS),
         ]
-    entries, manifest = compared(folder)
-    points = 100 / manifest.table.scale
-    gap = distance(entries, manifest).difference * points
+    found = compared(folder)
+    points = 100 / found.manifest.table.scale
+    gap = distance(found).difference * points
     if np.isnan(gap):
         return [NOTHING] * 4
-    judged = entries[entries["verdict"] != ""]
+    judged = found.entries[found.entries["verdict"] != ""]
     inside, *others = _judged(judged, judged["half.diff"] * points, LEVEL)
-    printed = printed_numbers_of(judged, manifest.axes)
+    printed = printed_numbers_of(judged, found.manifest.axes)
     if printed < len(judged):
         inside += f" ({printed} printed numbers)"
     return [number(gap, "%"), inside, *others]
@@ -194,24 +200,21 @@ def overview():
     """Return a line per table: distance and bias to the paper's, and how it is judged."""
     rows = []
     for name in tables_with_paper():
-        entries, manifest = compared(name)
-        table = manifest.table
-        found = distance(entries, manifest)
+        found = compared(name)
+        unit = found.manifest.table.unit
+        total = distance(found)
         printed = (
-            NOTHING
-            if np.isnan(found.printed_std)
-            else number(found.printed_std, table.unit)
+            NOTHING if np.isnan(total.printed_std) else number(total.printed_std, unit)
         )
-        runs, _ = improvements(sweeps()[name].runs, sweeps()[name].manifest)
-        whole = bias(entries, runs, manifest).iloc[0]
-        seeds = sorted(set(entries["partitions"].astype(int)))
+        whole = bias(found).iloc[0]
+        seeds = sorted(set(found.entries["partitions"].astype(int)))
         rows.append(
             [
                 f"`{name}`",
                 " or ".join(map(str, seeds)),
-                str(found.entries),
-                number(found.difference, table.unit),
-                signed_spread(whole["diff"], whole["half"], table.unit),
+                str(total.entries),
+                number(total.difference, unit),
+                signed_spread(whole["diff"], whole["half"], unit),
                 printed,
                 *_distance_and_verdict(name)[1:],
             ]
@@ -228,11 +231,12 @@ def count_outside(name, statistic, group):
         statistic: The statistic that is compared.
         group: "axis = value", or any other text for all entries.
     """
-    entries, manifest = compared(name, statistic)
+    found = compared(name, statistic)
+    entries = found.entries
     axis, _, value = group.partition(" = ")
     if value:
         entries = entries[entries[f"label.{axis}"].astype(str) == value]
-    printed = entries[entries[f"diff.{manifest.table.statistic}"].notna()]
+    printed = entries[entries[f"diff.{found.name}"].notna()]
     return f"{int((printed['verdict'] == 'outside').sum())} of {len(printed)}"
 
 
@@ -242,8 +246,8 @@ def distances():
     groups = (EVERYWHERE, "method = FedAvg", "method = SAFARI")
     rows = []
     for name in tables_with_paper():
-        entries, manifest = compared(name)
-        matches = matching(entries, manifest, Layout.of(manifest))
+        found = compared(name)
+        matches = matching(found)
         matches = matches[matches["group"].isin(groups)]
         for group, statistics in matches.groupby("group", sort=False):
             distance = dict(
@@ -255,7 +259,7 @@ def distances():
             ]
             outside = [
                 count_outside(name, statistic, group)
-                for statistic in (manifest.table.statistic, nearest)
+                for statistic in (found.name, nearest)
             ]
             rows.append([f"`{name}`", group, *texts, nearest, *outside])
     head = ["sweep", "entries", *names, "nearest", "outside", "outside by the nearest"]
@@ -266,12 +270,11 @@ def largest_differences():
     """Return the entries that are furthest from the paper, each one once."""
     differences = {}
     for name in tables_with_paper():
-        entries, manifest = compared(name)
-        own = manifest.table.statistic
+        found = compared(name)
+        own, axes = found.name, found.manifest.axes
+        entries = found.entries
         for _, entry in entries[entries["verdict"] == "outside"].iterrows():
-            labels = labels_text(
-                {axis: entry[f"label.{axis}"] for axis in manifest.axes}, manifest.axes
-            )
+            labels = labels_text({axis: entry[f"label.{axis}"] for axis in axes}, axes)
             row = [
                 f"`{name}`",
                 labels,
@@ -296,10 +299,10 @@ def claims():
     rows = []
     broken = []
     for name, sweep in sweeps().items():
-        if not sweep.manifest.claims:
+        found = compared(name)
+        if not found.comparison.claims:
             continue
-        entries, manifest = compared(name)
-        verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
+        verdicts = [check_claim(claim, found) for claim in found.comparison.claims]
         whole = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
         part = sum(0 < verdict.held < verdict.places for verdict in verdicts)
         unjudged = sum(verdict.places == 0 for verdict in verdicts)
@@ -309,7 +312,7 @@ def claims():
         )
         rows.append([f"`{name}`", sweep.manifest.scale, *map(str, counts)])
         broken += [
-            [f"`{name}`", *_broken_claim(verdict, manifest)]
+            [f"`{name}`", *_broken_claim(verdict, found.name)]
             for verdict in verdicts
             if verdict.held < verdict.places or verdict.verdict == NOT_LEARNT
         ]
@@ -326,9 +329,9 @@ def claims():
     return f"{summary}\n\n{text}\n\n{pipe_table(head, broken, 4)}"
 
 
-def _broken_claim(verdict, manifest):
+def _broken_claim(verdict, name):
     effect = NOTHING if np.isnan(verdict.effect) else f"{verdict.effect:+.3g}"
-    statistic = verdict.claim.statistic or manifest.table.statistic
+    statistic = verdict.claim.statistic or name
     return [verdict.claim.text, f"`{statistic}`", verdict.verdict, effect]
 
 
@@ -340,7 +343,7 @@ def factorials():
 def _factorial(name):
     """Return algorithms by participation, and the share of main effects."""
     axes = [f"label.{axis}" for axis in sweeps()[name].manifest.axes]
-    entries, _ = compared(name)
+    entries = compared(name).entries
     entries = entries[[*axes, "mean.last10"]].rename(columns={"mean.last10": "y"})
 
     # Sums of squares: of each axis' means about the total mean, and of all entries.

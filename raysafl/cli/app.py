@@ -277,16 +277,9 @@ def run_command(
 
 @app.command("report")
 def report_command(
-    paths: Annotated[
-        list[str],
-        typer.Argument(help="Folders or URIs of sweeps; two or more are compared."),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for the comparison of two or more paths.")
-    ] = Path("."),
+    paths: Folders,
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
-    from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
 
     stores = [store for path in paths for store in _sweeps(path)]
@@ -298,8 +291,6 @@ def report_command(
         damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
         damaged += store.unreadable()
         console.print(screen(runs, store.manifest(), console.width))
-    if len(paths) > 1:
-        files += write_comparison(stores, out)
     _say_written(files)
     _refuse_damaged(damaged, console)
 
@@ -312,9 +303,6 @@ def export_command(
         str,
         typer.Option(help="Inches, or a venue: icml, or icml:2 for both columns."),
     ] = "5.5",
-    methods: Annotated[
-        str, typer.Option(help="A,B,...: the methods that are shown, in this order.")
-    ] = "",
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -322,36 +310,22 @@ def export_command(
             "repeated for other axes."
         ),
     ] = None,
-    lines: Annotated[str, typer.Option(help="The axis whose labels are lines.")] = "",
-    panels: Annotated[
-        str,
-        typer.Option(
-            help="A,B,...: the axes whose labels make panels; the last goes across."
-        ),
-    ] = "",
-    statistic: Annotated[str, typer.Option(help="The statistic of the table.")] = "",
-    names: Annotated[
+    rename: Annotated[
         list[str] | None,
         typer.Option(help="OLD=NEW: rename a label or an axis; may be repeated."),
     ] = None,
 ) -> None:
-    """Write the table (LaTeX, CSV, Markdown) and the figures (PDF, SVG, PNG) for a paper."""
+    """Write the table (LaTeX) and the figures (PDF, SVG, PNG) for a paper."""
     from raysafl.report.results import load
     from raysafl.storage.manifest import labels_in
 
-    figures = load(path).figures
+    results = load(path)
     # Labels may have commas.
-    known = {v for entry in figures.sweep.entries for v in entry.labels.values()}
-    chosen = figures.choose(
-        width,
-        methods=labels_in(methods, known),
-        only={axis: labels_in(text, known) for axis, text in _pairs_of(only).items()},
-        lines=lines,
-        panels=labels_in(panels, figures.sweep.axes),
-        statistic=statistic,
-        names=_pairs_of(names, "--names", "OLD=NEW"),
-    )
-    files = chosen.write(to)
+    entries = results.store.manifest().entries
+    known = {label for entry in entries for label in entry.labels.values()}
+    shown = {axis: labels_in(text, known) for axis, text in _pairs_of(only).items()}
+    names = _pairs_of(rename, "--rename", "OLD=NEW")
+    files = results.export(to, shown, names, width)
     _say_written(files)
 
 

@@ -1,5 +1,6 @@
 """`raysafl list`: what a user can combine, by family, and what is measured."""
 
+import inspect
 from typing import Any
 
 from rich.table import Table
@@ -72,7 +73,8 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 def _describe(component: type[Component]) -> dict[str, Any]:
     """Describe one component: its summary and its fields."""
     return {
-        "summary": (component.__doc__ or "").partition("\n")[0],
+        # A class of the user's own without a docstring has that of its base.
+        "summary": (inspect.getdoc(component) or "").partition("\n")[0],
         "fields": describe_fields(component),
     }
 

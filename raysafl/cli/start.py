@@ -1,21 +1,28 @@
 """Where the installed command `raysafl` starts."""
 
 import gc
+import os
 import signal
 import sys
+import threading
 from functools import partial
+from types import FrameType
 
 from raysafl.cli.endings import explain
 
 # After so many searches among newer objects, Python looks for garbage among all objects. By
 # default it does so after 10, and a short sweep would spend a second on modules that it needs.
 SEARCHES_AMONG_NEWER = 150
+# The seconds after which a signal that came at a bad moment is sent again.
+AGAIN_SECONDS = 0.1
 
 
 def main() -> None:
     """Run the command line in a process of its own."""
-    # A batch system's SIGTERM is a Ctrl-C that nobody pressed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A caller may have the process ignore it, as a shell's background jobs ignore Ctrl-C.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, SEARCHES_AMONG_NEWER)
     try:
@@ -25,3 +32,16 @@ def main() -> None:
         run_command()
     except KeyboardInterrupt as error:
         sys.exit(explain(error, partial(print, file=sys.stderr)))
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt: at Ctrl-C, and at the SIGTERM of a batch system.
+
+    In Python's own code for imports it would be lost, or leave a lock taken, for which
+    every thread that imports something waits for ever. So it is put off there.
+    """
+    if frame is None or not frame.f_code.co_filename.startswith("<frozen importlib"):
+        raise KeyboardInterrupt
+    again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()

@@ -29,8 +29,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from raysafl.core.calls import meant, refuse_unnamed
-from raysafl.core.fields import TELLS_FIELDS
 from raysafl.core.text import class_name, closest, in_brief, nearest
 
 # The namespaces that hold the built-in components.
@@ -48,7 +46,7 @@ BUILT_IN = (
 SEVERAL = (list, tuple, np.ndarray)
 
 
-class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
+class Component(BaseModel):
     """A checked, immutable piece of configuration that can be written as JSON.
 
     Example:
@@ -94,15 +92,19 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
             )
 
     def __new__(cls, /, *values: Any, **fields: Any) -> Self:
-        """Refuse to make one of a class that lacks a method."""
+        """Refuse values without names, and to make one of a class that lacks a method."""
+        if values and cls.__init__ is Component.__init__:
+            raise ValueError(
+                f"{cls.__name__} takes its values by name, {in_brief(values)} has "
+                f"none: {nearest('', cls.model_fields)}"
+            )
         for method in sorted(cls.__abstractmethods__):
             slip = closest(method, [name for name in vars(cls) if name[0] != "_"])
             hint = f"rename its '{slip}'" if slip else "define it"
             raise ValueError(f"{class_name(cls)} has no method '{method}': {hint}")
         return super().__new__(cls)
 
-    def __init__(self, /, *values: Any, **fields: Any) -> None:
-        refuse_unnamed(type(self), values)
+    def __init__(self, /, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -148,12 +150,16 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(value, type) and issubclass(value, Component):
             raise ValueError(
-                f"{value.__name__} is a class; give one of its kind: {_making(value)}"
+                f"{value.__name__} is a class; give one of its kind: {value.__name__}(...)"
             )
         if isinstance(value, cls):
             return build(value)
         if not isinstance(value, Mapping):
-            raise ValueError(_no_instance(cls, value))
+            name = value if isinstance(value, str) else ""
+            raise ValueError(
+                f"{in_brief(value)} is no {cls.__name__}{cls._made_by}: "
+                f"{nearest(name, cls.kinds())}"
+            )
         fields = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
         }
@@ -168,7 +174,7 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
             return known[str(kind)].model_validate({"kind": kind, **fields})
         for name in fields.keys() - cls.model_fields.keys():
             raise ValueError(
-                f"unknown field '{name}': {meant(str(name), cls.model_fields)}"
+                f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"
             )
         return build(fields)
 
@@ -246,23 +252,6 @@ class Component(BaseModel, metaclass=TELLS_FIELDS):  # type: ignore[metaclass]
     def flat(self) -> dict[str, Any]:
         """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
-
-
-def _making(kind: type[Component], is_alone: bool = False) -> str:
-    """Write how one of a class is made: `Absent(s=..., m=...)`."""
-    fields = kind.model_fields.items()
-    needed = [f"{name}=..." for name, field in fields if field.is_required()]
-    named = needed or [f"{name}=..." for name, _ in fields if is_alone]
-    return f"{kind.__name__}({', '.join(named)})"
-
-
-def _no_instance(family: type[Component], value: Any) -> str:
-    """Say that a value is none of a family, and which there are."""
-    kinds = family.kinds()
-    calls = {n: _making(kind, len(kinds) == 1) for n, kind in sorted(kinds.items())}
-    close = calls.get(closest(value, kinds)) if isinstance(value, str) else None
-    hint = f"did you mean {close}?" if close else f"give {', or '.join(calls.values())}"
-    return f"{in_brief(value)} is no {family.__name__}{family._made_by}; {hint}"
 
 
 def _why_no_json(whole: Component, error: Exception) -> str:

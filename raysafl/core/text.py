@@ -12,20 +12,6 @@ CONTROL = re.compile(
 )
 # The largest number of characters by which `in_brief` describes a value.
 LONGEST = 120
-# What other programs and papers call a field of ours, where no letters are alike.
-SYNONYMS = {
-    **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
-    **dict.fromkeys(("users", "num_users", "devices"), "clients"),
-    **dict.fromkeys(("iterations", "communication_rounds"), "rounds"),
-    **dict.fromkeys(("seeds", "num_seeds", "repeats"), "replicates"),
-    **dict.fromkeys(("policy", "client_sampling"), "participation"),
-    "replicates": "seeds",
-    "minibatch": "batch_size",
-    "passes": "epochs",
-    "source": "dataset",
-    "l2": "weight_decay",
-    "mu": "prox",
-}
 
 
 def printable(text: str) -> str:
@@ -57,10 +43,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str], least: float = 0.55) -> str:
-    """Return the known name that is most similar or means the same; empty if none is."""
+    """Return the known name that is most similar; empty if none is."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
-    if (twin := SYNONYMS.get(name.lower())) in by_lower_case:
-        return by_lower_case[twin or ""]
     given = name.lower()
     close = [given] if given in by_lower_case else []
     # Numbers with the same digits are no slips of the pen.

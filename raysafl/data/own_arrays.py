@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.calls import checked_call
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Dataset, Features, Samples
 from raysafl.core.randomness import Key
@@ -109,7 +108,6 @@ def source_of_blocks(
     return in_memory(standardised(dataset, standardise), name)
 
 
-@checked_call
 def from_arrays(
     x: Any,
     y: Any,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.calls import checked_call, refuse_unknown
 from raysafl.core.client_indices import Ints
 from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
@@ -38,7 +37,6 @@ class Roles(NamedTuple):
     split: str | None
 
 
-@checked_call
 def from_pandas(
     df: "pd.DataFrame",
     *,
@@ -135,7 +133,6 @@ def from_pandas(
     )
 
 
-@checked_call
 def from_csv(
     file: str | Path,
     *,
@@ -170,7 +167,6 @@ def from_csv(
 def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     import pandas as pd
 
-    refuse_unknown(from_csv, options, from_pandas, pd.read_csv)
     path = find_path(file)
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)

@@ -76,11 +76,11 @@ def intervals(file: str, sha256: str) -> Intervals:
         raise ValueError(
             f"the trace {file} is no CSV or Parquet table: {error}"
         ) from error
-    for name in COLUMNS:
-        if name not in frame:
-            raise ValueError(
-                f"the trace {file} has no column '{name}': {nearest(name, map(str, frame))}"
-            )
+    if missing := [name for name in COLUMNS if name not in frame]:
+        raise ValueError(
+            f"the trace {file} has no column '{missing[0]}': "
+            f"{nearest(missing[0], map(str, frame))}"
+        )
     return _valid(file, frame[list(COLUMNS)])
 
 
@@ -100,20 +100,16 @@ def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
         raise ValueError(
             f"the trace {file} has no intervals, so nobody would ever come"
         )
+    _, start, end = numbers.T
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
-    wrong = {
-        "client (unless it is a name), start and end must be whole numbers": ~whole.all(
-            axis=1
-        ),
-        "an interval starts before round 0": numbers[:, 1] < 0,
-        "an interval ends before it has begun (end is exclusive)": numbers[:, 2]
-        <= numbers[:, 1],
-    }
-    for told, rows in wrong.items():
-        if rows.any():
-            row = int(np.argmax(rows))
-            values = ", ".join(f"{name} = {frame.iloc[row][name]}" for name in COLUMNS)
-            raise ValueError(f"the trace {file}, row {row}: {told}: {values}")
+    good = whole.all(axis=1) & (0 <= start) & (start < end)
+    if not good.all():
+        row = int(np.argmin(good))
+        values = ", ".join(f"{name} = {frame.iloc[row][name]}" for name in COLUMNS)
+        raise ValueError(
+            f"the trace {file}, row {row}, has {values}: client (unless it is a name), start and "
+            "end must be whole numbers, and 0 <= start < end (end is exclusive)"
+        )
     table: Ints = numbers[np.argsort(numbers[:, 1], kind="stable")].astype(np.int64)
     # The array is cached and shared.
     table.flags.writeable = False

@@ -1,9 +1,8 @@
 """`raysafl results`: ask DuckDB about the stored runs of one sweep or of many."""
 
-import difflib
-import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from raysafl.core.text import count
+from raysafl.core.text import closest, count, first_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
@@ -39,8 +38,6 @@ SAFE: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "lock_configuration": True,
 }
-# What a name may be a column without, in the order in which it is looked up.
-PREFIXES = ("", "label.", "config.")
 
 
 def results(
@@ -62,15 +59,13 @@ def results(
     damaged runs in the folders, which have no statistics, and `attrs["fractions"]`
     names the statistics that are fractions; a line of the ledger that cannot be read counts as
     a damaged run. If no run meets the condition, `attrs["why"]`
-    says which values the columns have that it names.
+    says which values the columns have that it names. `attrs["labels"]` names the axes.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
         query: a condition in DuckDB's SQL, such as `algorithm == 'SAFARI' and client_prob > 0.5`,
-            or a whole query, which begins with `select`, `with` or `from`, over the table
-            `runs`. A name is a column of `runs.parquet`, a label, a setting
-            (`algorithm.client_prob`), or the end of a setting's name (`client_prob`),
-            looked up in this order.
+            or a whole query, which begins with `select`, `with` or `from`, over the view
+            `runs`, whose columns `_names` describes.
         sort: the column to sort by. The best value of a statistic comes first, and the
             largest of any other column.
         ascending: whether the smallest value comes first instead, or the largest.
@@ -81,7 +76,7 @@ def results(
 
     Raises:
         ValueError: a folder holds no sweep, DuckDB cannot answer the query, or a name is
-            no column (the message has the nearest) or could be one of several.
+            no column (the message has the nearest).
     """
     # Unlike `Path.is_dir`, this raises no error for a query that is too long for a path.
     if os.path.isdir(query):
@@ -90,153 +85,123 @@ def results(
         )
     asked = [*columns, sort, query]
     until = [match[0] for text in asked for match in ROUNDS_TO.finditer(text)]
-    frame, judged_by = _read_folders(paths, until)
-    found, named = _answer(query, frame)
-    none = found.empty
-    by = [_column_of(sort, found)] if sort else []
-    shown = [_column_of(name, found) for name in columns] or [*map(str, found)]
-    if not columns and not _is_whole(query):
-        shown = _default(frame, [*named, *by, *judged_by])
-    if by:
+    runs = _read_folders(paths, until)
+    is_whole = bool(re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE))
+    condition = f"SELECT * FROM runs WHERE (\n{query.strip() or 'true'}\n)"
+    found = _answer(query if is_whole else condition, query, runs)
+    named = [name for name in map(str, runs) if _is_in(name, query)]
+    shown = list(columns) or list(map(str, found))
+    if not columns and not is_whole:
+        shown = _default(runs, [*named, *filter(None, [sort])])
+    for name in [*shown, *filter(None, [sort])]:
+        if name not in found:
+            close = closest(name, map(str, found))
+            hint = f"did you mean '{close}'? " if close else ""
+            raise ValueError(
+                f"runs have no column '{name}': {hint}docs/results.md lists the columns"
+            )
+    why = ""
+    if found.empty and len(runs) and named and not is_whole:
+        values = "; ".join(f"{name} is {_values(runs[name])}" for name in named)
+        why = f"no run meets the condition; {values}"
+    if sort:
         if ascending is None:
-            ascending = by[0] in frame.attrs["lower_is_better"]
-        found = found.sort_values(by, ascending=ascending, kind="stable")
+            ascending = sort in runs.attrs["lower_is_better"]
+        found = found.sort_values(sort, ascending=ascending, kind="stable")
     found = found[shown].iloc[:top].reset_index(drop=True)
-    damaged = int((frame["status"] == Status.DAMAGED).sum())
-    found.attrs["damaged"] = damaged + frame.attrs["unreadable"]
-    found.attrs["fractions"] = frame.attrs["fractions"]
-    is_asked = bool(query.strip()) and not _is_whole(query)
-    found.attrs["why"] = _why(frame, named) if none and len(frame) and is_asked else ""
+    damaged = int((runs["status"] == Status.DAMAGED).sum()) + runs.attrs["unreadable"]
+    for name in ("fractions", "labels"):
+        found.attrs[name] = runs.attrs[name]
+    found.attrs["damaged"] = damaged
+    found.attrs["why"] = why
     return found
 
 
-def _why(frame: pd.DataFrame, named: Iterable[str]) -> str:
-    """Say that no run meets a condition, and which values its columns have."""
-    there = [
-        f"{name.removeprefix('config.')} is {_values_of_column(frame[name])}"
-        for name in dict.fromkeys(named)
-    ]
-    return "; ".join(["no run meets the condition", *there])
+def _answer(sql: str, asked: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return DuckDB's answer from the view `runs`.
 
-
-def _values_of_column(column: "pd.Series[Any]") -> str:
-    """Write the values of a column: all of them, or the first and the last of many."""
-    texts = list(dict.fromkeys(map(_shown_value, sorted(column.dropna().unique()))))
-    if len(texts) > MOST_VALUES:
-        return f"{texts[0]} to {texts[-1]}"
-    return ", ".join(texts) or "missing"
-
-
-def _is_whole(query: str) -> bool:
-    """Return whether a query is a whole one, and no condition."""
-    return bool(re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE))
-
-
-def _answer(query: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return DuckDB's answer, and the columns of the runs that the query names."""
+    Raises:
+        ValueError: DuckDB cannot answer it.
+    """
     import duckdb
-
-    whole = _is_whole(query)
-    sql = (
-        query if whole else f"SELECT * FROM runs WHERE (\n{query.strip() or 'true'}\n)"
-    )
-    named: list[str] = []
-
-    def resolve(node: dict[str, Any]) -> dict[str, Any]:
-        """Put the column into a part of DuckDB's tree that is a name."""
-        if node.get("class") == "COLUMN_REF":
-            parts = node["column_names"]
-            # A name may stand behind that of a table.
-            place = int(len(parts) > 1 and parts[0] in own)
-            name = ".".join(parts[place:])
-            if not whole or (name not in own and _candidates(name, frame)):
-                named.append(_column_of(name, frame))
-                node["column_names"] = [*parts[:place], named[-1]]
-        return node
 
     try:
         with duckdb.connect(config=SAFE) as database:
-            database.register("runs", pa.Table.from_pandas(frame))
-            ask = "SELECT json_serialize_sql(?::VARCHAR)"
-            [(tree,)] = database.execute(ask, [sql]).fetchall()
-            # Names that the query itself gives to tables and columns.
-            own = {"runs", *re.findall(r'"(?:alias|key)":"(\w+)"', tree)}
-            tree = json.loads(tree, object_hook=resolve)
-            if tree["error"]:
-                raise duckdb.Error(tree["error_message"])
-            ask = "SELECT json_deserialize_sql(?::VARCHAR)"
-            [(sql,)] = database.execute(ask, [json.dumps(tree)]).fetchall()
-            found = database.execute(sql).df()
+            database.register("runs", pa.Table.from_pandas(runs))
+            return database.execute(sql).df()
     except (duckdb.Error, RecursionError) as error:
         reason = str(error).partition("\nLINE")[0].strip().replace("\n", " ")
         raise ValueError(
-            f"the query '{query}' cannot be answered ({reason}): write a condition such as "
-            "\"algorithm == 'SAFARI' and client_prob > 0.5\""
+            f"the query '{asked}' cannot be answered ({reason}): write a condition such as "
+            "\"algorithm == 'SAFARI' and client_prob > 0.5\", with texts in 'quotes' and names "
+            'that have a dot in "double ones"'
         ) from None
-    return found, named
 
 
-def _candidates(name: str, frame: pd.DataFrame) -> list[str]:
-    """Return the columns that a name may stand for."""
-    for column in (f"{prefix}{name}" for prefix in PREFIXES):
-        if column in frame:
-            return [column]
-    # Otherwise the name may be how the dotted name of one setting ends.
-    settings = [c for c in map(str, frame) if c.startswith("config.")]
-    return [column for column in settings if column.endswith(f".{name}")]
+def _is_in(name: str, query: str) -> bool:
+    """Return whether a query has a word that is the name of a column."""
+    return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query))
 
 
-def _column_of(name: str, frame: pd.DataFrame) -> str:
-    """Return the column that a name stands for.
+def _values(column: "pd.Series[Any]") -> str:
+    """Write the values of a column, or the first of many."""
+    there = sorted(column.dropna().unique())
+    return first_of(list(map(_shown_value, there)), MOST_VALUES) or "missing"
 
-    Raises:
-        ValueError: there is none, or there are several.
+
+def _names(columns: Iterable[str]) -> dict[str, str]:
+    """Return the name that queries have for each stored column.
+
+    An axis is named without `label.`, and a setting by the last part of its name if no other
+    column has it (`client_prob` for `config.algorithm.client_prob`), or else without `config.`
+    (`algorithm.lr`). Where such a name is taken, the stored one is left.
     """
-    found = _candidates(name, frame)
-    if len(found) > 1:
-        choices = ", ".join(sorted(c.removeprefix("config.") for c in found))
-        raise ValueError(f"'{name}' could be any of {choices}: write which one")
-    if not found:
-        known = {re.sub(r"^(config|label)\.", "", column) for column in map(str, frame)}
-        close = difflib.get_close_matches(name, known, n=3)
-        labels = [column for column in map(str, frame) if column.startswith("label.")]
-        axes = [column.removeprefix("label.") for column in labels]
-        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-        if not close or (frame.astype(str) == name).any(axis=None):
-            hint = f"a text is written in quotes, as '{name}'. "
-        hint += f"The axes are {', '.join(axes)}. " if axes else ""
-        raise ValueError(
-            f"runs have no column '{name}': {hint}docs/results.md lists the columns"
-        )
-    return found[0]
+    stored = list(columns)
+    labels = [column for column in stored if column.startswith("label.")]
+    settings = [column for column in stored if column.startswith("config.")]
+    lasts = Counter(column.rpartition(".")[2] for column in settings)
+    names = {c: c for c in stored if not c.startswith(("label.", "config."))}
+    for column in [*labels, *settings]:
+        name = column.partition(".")[2]
+        last = name.rpartition(".")[2]
+        is_short = column in settings and lasts[last] == 1
+        # DuckDB does not tell capital letters from small ones.
+        taken = {known.casefold() for known in names.values()}
+        free = [
+            own
+            for own in ([last] if is_short else []) + [name]
+            if own.casefold() not in taken
+        ]
+        names[column] = free[0] if free else column
+    return names
 
 
-def _read_folders(
-    paths: Iterable[Location], named: Sequence[str] = ()
-) -> tuple[pd.DataFrame, list[str]]:
-    """Read one row per run, and the statistics that are shown by default.
+def _read_folders(paths: Iterable[Location], named: Sequence[str]) -> pd.DataFrame:
+    """Read one row per run, with the columns of the view `runs`.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
         named: statistics that are asked for by name, such as `rounds_to_r2_0.7`.
+
+    Returns:
+        The rows. Their `attrs` name the axes (`labels`), the statistics that are `fractions`,
+        those of which the `lower_is_better`, and those that are `shown` by default, and
+        count the `unreadable` lines of ledgers.
     """
     parts = []
     fractions = set[str]()
     lower_is_better = set[str]()
     shown: list[str] = []
     unreadable = 0
-    for path in paths:
-        for store in sweeps_in(path):
-            manifest = store.manifest()
-            runs = make_runs_table(store, named=named)
-            parts.append(_per_run(runs, manifest))
-            unreadable += store.unreadable()
-            known = manifest.known(runs)
-            fractions |= {name for name, own in known.items() if own.is_fraction}
-            lower_is_better |= {
-                n for n, own in known.items() if not own.higher_is_better
-            }
-            shown += quality_statistics(manifest.quality)[:SHOWN]
+    for store in (store for path in paths for store in sweeps_in(path)):
+        manifest = store.manifest()
+        runs = make_runs_table(store, named=named)
+        parts.append(_per_run(runs, manifest))
+        unreadable += store.unreadable()
+        known = manifest.known(runs)
+        fractions |= {name for name, own in known.items() if own.is_fraction}
+        lower_is_better |= {n for n, own in known.items() if not own.higher_is_better}
+        shown += quality_statistics(manifest.quality)[:SHOWN]
     frame = pd.concat(
         [part for part in parts if len(part)] or parts[:1], ignore_index=True
     )
@@ -248,10 +213,16 @@ def _read_folders(
             if setting in frame:
                 values = values.combine_first(frame[setting])
             frame[name] = _parsed(values)
-    frame.attrs["fractions"] = sorted(fractions)
-    frame.attrs["unreadable"] = unreadable
-    frame.attrs["lower_is_better"] = sorted(lower_is_better)
-    return frame, shown
+    names = _names(map(str, frame))
+    frame = frame.rename(columns=names)
+    frame.attrs = {
+        "labels": [new for old, new in names.items() if old.startswith("label.")],
+        "fractions": sorted(fractions),
+        "lower_is_better": sorted(lower_is_better),
+        "shown": shown,
+        "unreadable": unreadable,
+    }
+    return frame
 
 
 def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
@@ -291,33 +262,34 @@ def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
     return numbers if len(there) and numbers.count() == len(there) else text
 
 
-def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
+def _default(runs: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """Return the columns that are shown if the user names none."""
-    names = [str(name) for name in frame]
-    labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
-    several = ["sweep"] if frame["sweep"].nunique() > 1 else []
+    labels = [name for name in runs.attrs["labels"] if runs[name].notna().any()]
+    several = ["sweep"] if runs["sweep"].nunique() > 1 else []
     explained = [status for status in Status if status.unended]
     explained += [Status.DAMAGED, Status.STOPPED]
-    why = ["reason"] if frame["status"].isin(explained).any() else []
-    wanted = [*several, "run_id", *labels, *named, "replicates", "status", *why]
-    return [name for name in dict.fromkeys(wanted) if name in names]
+    why = ["reason"] if runs["status"].isin(explained).any() else []
+    shown = [name for name in runs.attrs["shown"] if name in runs]
+    wanted = [*several, "run_id", *labels, *named, *shown, "replicates", "status", *why]
+    return list(dict.fromkeys(wanted))
 
 
 def as_table(found: pd.DataFrame) -> Table:
     """Write what was found as a table for a terminal.
 
-    All labels stand in one column, numbers have four digits, and names have no
-    prefixes. Of very many rows the first are shown, and the caption says so.
+    All labels stand in one column, and numbers have four digits. Of very many rows the
+    first are shown, and the caption says so.
     """
     caption = count(len(found), "row")
     if len(found) > MOST_ROWS:
         caption = f"the first {MOST_ROWS:,} of {len(found):,} rows (--csv and --json write all)"
     texts = found[:MOST_ROWS].map(_shown_value)
-    labels = [name for name in map(str, texts) if name.startswith("label.")]
+    labels = [name for name in found.attrs.get("labels", ()) if name in found]
     if labels:
-        names = [name.removeprefix("label.") for name in labels]
         joined = [
-            ", ".join(f"{n} {text}" for n, text in zip(names, row, strict=True) if text)
+            ", ".join(
+                f"{n} {text}" for n, text in zip(labels, row, strict=True) if text
+            )
             for row in texts[labels].itertuples(index=False)
         ]
         texts = texts.drop(columns=labels)
@@ -328,7 +300,7 @@ def as_table(found: pd.DataFrame) -> Table:
     for name in map(str, texts):
         right = name in found and pd.api.types.is_numeric_dtype(found[name])
         out.add_column(
-            Text(name.removeprefix("config.")),
+            Text(name),
             justify="right" if right else "left",
             overflow="fold",
             no_wrap=right or name in ("run_id", "status"),

@@ -1,5 +1,6 @@
 """`raysafl.load`: the results of a sweep as tables of pandas."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,13 @@ from raysafl.storage.store import Store, sweeps_in
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from raysafl.report.analysis.method_statistics import MethodStatistics
     from raysafl.report.analysis.winner import Winner
-    from raysafl.report.export import Figures
+    from raysafl.report.export import Only
+    from raysafl.report.figures.study import Study
+    from raysafl.storage.paths import Location
 
 
 def load(path: Any) -> "SweepResults":
@@ -145,13 +149,73 @@ class SweepResults:
         scores = methods.rows[["setting", "method", "seed", "score"]]
         return scores.assign(score=methods.sign * scores["score"])
 
-    @cached_property
-    def figures(self) -> "Figures":
-        """The table and figures of the sweep, as they go into a paper."""
-        from raysafl.report.export import Figures
+    def figure(
+        self,
+        name: str,
+        only: "Only | None" = None,
+        rename: Mapping[str, str] | None = None,
+        width: str | float = "5.5",
+    ) -> "Figure":
+        """Draw a figure of the report at the size that it has in a paper.
 
-        found = self._checked
-        return Figures(self.runs, self.store.manifest(), found.rows, found.clients)
+        Args:
+            name: `curves`, `heatmap`, `participation` ...
+            only: for some axes, the labels that are shown, in their order.
+            rename: new names for some labels and axes.
+            width: inches; or a venue, as `icml`, or `icml:2` for both columns.
+
+        Raises:
+            ValueError: a name is unknown, which is told with the nearest one; no run that
+                is shown has ended; or the sweep has no numbers for the figure.
+        """
+        from raysafl.report.export import draw
+        from raysafl.report.figures.venues import paper_style
+
+        pages = draw(name, self._study(only, rename), paper_style(str(width)))
+        if not pages:
+            raise ValueError(
+                f"{self.store.path} has no numbers for the figure '{name}'; "
+                "`raysafl export` draws all that it has numbers for"
+            )
+        return pages[0]
+
+    def export(
+        self,
+        to: "str | Location",
+        only: "Only | None" = None,
+        rename: Mapping[str, str] | None = None,
+        width: str | float = "5.5",
+    ) -> "list[Location]":
+        """Write `table.tex`, all figures as PDF, SVG and PNG, and their captions.
+
+        Files that are there by other names stay.
+
+        Args:
+            to: the folder to write to.
+            only: as for `figure`.
+            rename: as for `figure`.
+            width: as for `figure`.
+
+        Returns:
+            The files written.
+
+        Raises:
+            ValueError: a name is unknown, no run that is shown has ended, or the folder is
+                a file. Then nothing is written.
+        """
+        from raysafl.report.export import write_files
+        from raysafl.report.figures.venues import paper_style
+
+        style = paper_style(str(width))
+        return write_files(self._study(only, rename), style, to)
+
+    def _study(self, only: "Only | None", rename: Mapping[str, str] | None) -> "Study":
+        """Return what figures and table are made from."""
+        from raysafl.report.export import shown_sweep, study_of
+
+        shown = shown_sweep(self.store.manifest(), only or {}, rename or {})
+        rows = self._checked
+        return study_of(self.runs, shown, rows.rows, rows.clients)
 
     def _labelled(self, table: pa.Table, folder: str) -> "pd.DataFrame":
         """Return rows in order, with the labels of their runs after the run's id."""

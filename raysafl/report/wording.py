@@ -11,7 +11,7 @@ from raysafl.core.text import count, first_of, printable
 from raysafl.report.analysis.entries import COUNTS, LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
-from raysafl.storage.manifest import Manifest, Printed, Table
+from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.statistics import FIXED, declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
@@ -177,29 +177,11 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
     return f"{text} {ties} cannot be told apart from it {by}{why}."
 
 
-def printed_text(printed: Printed, unit: str) -> str:
-    """Write a number of the paper with its standard deviation, if that is printed."""
-    std = math.nan if printed.std is None else printed.std
-    return spread(printed.mean, std, unit)
-
-
-def theirs(entry: Any, unit: str) -> str:
-    """Write the paper's number of an entry, or nothing if it prints none."""
-    mean = entry["paper.mean"]
-    return "" if math.isnan(mean) else f"paper {spread(mean, entry['paper.std'], unit)}"
-
-
-def versus(table: Table) -> str:
-    """Say what the entries of a table with `minus` differ from; empty of other tables."""
-    text = as_markdown(labels_text(table.minus, list(table.minus)))
-    return f", minus that of the same seed's {text}" if text else ""
-
-
-def caption(manifest: Manifest, entries: pd.DataFrame, less: str = "") -> str:
-    """Say what stands in the entries of a table, less what `versus` says."""
+def caption(manifest: Manifest, entries: pd.DataFrame) -> str:
+    """Say what stands in the entries of a table."""
     table = manifest.table
     meaning = as_markdown(manifest.meaning(table.statistic))
-    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "") + less
+    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
     unit = f", in {as_markdown(table.unit)}" if table.unit else ""
     used = {*(entries["replicates"] - entries["without"])}
     seeds = " or ".join(str(n) for n in sorted(used - {0}))

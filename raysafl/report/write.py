@@ -23,11 +23,10 @@ ELSEWHERE = "The numbers are in the table."
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
-    The figures are those of `FIGURES` (with `curves-2.png` and so on if there are many
-    panels). Runs may be missing. Of a sweep of very many entries a part is shown one by
-    one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an earlier
-    report that are not made again are deleted. The page ends with a digest of what the
-    report was made from, which `is_current` compares.
+    The figures are those of `FIGURES`. Runs may be missing. Of a sweep of very many entries
+    a part is shown one by one, and a sentence says which (`raysafl.report.analysis.part`).
+    Figures of an earlier report that are not made again are deleted. The page ends with a
+    digest of what the report was made from, which `is_current` compares.
 
     Returns:
         The files written, the table first.

@@ -251,7 +251,7 @@ class Replicate:
             self.algorithm,
             self.algorithm.init(w_P, run.data.clients),
             self.num_parameters,
-            "init",
+            None,
         )
         self.policy: Any = self.participation.init()
         self.train_accuracy: float | None = None
@@ -363,7 +363,7 @@ class Replicate:
         if not current.calls and ids:
             refuse_no_request(self.algorithm, self.round)
         self.state = checked_state(
-            self.algorithm, returned, self.num_parameters, f"round {self.round}", ids
+            self.algorithm, returned, self.num_parameters, self.round, ids
         )
 
     def _count_samples(self, ids: Sequence[int]) -> Tensor:

@@ -1,10 +1,10 @@
-"""What a sweep is: its labelled runs, its table, and the paper's numbers and claims."""
+"""What a sweep is: its labelled runs, and how they become a table."""
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from raysafl.core.component import Component
 from raysafl.core.record import ColumnDescription
@@ -19,7 +19,7 @@ from raysafl.storage.statistics import (
 
 # A run's id becomes a part of the names of its files.
 RUN_ID = r"^[\w-]+$"
-# The scale of runs that may be compared with printed numbers.
+# The scale at which runs are carried out as they are given.
 PAPER = "paper"
 Label = str | int | float | bool | None
 # Axes with these names tell methods apart, if all their labels are words.
@@ -43,83 +43,6 @@ def label_text(value: Label) -> str:
 def run_name(labels: Mapping[str, Any], run_id: str) -> str:
     """Name a run by its labels, as `method=SAFARI, s=2`, or by its id if it has none."""
     return ", ".join(f"{k}={label_text(v)}" for k, v in labels.items()) or run_id
-
-
-class Printed(Component):
-    """A number that a paper prints: a mean and, if it is given, a standard deviation."""
-
-    labels: dict[str, Label] = Field(
-        description="the entry that the number belongs to: its label on each axis; axes that are "
-        "left out match any label"
-    )
-    mean: float = Field(description="the printed mean, in the unit of the table")
-    std: float | None = Field(
-        default=None,
-        description="the printed standard deviation, if the paper gives one",
-    )
-    statistic: str = Field(
-        default="",
-        description="the statistic that the number is a value of; empty for the table's own",
-    )
-
-
-class Claim(Component):
-    """A sentence of a paper as a comparison of entries that runs support or contradict.
-
-    With `order`, two or more entries are compared wherever the values of all other axes
-    are equal: the statistic of the first must exceed that of the second by more than
-    `margin`, and so on; with `within` they may differ by at most that instead. Without
-    `order`, the statistic of each entry must be at least `least` and at most `most`.
-
-    Example:
-        >>> claim = Claim(
-        ...     text="SAFARI beats FedAvg by more than one point.",
-        ...     order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}],
-        ...     margin=1.0,
-        ... )
-
-    Raises:
-        ValueError: neither `order` (with two entries or more) nor a bound is given, or
-            both are.
-    """
-
-    text: str = Field(description="the paper's sentence, and where it stands")
-    order: list[dict[str, Label]] = Field(
-        default_factory=list,
-        description="labels of the entries to compare, the one with the highest value first",
-    )
-    where: dict[str, Label] = Field(
-        default_factory=dict, description="only entries with these labels are looked at"
-    )
-    statistic: str = Field(
-        default="", description="the statistic to compare; empty for the table's own"
-    )
-    margin: float = Field(
-        default=0.0,
-        description="by how much each entry must exceed the next, in the unit of the table",
-    )
-    within: float | None = Field(
-        default=None,
-        description="by how much the entries may differ at most, in the unit of the table",
-    )
-    least: float | None = Field(
-        default=None,
-        description="the lowest value that is allowed, in the unit of the table",
-    )
-    most: float | None = Field(
-        default=None,
-        description="the highest value that is allowed, in the unit of the table",
-    )
-
-    @model_validator(mode="after")
-    def _compares_or_bounds(self) -> "Claim":
-        bounded = self.least is not None or self.most is not None
-        if len(self.order) == 1 or bool(self.order) == bounded:
-            raise ValueError(
-                f"claim '{self.text}' needs either order=[...] of two entries or more, or "
-                "least=... or most=..."
-            )
-        return self
 
 
 class Table(Component):
@@ -172,26 +95,6 @@ class Table(Component):
     unit: str = Field(
         default="%", description="the unit of the statistic after scaling"
     )
-    seeds: int = Field(
-        default=1,
-        ge=1,
-        description="how many seeds each number that the paper prints is the mean of; 1 if the "
-        "paper prints single runs or does not say",
-    )
-    minus: dict[str, Label] = Field(
-        default_factory=dict,
-        description="labels of a baseline: each entry shows the difference, seed by seed, to the "
-        "entry that differs from it in these labels alone (SAFARI, tables 2 to 4)",
-    )
-    readings: list[str] = Field(
-        default_factory=list,
-        description="axes whose values are possible readings of the paper; the report names the "
-        "one that is nearest to the printed numbers",
-    )
-    source: str = Field(
-        default="",
-        description="where the numbers are printed, such as 'SAFARI, table 8'",
-    )
 
 
 def method_axis(
@@ -233,11 +136,7 @@ class Entry(Component):
 
 
 class Manifest(Component):
-    """A sweep's name, axes, runs and table. It is stored as `manifest.json`.
-
-    Printed numbers belong to runs as large as the paper's. A manifest of any scale but
-    `paper` therefore drops them, so that nothing compares smaller runs with them.
-    """
+    """A sweep's name, axes, runs and table. It is stored as `manifest.json`."""
 
     name: str = Field(description="the name of the sweep")
     title: str = Field(default="", description="the heading of the report")
@@ -247,22 +146,9 @@ class Manifest(Component):
     axes: list[str] = Field(description="the names of the axes")
     entries: list[Entry] = Field(description="the runs")
     table: Table = Field(description="how the runs become a table")
-    paper: list[Printed] = Field(
-        default_factory=list,
-        description="the numbers that the paper prints for the entries",
-    )
-    more: list[Printed] = Field(
-        default_factory=list,
-        description="printed numbers of other statistics, such as FAST's ratio, or those of an "
-        "earlier version of the paper",
-    )
-    claims: list[Claim] = Field(
-        default_factory=list,
-        description="what the paper says in words, as comparisons of entries",
-    )
     notes: str = Field(
         default="",
-        description="Markdown: what the paper leaves open, and what was chosen",
+        description="Markdown for the report, such as why its settings were chosen",
     )
     columns: dict[str, ColumnDescription] = Field(
         default_factory=dict,
@@ -300,13 +186,6 @@ class Manifest(Component):
     @classmethod
     def _without_secrets(cls, command: str) -> str:
         return redacted(command)
-
-    @field_validator("paper", "more")
-    @classmethod
-    def _printed_at_the_papers_scale_only(
-        cls, printed: list[Printed], info: ValidationInfo
-    ) -> list[Printed]:
-        return printed if info.data.get("scale") == PAPER else []
 
     @model_validator(mode="after")
     def _labels_are_on_the_axes(self) -> "Manifest":
@@ -395,9 +274,8 @@ class Manifest(Component):
 
     @property
     def named_statistics(self) -> list[str]:
-        """The statistics that the table and the claims name."""
-        claimed = [claim.statistic for claim in self.claims if claim.statistic]
-        return [self.table.statistic, *self.table.also, *claimed]
+        """The statistics that the table names."""
+        return [self.table.statistic, *self.table.also]
 
     def meaning(self, name: str) -> str:
         """Return what a statistic is, as one phrase; empty if that is not known."""

@@ -318,7 +318,7 @@ def also_by_default(
         # A metric of each class would make the table wide.
         or (name.startswith("final_") and not re.search(r"_\d+$", known.column))
     ]
-    return [*own, *last[:MOST_ALSO]]
+    return list(dict.fromkeys([*own, *last[:MOST_ALSO]]))
 
 
 def summarise_each(

@@ -22,6 +22,8 @@ MOST_ERRORS = 3
 # The file in which the driver says how far it is, and how many characters of it are shown.
 HEARTBEAT = ("tune", "heartbeat.txt")
 LONGEST_LINE = 500
+# The states of runs with which `raysafl run` goes on.
+UNFINISHED = {"waiting", "interrupted", "failed"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,7 @@ class SweepStatus:
         lines = [f"{self.name}: {state}", f"runs: {runs or 'none'}"]
         if self.heartbeat:
             lines.append(self.heartbeat)
-        elif not self.is_running and self.runs.keys() & {
-            *("waiting", "interrupted", "failed")
-        }:
+        elif not self.is_running and self.runs.keys() & UNFINISHED:
             lines.append("`raysafl run` goes on with it")
         return [*lines, *self.errors]
 

@@ -154,7 +154,8 @@ class Attempt:
         except ValueError as error:
             self.options.note(f"{error}, and does so now")
             return
-        name, scale = self.manifest.name, self.manifest.scale
+        name = self.manifest.name
+        scale = self.manifest.scale
         if (there.name, there.scale) != (name, scale):
             raise ValueError(
                 f"{self.store.path} holds sweep '{there.name}' at scale '{there.scale}', not "

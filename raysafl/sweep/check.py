@@ -6,9 +6,8 @@ folders stay readable.
 """
 
 import math
-import operator
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from raysafl.core.component import Component
 from raysafl.core.record import FURTHER_NAME
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Claim, Label, Table, method_axis, same_label
+from raysafl.storage.manifest import Label, Table, method_axis
 from raysafl.storage.statistics import OF_ACCURACY, known_statistics, statistics_of
 from raysafl.sweep.measures import Measures
 
@@ -229,13 +228,12 @@ class Entries:
         """Refuse a table with unknown axes, labels or statistics."""
         if not isinstance(table, Table):
             raise ValueError(f"table is {_what_it_is(table)}; give a Table(...)")
-        for name in ("rows", "columns", "panels", "readings"):
+        for name in ("rows", "columns", "panels"):
             for axis in getattr(table, name):
-                self._place(axis, f"table: {name}")
+                self._check_axis(axis, f"table: {name}")
         if table.lines:
-            self._place(table.lines, "table: lines")
+            self._check_axis(table.lines, "table: lines")
         _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
-        self._with(table.minus, "table: minus", self.keys)
         if table.baseline != "":
             labels = dict(zip(self.axes, zip(*self.keys, strict=True), strict=False))
             whole = (
@@ -244,68 +242,17 @@ class Entries:
                 else table.replace(rows=list(self.axes[:-1]) or list(self.axes))
             )
             if axis := method_axis({a: labels.get(a, ()) for a in self.axes}, whole):
-                self._with({axis: table.baseline}, "table: baseline", self.keys)
+                known = [key[self.axes.index(axis)] for key in self.keys]
+                if known and table.baseline not in known:
+                    raise ValueError(
+                        f"table: baseline: no run has {axis}={table.baseline!r}: "
+                        f"{_nearest_label(table.baseline, known)}"
+                    )
         # What is not given follows from what the runs measure, and so does "final".
         if table.statistic != "final":
             self._check_statistic(table.statistic, "table: statistic")
         for name in table.also if "also" in table.model_fields_set else ():
             self._check_statistic(name, "table: also")
-
-    def check_printed(self, numbers: Any, where: str) -> None:
-        """Refuse printed numbers that belong to no entry.
-
-        Args:
-            numbers: labels to (mean, standard deviation or None).
-            where: the name of the argument, for the message.
-        """
-        if not isinstance(numbers, Mapping):
-            raise ValueError(
-                f"{where} is {_what_it_is(numbers)}; give a mapping from labels to "
-                "(mean, standard deviation)"
-            )
-        known = set(self.keys)
-        for key, number in numbers.items():
-            parts = as_key(key)
-            if len(parts) != len(self.axes):
-                raise ValueError(
-                    f"{where}: label {key!r} has {len(parts)} values, but the axes are "
-                    f"{list(self.axes)}; give one value per axis"
-                )
-            if not (isinstance(number, tuple | list) and len(number) == 2):
-                raise ValueError(
-                    f"{where}[{key!r}] is {_what_it_is(number)}; give (mean, standard "
-                    "deviation), where the latter may be None"
-                )
-            # Looking for a label that is equal up to rounding takes much longer.
-            if parts not in known:
-                labels = dict(zip(self.axes, parts, strict=True))
-                self._with(labels, where, self.keys, same_label)
-
-    def check_more(self, more: Any) -> None:
-        """Refuse printed numbers of unknown statistics, or that belong to no entry."""
-        if not isinstance(more, Mapping):
-            raise ValueError(
-                f"more is {_what_it_is(more)}; give a mapping from statistics to numbers"
-            )
-        for statistic, numbers in more.items():
-            self._check_statistic(statistic, "more")
-            self.check_printed(numbers, f"more[{statistic!r}]")
-
-    def check_claims(self, claims: Any) -> None:
-        """Refuse claims that speak of unknown axes, statistics, or of no run."""
-        if isinstance(claims, str) or not isinstance(claims, Sequence):
-            raise ValueError(f"claims is {_what_it_is(claims)}; give a list of claims")
-        for i, claim in enumerate(claims):
-            if not isinstance(claim, Claim):
-                raise ValueError(
-                    f"claims[{i}] is {_what_it_is(claim)}; give a Claim(...)"
-                )
-            where = f"the claim '{claim.text}'"
-            if claim.statistic:
-                self._check_statistic(claim.statistic, where)
-            looked_at = self._with(claim.where, where, self.keys)
-            for labels in claim.order:
-                self._with(labels, where, looked_at)
 
     def _check_statistic(self, name: Any, where: str) -> None:
         """Refuse a statistic that no run has."""
@@ -321,39 +268,12 @@ class Entries:
                 f"{where}: there is no statistic '{name}': {nearest(str(name), names)}"
             )
 
-    def _with(
-        self,
-        labels: Mapping[str, Label],
-        where: str,
-        keys: Sequence[Key],
-        same: Callable[[Any, Any], bool] = operator.eq,
-    ) -> list[Key]:
-        """Return those of the keys that have all of these labels; refuse that none has."""
-        wanted = {axis: self._place(axis, where) for axis in labels}
-        found = [
-            key
-            for key in keys
-            if all(same(labels[a], key[i]) for a, i in wanted.items())
-        ]
-        if found or not self.keys:
-            return found
-        for axis, i in wanted.items():
-            known = [key[i] for key in self.keys]
-            if not any(same(labels[axis], label) for label in known):
-                raise ValueError(
-                    f"{where}: no run has {axis}={labels[axis]!r}: "
-                    f"{_nearest_label(labels[axis], known)}"
-                )
-        listed = ", ".join(f"{axis}={label!r}" for axis, label in labels.items())
-        raise ValueError(f"{where}: no run that it looks at has all of {listed}")
-
-    def _place(self, axis: str, where: str) -> int:
-        """Return the position of an axis."""
+    def _check_axis(self, axis: str, where: str) -> None:
+        """Refuse an axis that the sweep does not have."""
         if axis not in self.axes:
             raise ValueError(
                 f"{where}: there is no axis '{axis}': {nearest(axis, self.axes)}"
             )
-        return self.axes.index(axis)
 
 
 def as_key(label: Any) -> Key:

@@ -8,17 +8,14 @@ from html import escape
 from typing import Any
 
 from raysafl.core.algorithm import LocalTraining
-from raysafl.core.calls import checked_call
 from raysafl.core.component import Component
 from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import (
     PAPER,
-    Claim,
     Entry,
     Label,
     Manifest,
-    Printed,
     Table,
 )
 from raysafl.storage.statistics import (
@@ -38,8 +35,6 @@ from raysafl.sweep.check import (
 from raysafl.sweep.html import html_table
 from raysafl.sweep.measures import LOSS, Measures
 
-# A printed mean, and its standard deviation or None.
-MeanAndStd = tuple[float, float | None]
 # From a sampled configuration to a run.
 Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
@@ -75,7 +70,6 @@ def _brief(part: Component) -> Any:
     )
 
 
-@checked_call
 @dataclass(frozen=True, repr=False)
 class Sweep:
     """A named set of runs.
@@ -111,12 +105,8 @@ class Sweep:
             with one value for each name in `axes`.
         axes: the names of the labels.
         table: how the results become a table; by default the last axis goes across.
-        paper: the numbers that a paper prints for the table's statistic: labels to
-            (mean, standard deviation), where the latter may be None.
-        more: printed numbers of other statistics, by the name of the statistic.
-        claims: what the paper says in words, as comparisons of entries.
         title: the heading of the report; by default the name.
-        notes: Markdown for the report: what the paper leaves open, and what was chosen.
+        notes: Markdown for the report, such as why its settings were chosen.
         space: a search space of Ray Tune.
         base: a run whose fields the space names by dotted path:
             `{"algorithm.client_prob": tune.uniform(0, 1)}`; or a function from a sampled
@@ -136,17 +126,13 @@ class Sweep:
 
     Raises:
         ValueError: there are no runs; labels do not match the axes, or read alike; the
-            table, a claim or a printed number speaks of an axis, a label or a statistic
-            that does not exist.
+            table speaks of an axis, a label or a statistic that does not exist.
     """
 
     name: str
     runs: Sequence[Run] | Mapping[Any, Run] = ()
     axes: Sequence[str] = ()
     table: Table | None = None
-    paper: Mapping[Any, MeanAndStd] = field(default_factory=dict)
-    more: Mapping[str, Mapping[Any, MeanAndStd]] = field(default_factory=dict)
-    claims: Sequence[Claim] = ()
     title: str = ""
     notes: str = ""
     space: Mapping[str, Any] = field(default_factory=dict)
@@ -227,9 +213,6 @@ class Sweep:
         entries.check_labels()
         if self.table is not None:
             entries.check_table(self.table)
-        entries.check_printed(self.paper, "paper")
-        entries.check_more(self.more)
-        entries.check_claims(self.claims)
 
     @property
     def reported(self) -> list[str] | None:
@@ -348,22 +331,6 @@ class Sweep:
             return list(self.space)
         return list(self.axes) or ["run"]
 
-    def _printed(
-        self, numbers: Mapping[str, Mapping[Any, MeanAndStd]]
-    ) -> list[Printed]:
-        """Return printed numbers, given by statistic."""
-        axes = self.axis_names
-        return [
-            Printed(
-                labels=dict(zip(axes, as_key(key), strict=True)),
-                mean=mean,
-                std=std,
-                statistic=statistic,
-            )
-            for statistic, own in numbers.items()
-            for key, (mean, std) in own.items()
-        ]
-
     def _table(self, measures: Measures) -> Table:
         axes = self.axis_names
         across = axes[-1:] if len(axes) > 1 else []
@@ -373,9 +340,7 @@ class Sweep:
             # `replace` would take what the table leaves open as given.
             given = {name: getattr(table, name) for name in table.model_fields_set}
             table = Table(**given | {"rows": down, "columns": across})
-        table = with_defaults(table, measures)
-        also = list(dict.fromkeys([*table.also, *self.more]))
-        return table.replace(also=also)
+        return with_defaults(table, measures)
 
     def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
         """Return the manifest with the runs that were asked for in an earlier attempt.
@@ -452,12 +417,9 @@ class Sweep:
             axes=axes,
             entries=list(entries.values()),
             table=self._table(measures),
-            paper=self._printed({"": self.paper}),
-            more=self._printed(self.more),
             columns=dict(measures.columns),
             quality=measures.quality,
             **self._aim(measures),
-            claims=list(self.claims),
             notes=self.notes,
         )
 

@@ -68,7 +68,7 @@ class Driver:
                 raise StorageError(
                     f"{here} does not see the folder {self.file.parent.parent} of {self.host}, "
                     "where the sweep was started, and would write its rows where nobody reads "
-                    "them. Give as out a folder that all machines see under one path, or an "
+                    "them. Give a folder (--out) that all machines see under one path, or an "
                     "object store (s3://...)"
                 )
             time.sleep(1.0)

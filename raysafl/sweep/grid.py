@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raysafl.core.calls import checked_call, meant, refuse_unknown
 from raysafl.core.component import Component
 from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
@@ -20,7 +19,6 @@ PAPERS = {
 }
 
 
-@checked_call
 def grid(
     base: Run,
     values: Mapping[str, Iterable[Any]],
@@ -62,7 +60,6 @@ def grid(
         ValueError: a field is not there or in several components, or has no list of
             different values; or a value is out of range; or `names` names no axis.
     """
-    refuse_unknown(grid, others, Sweep)
     check_run(base, "base")
     if seeds is not None:
         if not isinstance(seeds, int) or seeds < 1:
@@ -125,7 +122,7 @@ def _path(base: Run, field: str) -> str:
         twins = PAPERS.get(field.lower(), (field,))
         twins = tuple(twin for twin in twins if twin in ends) or twins
         hint = ", or ".join(
-            f"did you mean '{twin}'?" if twin in ends else meant(twin, ends)
+            f"did you mean '{twin}'?" if twin in ends else nearest(twin, ends)
             for twin in twins
         )
         _, *parts = {type(part).__name__: None for part in base.components()}

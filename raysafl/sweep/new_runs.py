@@ -53,7 +53,8 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
     Returns:
         Whether MLflow has all results.
     """
-    store, display = attempt.store, attempt.display
+    store = attempt.store
+    display = attempt.display
     display.enter("loading data")
     loading = _load(attempt)
     executor = choose_executor(

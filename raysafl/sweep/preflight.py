@@ -271,7 +271,8 @@ def try_run(run: Run, dataset: Dataset) -> None:
         run.cells, dataset, run.model, engine="loop", objective=run.objective
     )
     policy = run.participation
-    begun, ended = set(), set()
+    begun = set()
+    ended = set()
     for _ in range(2):
         simulation = Simulation(run, work)
         begun.add(dump(simulation))

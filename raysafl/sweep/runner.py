@@ -3,7 +3,6 @@
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
-from raysafl.core.calls import checked_call
 from raysafl.core.needs import need
 from raysafl.core.users_code import is_users_file
 from raysafl.sweep.attempt import Attempt
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from raysafl.sweep.forecast import Forecast
 
 
-@checked_call
 class Runner(Options):
     """Carries out a sweep and writes the results to a folder.
 

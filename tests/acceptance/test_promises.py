@@ -126,8 +126,7 @@ def test_2_results_of_edited_code_are_not_served_and_the_class_is_named(
     [
         'table=fl.Table(rows=["what"], statistic="fnal")',
         'table=fl.Table(rows=["waht"])',
-        'paper={("nobody",): {("x",): (1.0, 0.1)}}',
-        "claims=[1]",
+        'table=fl.Table(baseline="nobody")',
     ],
 )
 def test_4_a_wrong_sweep_is_refused_and_its_folder_stays_as_it_was(

@@ -106,7 +106,7 @@ class Weighing(Algorithm):
         (Asking(), r"Asking\.round.*asked for client 10, but ids go from 0 to 9"),
         (
             Weighing(weights=[1, 2]),
-            r"Weighing\.round.*weight_M is .* one finite number",
+            r"Weighing\.round.*weight_M is .* must be a tensor of shape \[3\]",
         ),
         (Weighing(weights=[1, -1, 2]), "weight_M is"),
         (Weighing(weights=[0, 0, 0]), "weight_M is"),

@@ -1,10 +1,12 @@
 """However a command ends: one exit code, at most one message, no traceback of raysafl's."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers.commands import call, call_here
+from helpers.patience import PATIENCE
 
 from raysafl.cli.endings import BUG, explain
 from raysafl.storage.paths import StorageError
@@ -235,3 +237,28 @@ def test_markup_in_names_and_labels_is_printed_as_it_is(
     assert code == 0 and "SAFARI[/red]" in said
     code, said = call_here(monkeypatch, "results", "nothing == '[/]'", "results")
     assert code == 2 and "Traceback" not in said
+
+
+IN_AN_IMPORT = """
+import signal
+from raysafl.cli import start
+
+signal.signal(signal.SIGTERM, start.interrupt)
+# As Python does in a callback of a lock of its imports, where errors are ignored.
+code = compile("signal.raise_signal(signal.SIGTERM)", "<frozen importlib._bootstrap>", "exec")
+try:
+    exec(code)
+    signal.pause()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_in_python_s_own_code_for_imports_is_put_off() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_AN_IMPORT],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

@@ -190,7 +190,7 @@ MISTAKES = {
         ),
         "algorithm=Mine()",
         "Mine.round",
-        "is a Tensor of shape [3], but must be a vector of shape [650]; what is smaller "
+        "is a Tensor of shape [3], but must be a tensor of shape [650]; what is smaller "
         "can be a row of a tensor in server",
     ),
     "a policy that returns an array": (

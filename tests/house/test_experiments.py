@@ -22,8 +22,6 @@ from helpers.small_data import write_all
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
 from raysafl.data.partitions import SamplesToSpread
-from raysafl.report.analysis.claims import check_claim
-from raysafl.report.analysis.entries import matches, unplaced
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.runs_table import write_runs_table
@@ -153,30 +151,34 @@ def test_two_rounds_of_every_kind_of_entry_run_and_are_reported(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_printed_numbers_and_claims_belong_to_entries(name: str, here: World) -> None:
-    sweep = sweep_of(name)
-    manifest, table = sweep.manifest(), sweep.manifest().table
-    assert not unplaced(manifest)
-    for printed in manifest.more:
-        assert any(matches(printed, entry.labels) for entry in manifest.entries)
-    if (
-        manifest.paper
-    ):  # then each entry has a number, or is a baseline, or stands in a claim
+def test_printed_numbers_and_claims_belong_to_entries(
+    name: str, here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    judging = importlib.import_module("experiments.papercheck.judging")
+    measured = importlib.import_module("experiments.tools.measured")
+    beside = measured.comparison_of(name)
+    manifest = beside.sweep.manifest()
+    for printed in [*beside.printed(manifest), *beside.further(manifest)]:
+        assert any(printed.is_of(entry.labels) for entry in manifest.entries), printed
+    if beside.paper:
+        # Each entry has a number, or is a baseline, or stands in a claim.
         said = [
-            *(p.labels for p in manifest.paper),
-            *(c.where for c in manifest.claims if c.where),
+            *(p.labels for p in beside.printed(manifest)),
+            *([beside.minus] * bool(beside.minus)),
         ]
-        said += [table.minus] if table.minus else []
+        said += [c.where for c in beside.claims if c.where]
         for entry in manifest.entries:
             assert any(labels.items() <= entry.labels.items() for labels in said), entry
-    entries = pd.DataFrame(
-        [{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries]
-    )
-    entries["above_chance"] = 1.0
-    for claim in manifest.claims:
-        entries[f"mean.{claim.statistic or table.statistic}"] = 1.0
-        # it speaks of entries that exist
-        assert check_claim(claim, entries, manifest).places, claim
+    rows = [{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries]
+    names = [manifest.table.statistic, *beside.statistics]
+    ones = dict.fromkeys([f"mean.{statistic}" for statistic in names], 1.0)
+    entries = pd.DataFrame(rows).assign(above_chance=1.0, **ones)
+    found = judging.Compared(beside, pd.DataFrame(), manifest, entries, [], [])
+    for claim in beside.claims:
+        # It speaks of entries that exist, and of statistics that runs can have.
+        assert judging.check_claim(claim, found).places, claim
+    assert manifest.known(beside.statistics).keys() == {*beside.statistics}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -12,7 +12,7 @@ from helpers.fast_authors import cohort
 
 from raysafl.algorithms import Key
 from raysafl.data import FashionMnist, FedLabDirichlet
-from raysafl.report.pages.document import Pair
+from raysafl.report.pages.document import Strong
 from raysafl.report.wording import NOTHING
 from raysafl.storage.store import Store
 
@@ -194,8 +194,8 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert averaged["mean difference"] == "+0.5 ± 0.0"
     assert averaged["single entries beyond chance"] == 0
 
-    def gain(points: str, is_beyond_chance: bool = False) -> Pair:
-        return Pair(points, "", strong=is_beyond_chance)
+    def gain(points: str, is_beyond_chance: bool = False) -> str:
+        return Strong(points) if is_beyond_chance else points
 
     row = published.gains_by_entry(theirs, deviation).iloc[0]
     assert row["chance"] == "± 2.8"

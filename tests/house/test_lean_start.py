@@ -59,11 +59,13 @@ SWEEP = Sweep("mine", [BASE.replace(rounds=2, replicates=1)])
 # Runs a command in a process of its own, and prints whenever Python has looked for garbage
 # among all objects.
 SEARCHES = """
-import gc
+import atexit, gc
 def told(phase, about):
     if phase == "stop" and about["generation"] == 2:
         print("searched everything")
 gc.callbacks.append(told)
+# At the very end Python does so in any case.
+atexit.register(gc.callbacks.clear)
 from raysafl.cli.start import main
 main()
 """

@@ -164,12 +164,13 @@ def test_tuned_values_beside_one_printed_number_count_it_once() -> None:
         patch.syspath_prepend(str(ROOT))
         measured = importlib.import_module("experiments.tools.measured")
         script = importlib.import_module("experiments.tools.reproduction")
-    entries, manifest = measured.compared("fsl_table1")
-    judged = entries[entries["verdict"] != ""]
+    tuned = measured.compared("fsl_table1")
+    judged = tuned.entries[tuned.entries["verdict"] != ""]
     assert len(judged) == 12
-    assert script.printed_numbers_of(judged, manifest.axes) == 3
-    entries, manifest = measured.compared("safari_table8_mnist")
-    assert script.printed_numbers_of(entries, manifest.axes) == len(entries) == 24
+    assert script.printed_numbers_of(judged, tuned.manifest.axes) == 3
+    whole = measured.compared("safari_table8_mnist")
+    axes = whole.manifest.axes
+    assert script.printed_numbers_of(whole.entries, axes) == len(whole.entries) == 24
 
 
 @pytest.mark.acceptance

@@ -20,20 +20,19 @@ from raysafl.cli import app as cli
 from raysafl.report.figures.curves import enforcement_curves
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
-from raysafl.report.pages.comparison import write_comparison
 from raysafl.report.pages.document import (
     Document,
     Facts,
     Grid,
     Lines,
-    Pair,
     Picture,
+    Strong,
     Verdict,
 )
 from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.write import write_report
-from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
+from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 
 TITLES = ["Table", "All entries", "Methods, seed by seed", "Curves", "Heat map"]
@@ -100,17 +99,17 @@ def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
 ) -> None:
     files = {f.read_bytes() for f in (real_results / "quickstart").glob("*.png")}
     shown = {base64.b64decode((i["src"] or "").partition(",")[2]) for i in page.images}
-    assert shown == files and len(files) == 7
+    assert shown == files and len(files) == 4
     for image in page.images:
         assert len(image["alt"] or "") > 40 and int(image["width"] or 0) > 300
 
 
-def test_two_figures_stand_in_the_section_on_methods_over_all_settings(
+def test_the_figure_of_intervals_stands_in_the_section_on_methods_over_all_settings(
     real_results: Path,
 ) -> None:
     text = (real_results / "quickstart" / "report.html").read_text()
     section = text.rpartition(">Methods over all settings<")[2].partition("<h2")[0]
-    assert section.count("<img") == 2
+    assert section.count("<img") == 1
 
 
 def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -> None:
@@ -149,51 +148,7 @@ def test_a_sweep_without_a_run_has_a_page(copy: Store) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_printed_numbers_have_verdicts_and_claims_their_section(copy: Store) -> None:
-    manifest = copy.manifest()
-    paper = [Printed(labels={"s": 4, "p": 1}, mean=5.0, std=0.1)]  # of both methods
-    claim = Claim(
-        text="SAFARI is better",
-        order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}],
-    )
-    table = manifest.table.replace(source="a paper")
-    copy.write_manifest(
-        manifest.replace(
-            table=table, paper=paper, claims=[claim], notes="# Why\n<script>x"
-        )
-    )
-    write_report(copy)
-    page = Page((copy.path / "report.html").read_text())
-    # One printed number stands beside two entries.
-    counted = "Of 2 entries with a printed number and one of ours, 0 are inside the"
-    assert counted in page.text
-    assert "1.9 would be in the mean if nothing differed." in page.text
-    assert "Distance to the paper: the mean absolute difference of" in page.text
-    assert page.said.count("outside") >= 4 and "Paper: a paper" in page.text
-    assert "SAFARI is better" in page.text and "claims" in page.ids
-    assert "script" not in page.tags and "<script>x" in page.text
-    assert "| outside |" in (copy.path / "table.md").read_text()
-
-
-def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> None:
-    first, out = Store(real_results / "quickstart"), copy.path.parent
-    runs = copy.runs()
-    copy.write_runs(runs.assign(last10=runs["last10"] + 0.1))
-    manifest = copy.manifest()
-    entries = manifest.entries[1:]
-    copy.write_manifest(manifest.replace(entries=entries, scale="small"))
-    files = write_comparison([first, copy], out)
-    text, page = files[0].read_text(), Page(files[1].read_text())
-    assert text.count("+10.00 ± ") == 7 and "7 of 8 entries are in every sweep" in text
-    assert "Scales differ: paper, small." in text and "Scales differ" in page.text
-    assert page.text.count("+10.00 ± ") == 7 and len(page.images) == 2
-    names = [f"{p.parent.name}/{p.name}" for p in (first.path, copy.path)]
-    # both folders are called quickstart
-    assert all(name in page.text for name in names)
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_the_command_reports_each_sweep_and_compares_them(
+def test_the_command_reports_each_sweep(
     copy: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = copy.path.parent
@@ -201,20 +156,15 @@ def test_the_command_reports_each_sweep_and_compares_them(
     shutil.copytree(copy.path, root / "second")
     for name in ("quickstart", "second"):
         (root / name / "report.html").unlink()
-    with cli.console.capture() as said:
-        arguments = ["report", "quickstart", "second", "--out", "both"]
-        result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
-    assert result.exit_code == 0 and "both/comparison.html" in said.get()
-    assert (root / "quickstart/report.html").is_file() and (
-        root / "second/report.html"
-    ).is_file()
-    assert "# quickstart and second" in (root / "both" / "comparison.md").read_text()
+    arguments = ["report", "quickstart", "second"]
+    result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert (root / "quickstart/report.html").is_file()
+    assert (root / "second/report.html").is_file()
 
 
 def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
-    grid = Grid(
-        "g", ["a", "b", "c"], [["x", "y", Pair("1", "2", Verdict("inside"))]], 2
-    )
+    grid = Grid("g", ["a", "b", "c"], [["x", Strong("y"), Verdict("higher")]], 2)
     picture = Picture(
         "p.png", base64.b64decode(str(page.images[0]["src"])[22:]), "alt", "cap"
     )
@@ -225,7 +175,7 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
     text = markdown(document)
     assert text == (
         "# T < 1\n\n**Mind**\n\nlead\n\n## One\n\n| a | b | c |\n| :-- | :-- | --: |\n"
-        "| x | y | 1 (2, inside) |\n\n*told*\n\n- n: v\n\n- \\<b> | \\*l\\*\n"
+        "| x | **y** | higher |\n\n*told*\n\n- n: v\n\n- \\<b> | \\*l\\*\n"
     )
     shown = Page(html(document))
     assert shown.ids == ["one", "two"] and [i["alt"] for i in shown.images] == ["alt"]
@@ -234,7 +184,7 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
         "Mind",
         "lead",
         "a, b c",
-        "x, y 1 2 inside",
+        "x, y higher",
         "told",
         "n v",
         "cap",

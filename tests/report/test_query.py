@@ -112,7 +112,7 @@ def test_the_commands_of_the_docs_find_runs(
     table, csv, means = (call(monkeypatch, *shlex.split(c)[2:]) for c in COMMANDS)
     assert "SAFARI" in table and "FedAvg" not in table and "4 rows" in table
     assert "mean" in means and "4 rows" in means
-    assert csv.splitlines()[0] == "run_id,label.p,best,best_std"
+    assert csv.splitlines()[0] == "run_id,p,best,best_std"
 
 
 def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
@@ -126,10 +126,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     )
     assert found["run_id"].tolist() == means.index.tolist() and len(means) == 2
     assert found["best"].tolist() == pytest.approx(means.tolist())
-    assert (
-        found["replicates"].tolist() == [3, 3]
-        and "config.algorithm.client_prob" in found
-    )
+    assert found["replicates"].tolist() == [3, 3] and "client_prob" in found
     lowest = results([real_results], sort="final", ascending=True, top=1)
     assert lowest["final"].iloc[0] == results([real_results])["final"].min()
 
@@ -142,10 +139,9 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
         ("p in (1, 3)", 4),
         ("not p == 1 or algorithm == 'FedAvg'", 6),
         ("2 * p + s == 6", 2),
-        ("label.algorithm == 'SAFARI'", 4),
         ("algorithm like 'SAF%'", 4),
-        ("algorithm.inner.lr == 1", 4),
-        ("n0 == 100 and model.zero_init == True", 8),
+        ('"algorithm.inner.lr" == 1', 4),
+        ("n0 == 100 and zero_init == True", 8),
         ("status == 'failed'", 0),
         ("last10_std >= 0 and rounds == 30", 8),
         ("p >= 1 and p < 2 and not (s != 4)", 2),
@@ -154,7 +150,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
         ("algorithm in ('SAFARI', 'none')", 4),
         ("best >= (select max(best) from runs)", 1),
         ("config->>'$.algorithm.kind' == 'FedAvg'", 4),
-        ('"algorithm.client_prob" is null', 4),
+        ("client_prob is null", 4),
     ],
 )
 def test_names_values_and_operators(query: str, rows: int, real_results: Path) -> None:
@@ -163,14 +159,14 @@ def test_names_values_and_operators(query: str, rows: int, real_results: Path) -
 
 def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
     runs = results([real_results])
-    by_p = runs.groupby("label.p")["best"].mean().sort_values(ascending=False)
+    by_p = runs.groupby("p")["best"].mean().sort_values(ascending=False)
     found = results(
         [real_results],
         "SELECT p, avg(r.best) AS mean FROM runs r WHERE r.p > 0 GROUP BY p",
         sort="mean",
     )
-    assert list(found) == ["label.p", "mean"]
-    assert found["label.p"].tolist() == by_p.index.tolist()
+    assert list(found) == ["p", "mean"]
+    assert found["p"].tolist() == by_p.index.tolist()
     assert found["mean"].tolist() == pytest.approx(by_p.tolist())
     same = "WITH r AS (FROM runs) SELECT r.p, avg(best) AS mean FROM r WHERE p > 0 GROUP BY p"
     pd.testing.assert_frame_equal(results([real_results], same, sort="mean"), found)
@@ -181,21 +177,13 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("algoritm == 'SAFARI'", "did you mean 'algorithm'"),
-        (
-            "wxyz == 1",
-            "have no column 'wxyz': a text is written in quotes, as 'wxyz'. ",
-        ),
-        ("algorithm == SAFARI", "a text is written in quotes, as 'SAFARI'. The axes "),
-        ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
-        ("best >", "cannot be answered (syntax error at or near"),
+        ("algoritm == 'SAFARI'", 'Candidate bindings: "algorithm"'),
+        ("algorithm == SAFARI", "with texts in 'quotes'"),
+        ("lr > 0", '"algorithm.lr", "algorithm.inner.lr"'),
+        ("best >", "cannot be answered (Parser Error: syntax error"),
         ("best > 0; select 1", "syntax error"),
-        ("open('x')", "Scalar Function with name open does not exist"),
         ("algorithm > 3", "Cannot compare values of type VARCHAR"),
         ("select bst from runs", 'Referenced column "bst" not found'),
-        ("select", "SELECT clause without selection list"),
-        ("not " * 5000 + "best > 1", "Max expression depth limit"),
-        ("best > 1\0", "syntax error"),
     ],
 )
 def test_a_query_that_cannot_be_answered_says_why(
@@ -340,7 +328,7 @@ def test_the_terminal_csv_and_json_show_the_same_runs(
     )
     said = call(monkeypatch, *chosen, "--csv").splitlines()
     records = json.loads(call(monkeypatch, *chosen, "--json"))
-    assert said[0] == "run_id,best,label.s" and len(said) == 5 == len(records) + 1
+    assert said[0] == "run_id,best,s" and len(said) == 5 == len(records) + 1
     assert [line.split(",")[0] for line in said[1:]] == [r["run_id"] for r in records]
     shown = call(monkeypatch, *chosen)
     assert "4 rows" in shown and "s 4" in shown and f"{records[0]['best']:.4g}" in shown

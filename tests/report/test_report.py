@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from helpers.drawn import picture_of, study_of
 from helpers.made import save
@@ -22,10 +21,10 @@ from PIL import Image
 from rich.console import Console
 from scipy import stats
 
-from raysafl.report.analysis.entries import aggregate, compare, matching
+from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.export import Figures
+from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.participation import rasters
@@ -33,8 +32,7 @@ from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import methods
 from raysafl.report.write import write_report
-from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
-from raysafl.storage.rows import CLIENTS
+from raysafl.storage.manifest import Entry, Label, Manifest, Table
 from raysafl.storage.store import Store
 
 AXES: dict[str, list[Label]] = {
@@ -250,82 +248,6 @@ def test_the_method_axis_is_named_so_or_the_last_row_axis(
     assert Layout.of(manifest(axes)).method == method
 
 
-# --- the paper
-
-
-def printed(algorithm: str, mean: float, **labels: Label) -> Printed:
-    return Printed(labels={"algorithm": algorithm, **labels}, mean=mean, std=0.24)
-
-
-def test_the_difference_is_ours_minus_the_papers() -> None:
-    sweep = manifest(paper=[printed("FedAvg", 58.5, s=0, p=0.1)])
-    runs = runs_of(sweep)
-    entries = compare(aggregate(runs, sweep), sweep)
-    assert entries["diff.final"].iloc[0] == pytest.approx(1.5)
-    assert entries["diff.best"].iloc[0] == pytest.approx(3.5)
-    assert entries["diff.final"].iloc[1:].isna().all()
-    text = markdown(runs, sweep)
-    assert "60.00 ± 10.00 (paper 58.50 ± 0.24, inside)" in text
-    assert (
-        "| FedAvg | 0 | 0.1 | 3 | 60.00 ± 10.00 | 24.84 | 58.50 ± 0.24 | +1.50 ± 49.68 | +0.13 "
-        "| inside | 61.00 ± 10.00 (Δ +2.50) | 62.00 ± 10.00 (Δ +3.50) "
-        "| 63.00 ± 10.00 (Δ +4.50) |" in text
-    )
-
-
-def test_a_printed_number_with_fewer_labels_stands_in_every_entry_that_has_them() -> (
-    None
-):
-    sweep = manifest(paper=[printed("FedAvg", 50.0, p=0.1)])
-    entries = compare(aggregate(runs_of(sweep), sweep), sweep)
-    assert entries["paper.mean"].notna().tolist() == [True, False, True] + [False] * 5
-
-
-def test_a_printed_number_finds_its_entry_in_spite_of_rounding() -> None:
-    paper = [Printed(labels={"p": 0.3}, mean=50)]
-    sweep = manifest({"p": [0.1 + 0.2]}, paper=paper)
-    assert compare(aggregate(runs_of(sweep), sweep), sweep)["paper.mean"].tolist() == [
-        50
-    ]
-
-
-def test_the_best_statistic_is_told_for_each_method() -> None:
-    paper = [printed("FedAvg", 60.1), printed("SAFARI", 61.9)]  # ours: 60, 61, 62, 63
-    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, paper=paper)
-    runs = runs_of(sweep)
-    found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
-    best = found[found["best"]].set_index("group")
-    assert best["statistic"].to_dict() == {
-        "all entries": "last10",  # 0.9 and 0.9 away
-        "algorithm = FedAvg": "final",
-        "algorithm = SAFARI": "best",
-    }
-    assert best.loc["all entries", "distance"] == pytest.approx(0.9)
-    assert best.loc["algorithm = FedAvg", "distance"] == pytest.approx(0.1)
-    assert (
-        "- algorithm = SAFARI: **`best`**, 0.10 percentage points from the paper's"
-        in markdown(runs, sweep)
-    )
-
-
-def test_a_statistic_that_few_entries_have_does_not_win_over_all_entries() -> None:
-    paper = [printed("FedAvg", 70.0), printed("SAFARI", 63.0)]
-    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, paper=paper)
-    runs = runs_of(sweep)
-    runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
-    found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
-    overall = found[found["group"] == "all entries"].set_index("statistic")
-    assert overall.loc["after_server", "distance"] == pytest.approx(0)
-    assert overall.loc["after_server", "entries"] == 1
-    assert overall["best"].idxmax() == "best"
-    assert "`after_server` 0.00 (1 entry only)" in markdown(runs, sweep)
-
-
-def test_printed_numbers_without_a_entry_are_listed() -> None:
-    sweep = manifest(paper=[printed("MIFA", 40.0)])
-    assert "- algorithm = MIFA: 40.00 ± 0.24" in markdown(runs_of(sweep), sweep)
-
-
 # --- table.md and the screen
 
 
@@ -403,13 +325,11 @@ def test_the_table_says_how_it_was_made() -> None:
 
 
 def test_the_screen_fits_into_a_hundred_columns() -> None:
-    paper = [printed("FedAvg", 58.5)]
-    sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]}, paper=paper)
+    sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]})
     lines = as_shown(sweep, runs_of(sweep)).splitlines()
     assert max(map(len, lines)) <= 100
     assert any("0.1 " in line and "0.2 " in line and "0.3 " in line for line in lines)
     assert sum("p →" in line for line in lines) == 1 and "p =" not in "".join(lines)
-    assert sum("paper 58.50 ± 0.24" in line for line in lines) == 2
 
 
 def test_the_screen_shows_the_further_statistics_that_a_table_asks_for() -> None:
@@ -719,10 +639,9 @@ def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> 
     runs["partition_seed"] = runs["seed"] // 2
     said = "± is for one new partition and seed, from 2 partitions."
     study = study_of(sweep, rounds_of(sweep), runs)
-    rows = pa.Table.from_pandas(study.came)
-    caption = Figures(runs, sweep, rows, CLIENTS.empty_table()).files_of_table()
+    text = table_tex(study)
     assert said in " ".join(as_shown(sweep, runs).split())
-    assert said in caption["table.tex"]
+    assert said in text
     assert f"{said} Over all" in markdown(runs, sweep)
     assert "All entries are listed below." in markdown(runs, sweep)
-    assert "listed below" not in caption["table.tex"]
+    assert "listed below" not in text

@@ -115,7 +115,7 @@ def test_results_show_what_runs_are_judged_by(
 ) -> None:
     found = results([regressions.path], sort="best_mae", ascending=True)
     assert list(found) == [
-        *["run_id", "label.method", "label.lr", "best_mae", "final_mae", "last5_mae"],
+        *["run_id", "method", "lr", "best_mae", "final_mae", "last5_mae"],
         *["replicates", "status"],
     ]
     assert found["best_mae"].is_monotonic_increasing
@@ -208,9 +208,9 @@ def test_a_query_says_why_it_finds_nothing(real_results: Path) -> None:
         return str(results([real_results], query).attrs["why"])
 
     assert why("algorithm == 'SAFRI' and p == 1") == (
-        "no run meets the condition; label.algorithm is FedAvg, SAFARI; label.p is 1, 2"
+        "no run meets the condition; algorithm is FedAvg, SAFARI; p is 1, 2"
     )
-    assert why("s == 99").endswith("; label.s is 0, 4")
+    assert why("s == 99").endswith("; s is 0, 4")
     assert why("select 1 where false") == ""
     assert why("") == ""
 

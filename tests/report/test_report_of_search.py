@@ -11,18 +11,16 @@ from helpers.reports import markdown
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from raysafl.report.analysis.choice import Choice
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST
-from raysafl.report.export import Figures
+from raysafl.report.export import shown_sweep, table_tex
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.search import ALL_RUNS, LETTERS, NAMED, WORDS, slices
 from raysafl.report.pages.screen import MOST as MOST_ON_SCREEN
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
-from raysafl.storage.rows import CLIENTS, ROUNDS
 
 RATES = (0.1, 0.001, 0.9, 0.03, 0.3, 0.01, 0.2)
 METHODS = ("FedAvg", "SAFARI")
@@ -145,10 +143,8 @@ def test_the_terminal_and_latex_list_every_label_of_every_run() -> None:
     listed = [tuple(line[:2]) for line in lines if line and line[0] in METHODS]
     assert listed[:3] == [("FedAvg", "0.1"), ("FedAvg", "0.9"), ("FedAvg", "0.3")]
     assert len(listed) == len(RATES) and "→" not in text.getvalue()
-    figures = Figures(
-        runs_of(search, finals), search, ROUNDS.empty_table(), CLIENTS.empty_table()
-    )
-    made = figures.files_of_table()["table.tex"].splitlines()
+    study = study_of(search, runs=runs_of(search, finals))
+    made = table_tex(study).splitlines()
     assert sum(line.startswith("FedAvg & ") for line in made) == 4
     assert r"\addlinespace" not in made
 
@@ -198,17 +194,9 @@ def test_a_list_tells_methods_apart_by_an_axis_of_that_name_alone() -> None:
     assert Layout.of(chosen).method == "q"
 
 
-def test_what_is_chosen_of_a_list_stays_a_list_unless_lines_or_panels_are_asked_for() -> (
-    None
-):
-    columns = list(runs_of(DRAWN))
-    few = Choice(methods=["SAFARI"]).of(DRAWN, columns)
+def test_what_is_shown_of_a_list_stays_a_list() -> None:
+    few = shown_sweep(DRAWN, {"method": ["SAFARI"]}, {})
     assert (few.is_drawn, few.goal, len(few.entries)) == (True, DRAWN.goal, 3)
-    table = Choice(lines="method").of(DRAWN, columns)
-    assert (table.is_drawn, table.goal) == (False, None)
-    other = search_of([(rate, 2 * rate) for rate in RATES], ("lr", "q"))
-    with pytest.raises(ValueError, match=r"`methods` needs `lines`.*: lr, q"):
-        Choice(methods=["0.2"]).of(other, columns)
 
 
 def test_a_search_has_no_heat_map_and_a_panel_of_slices_for_each_axis() -> None:
@@ -313,11 +301,6 @@ def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties()
     # The second run is better with one seed, and worse with the other.
     second = runs["run_id"] == DRAWN.entries[1].run_id
     runs.loc[second, "final"] = [0.6, 0.99]
-    figures = Figures(runs, DRAWN, ROUNDS.empty_table(), CLIENTS.empty_table())
-    made = figures.files_of_table()
-    marked = pd.read_csv(io.StringIO(made["table.csv"]))
-    assert marked["lr"].tolist()[:2] == [0.3, 0.001]
-    assert marked["best"].tolist() == [True, *[False] * 6]
-    assert marked["not_told_apart"].tolist() == [False, True, *[False] * 5]
-    assert "Bold is the best run, by test_accuracy. † marks the" in made["table.tex"]
-    assert made["table.md"].count("**") == 2
+    text = table_tex(study_of(DRAWN, runs=runs))
+    assert text.count(r"\textbf{") == text.count(r"$\dagger$ ") == 1
+    assert "Bold is the best run, by test_accuracy. † marks the" in text

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers.drawn import study_of
 from helpers.scored import made
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,14 +15,13 @@ from scipy import stats
 from raysafl.core.record import further_column
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.winner import best_of
-from raysafl.report.export import Figures
+from raysafl.report.export import table_tex
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.results import results_document
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import standings
-from raysafl.storage.rows import CLIENTS, ROUNDS
 
 METHODS = ("FedAvg", "SAFARI", "FSL")
 SEEDS = 5
@@ -114,17 +114,15 @@ def test_the_mark_of_the_best_is_the_same_in_every_format() -> None:
     )
     console.print(screen(runs, manifest))
     terminal = console.file.getvalue()
-    figures = Figures(runs, manifest, ROUNDS.empty_table(), CLIENTS.empty_table())
+    study = study_of(manifest, runs=runs)
     bold = {
         "terminal": re.findall(r"\x1b\[1m *([\d.]+) ±", terminal),
         "markdown": re.findall(r"\*\*([\d.]+) ±[^*]*\*\*", markdown(document)),
         "html": re.findall(r"<strong>([\d.]+) ±", html(document)),
-        "latex": re.findall(
-            r"\\textbf\{([\d.]+)\}", figures.files_of_table()["table.tex"]
-        ),
+        "latex": re.findall(r"\\textbf\{([\d.]+)\}", table_tex(study)),
     }
     assert bold == {name: ["85.00", "90.33"] for name in bold}
-    tex = figures.files_of_table()["table.tex"].replace(r"$\dagger$", "†")
+    tex = table_tex(study).replace(r"$\dagger$", "†")
     for text in (terminal, markdown(document), html(document), tex):
         assert re.findall(r"† ([\d.]+)", text) == ["84.33"]
         assert "Bold is the best mean of each setting. † marks the" in text

@@ -79,7 +79,7 @@ def test_storage_that_gives_no_locks_is_refused_and_nothing_is_left_there(
         refuse_flock(patch, experiment, errno.ENOLCK)
         code, said = call_here(monkeypatch, *RUN)
     assert code == 2, said
-    assert "results/mine (No locks available); choose another folder with" in said
+    assert "results/mine (No locks available); choose another folder" in said
     assert not (experiment / "results").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.folders import contents, finished
 from ray import tune
 
-from raysafl import SAFARI, Claim, FedAvg, Run, Runner, Sweep, Table
+from raysafl import SAFARI, FedAvg, Run, Runner, Sweep, Table
 from raysafl.core.component import Component
 from raysafl.quickstart import BASE
 from raysafl.training import StepRate
@@ -35,10 +35,6 @@ def table(**changes: Any) -> dict[str, Table]:
     return {"table": Table(**{"rows": ["method"], "columns": ["s"], **changes})}
 
 
-def claim(**fields: Any) -> dict[str, list[Claim]]:
-    return {"claims": [Claim(text="more is less", **fields)]}
-
-
 def labelled(*labels: Any) -> Callable[[Run], dict[str, Any]]:
     """Give each label of one axis to a run of its own."""
     return lambda run: {
@@ -51,7 +47,6 @@ class Other(Component):
     """A component that is no run."""
 
 
-ORDER = [{"method": "FedAvg"}, {"method": "lazy"}]
 CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], str]] = {
     # the table
     "seconds": (
@@ -88,71 +83,11 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
     ),
     "columns": (table(columns=["S", "n0"]), "table: columns: there is no axis 'S'"),
     "panels": (table(panels=["metod"]), "table: panels: there is no axis 'metod'"),
-    "minus": (table(minus={"metod": "lazy"}), "table: minus: there is no axis 'metod'"),
-    "minus label": (
-        table(minus={"method": "lzy"}),
-        "table: minus: no run has method='lzy': did you mean 'lazy'",
-    ),
-    "readings": (
-        table(readings=["spread"]),
-        "table: readings: there is no axis 'spread'",
-    ),
     "both": (
         table(rows=["method", "s"]),
         "table: rows and columns: 's' is given twice",
     ),
     "no table": ({"table": Table}, "table is the class Table; give a Table"),
-    # printed numbers
-    "paper": (
-        {"paper": {("FedAvg", 4): (90.0, None)}},
-        r"paper: no run has s=4: known are 0, 2",
-    ),
-    "paper, no entry": (
-        {"paper": {("lazy", 2): (90.0, None)}},
-        "paper: no run that it looks at has all of method='lazy', s=2",
-    ),
-    "paper, parts": (
-        {"paper": {"FedAvg": (90.0, None)}},
-        r"paper: label 'FedAvg' has 1 values, but the axes are \['method', 's'\]",
-    ),
-    "paper, number": (
-        {"paper": {("FedAvg", 0): 90.0}},
-        r"paper\[\('FedAvg', 0\)\] is 90.0, of type float; give \(mean, standard",
-    ),
-    "more": (
-        {"more": {"arbitrary_ration": {}}},
-        "more: there is no statistic 'arbitrary_ration': did you mean 'arbitrary_ratio'",
-    ),
-    "more, no entry": (
-        {"more": {"best": {("FedAvg", "0"): (90.0, None)}}},
-        r"more\['best'\]: no run has s='0': did you mean 0\?",
-    ),
-    # claims
-    "claim, axis": (
-        claim(order=ORDER, where={"S": 0}),
-        "the claim 'more is less': there is no axis 'S': did you mean 's'",
-    ),
-    "claim, label": (
-        claim(order=[{"method": "FedAvg"}, {"method": "lzy"}]),
-        "the claim 'more is less': no run has method='lzy': did you mean 'lazy'",
-    ),
-    "claim, nowhere": (
-        claim(order=ORDER, where={"s": 2}),
-        "no run that it looks at has all of method='lazy'",
-    ),
-    "claim, where": (
-        claim(least=1.0, where={"s": 2, "method": "lazy"}),
-        "no run that it looks at has all of s=2, method='lazy'",
-    ),
-    "claim, statistic": (
-        claim(order=ORDER, statistic="rise_tim"),
-        "the claim 'more is less': there is no statistic 'rise_tim': did you mean 'rise",
-    ),
-    "no claim": ({"claims": ["x"]}, r"claims\[0\] is 'x', of type str; give a Claim"),
-    "one claim": (
-        {"claims": Claim(text="x", least=1)},
-        "of type Claim; give a list of claims",
-    ),
     # axes and labels
     "axes, text": (
         {"axes": "ms"},
@@ -296,8 +231,6 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "mode": ({"mode": "maximum"}, "mode is 'maximum'; give 'max' or 'min'"),
     "samples": ({"num_samples": 0}, "num_samples is 0; give at least 1"),
     "axes of the table": (table(rows=["lr"], columns=[]), "no axis 'lr': .*local.lr"),
-    "axes of a claim": (claim(where={"lr": 1}, least=0.0), "no axis 'lr'"),
-    "parts of a printed label": ({"paper": {(1, 2): (1.0, None)}}, "has 2 values, but"),
 }
 
 
@@ -341,13 +274,12 @@ def test_functions_that_return_no_run_are_named(scale: str, tiny: Run) -> None:
 
 def test_labels_of_numpy_are_plain_labels(tiny: Run) -> None:
     many = {(np.int64(i), np.float64(i / 2)): tiny.replace(seed=i) for i in range(3)}
-    made = Sweep("x", many, axes=("i", "half"), paper={(np.int64(1), 0.5): (1.0, None)})
+    made = Sweep("x", many, axes=("i", "half"))
     assert made.manifest().entries[1].labels == {"i": 1, "half": 0.5}
     assert [type(label) for label in made.manifest().entries[1].labels.values()] == [
         int,
         float,
     ]
-    assert [str(p.labels["i"]) for p in made.manifest().paper] == ["1"]
     space = {"rounds": tune.grid_search(np.arange(2, 4))}
     assert list(Sweep("x", space=space, base=tiny).labelled()) == [(2,), (3,)]
 

@@ -47,7 +47,7 @@ def test_a_pack_on_a_machine_that_does_not_see_the_folder_computes_and_writes_no
         pack = OpenPack(Pack((tiny,)), {tiny.id: {}}, terms, host, is_interrupt)
         news = pack.advance()
     assert news.done and f"does not see the folder {unshared} of" in news.lost
-    assert "Give --out a folder that all machines see" in news.lost
+    assert "Give a folder (--out) that all machines see" in news.lost
     assert not unshared.exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.folders import contents, finished
 from helpers.pictures import without_pictures
 
-from raysafl import Claim, Runner, Sweep, Table
+from raysafl import Runner, Sweep, Table
 from raysafl.quickstart import BASE
 from raysafl.report import write
 from raysafl.storage.paths import Location
@@ -53,10 +53,8 @@ def shown(folder: Path) -> dict[str, bytes]:
 
 EDITS: dict[str, dict[str, Any]] = {
     "table": {"table": Table(rows=["s"], columns=["method"], statistic="best")},
-    "claims": {"claims": [Claim(text="it is high", least=99.0)]},
     "title": {"title": "Another"},
     "notes": {"notes": "A new note."},
-    "paper": {"paper": {("lazy", 2): (12.0, None)}},
     "labels": {"runs": {(f"{method}!", s): run for (method, s), run in RUNS.items()}},
 }
 # What figures show.

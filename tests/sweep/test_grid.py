@@ -89,7 +89,6 @@ def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
             "IidServer, Logistic, SAFARI, FedAvg, LocalTraining, Absent, Classification) "
             "have a field 'client_probb': did you mean 'client_prob'?",
         ),
-        ({"learning_rate": [0.5]}, "did you mean 'lr'?"),
         ({"local.lrr": [0.5]}, "unknown field 'lrr': did you mean 'lr'?"),
         ({"rounds": 3}, "'rounds' is given 3; give a list of its values"),
         ({"rounds": "12"}, "'rounds' is given '12'; give a list"),
@@ -115,23 +114,15 @@ def test_a_wrong_grid_is_refused(fields: Any, said: str) -> None:
     ("base", "field", "said"),
     [
         (SERVED, "q", "did you mean 'client_prob'?"),
-        (
-            BASE,
-            "q",
-            "SAFARI(client_prob=...), or it belongs in Snapshot(snapshot_prob=",
-        ),
-        (BASE, "lambda", "it belongs in Snapshot(adapt=...)"),
-        (BASE, "gamma", "it belongs in FSL(gamma=...)"),
+        (BASE, "gamma", "known are"),
         (BASE, "server data size", "did you mean 'n0'?"),
-        (BASE, "client_prob", "it belongs in SAFARI(client_prob=...)"),
     ],
 )
-def test_a_papers_name_of_a_field_leads_to_ours_and_to_the_part_that_has_it(
+def test_a_papers_name_of_a_field_leads_to_ours(
     base: Run, field: str, said: str
 ) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)) as e:
+    with pytest.raises(ValueError, match=re.escape(said)):
         grid(base, {field: [1]})
-    assert "FedAvg" in str(e.value) and "clients'" not in str(e.value)
 
 
 def test_an_axis_has_the_name_that_one_gives_it_and_the_runs_are_the_same() -> None:

@@ -6,7 +6,7 @@ import pytest
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 from ray import tune
 
-from raysafl import Claim, Objective, Run, Sweep, Table
+from raysafl import Objective, Run, Sweep, Table
 from raysafl.core.objective import mean_of
 from raysafl.objectives import Classification
 from raysafl.sweep.measures import score_text
@@ -88,10 +88,6 @@ def test_what_a_table_says_is_kept() -> None:
         ({"table": Table(rows=["n"], also=["last10"])}, "no statistic 'last10'"),
         ({"table": Table(rows=["n"])}, None),
         ({"table": Table(rows=["n"], also=["final_f1"])}, "no statistic 'final_f1'"),
-        ({"claims": [Claim(text="x", most=1.0, statistic="best_mae")]}, None),
-        ({"claims": [Claim(text="x", most=1.0, statistic="best")]}, "statistic 'best'"),
-        ({"claims": [Claim(text="x", most=1.0, statistic="bset_mae")]}, "'best_mae'"),
-        ({"more": {"final_r3": {(0,): (1.0, None)}}}, "mean 'final_r2'"),
     ],
 )
 def test_statistics_that_no_run_has_are_refused(

@@ -1,4 +1,4 @@
-"""How certain the numbers are: intervals, verdicts against the paper, paired tests."""
+"""How certain the numbers are: intervals and paired tests."""
 
 import math
 from collections.abc import Sequence
@@ -8,45 +8,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.core.text import count
 from raysafl.report.analysis.baseline import baselines
-from raysafl.report.analysis.entries import (
-    aggregate,
-    compare,
-    factor,
-    groups_of,
-    matches,
-)
+from raysafl.report.analysis.entries import aggregate, factor
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.nested import nested, partitions_of, units_of
+from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Manifest, Table
+from raysafl.storage.manifest import Manifest
 
 LEVEL = 0.95
 # An adjusted p-value below this tells two methods apart.
 CLEAR = 0.05
-VERDICTS = {
-    "inside": "Δ ± holds 0: our runs give such a number",
-    "outside": "it does not: runs like ours give such a number in 5 % of cases or fewer",
-}
 Floats = NDArray[np.float64]
-
-
-def rule(table: Table) -> str:
-    """Explain how a printed number is judged, as Markdown."""
-    words = "\n".join(f"- **{name}**: {why}" for name, why in VERDICTS.items())
-    return (
-        f"A printed number of `{table.statistic}` is judged by its place among the results that "
-        "one new partition would give. Between partitions and between seeds within one, results "
-        "have standard deviations, from an analysis of variance. The paper's number is the mean "
-        f"of {count(table.seeds, 'seed')} on one partition, so z = (ours - paper) / "
-        f"sqrt(between² + within² / {table.seeds} + (standard error of our mean)²). Δ is ours "
-        f"minus the paper's, and its ± the half width of the {LEVEL:.0%} prediction interval "
-        "(Student's t, with one degree of freedom fewer than there are partitions, or seeds if "
-        "there is one partition). *Below* is the share of our partitions with a lower mean than "
-        "the paper's. With one partition, nothing is known of other partitions, and between "
-        f"counts as 0; with one seed for each, their sum counts as between.\n\n{words}"
-    )
 
 
 def t_quantile(freedom: Floats) -> Floats:
@@ -58,131 +30,17 @@ def t_quantile(freedom: Floats) -> Floats:
     return np.where(freedom > 0, quantile, np.nan)
 
 
-def welch(error: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
-    """Return half the width of Welch's interval of a difference of two means.
-
-    With the standard errors e and f of the means, which have n and m degrees of freedom,
-    that of the difference is sqrt(e^2 + f^2), with (e^2 + f^2)^2 / (e^4 / n + f^4 / m)
-    degrees of freedom. It is NaN where an error is not known. Source: docs/papers.md#welch.
-
-    Args:
-        error: the standard errors of the first means.
-        other: the standard errors of the second means.
-        n: the degrees of freedom of the first standard errors.
-        m: the degrees of freedom of the second standard errors.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = error**2
-        b = other**2
-        freedom = (a + b) ** 2 / (a**2 / n + b**2 / m)
-        width = t_quantile(freedom) * np.sqrt(a + b)
-    return np.where(a + b == 0, 0.0, width)
-
-
-def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Return the entries of a table with the paper's numbers, and how these are judged.
+def estimated(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Return the entries of a table, and how certain their means are.
 
     Returns:
-        The columns of `raysafl.report.analysis.entries.compare`, and `half.mean` (half the
-        width of the 95 % interval of our mean), `half.diff`, `z`, `below` and `verdict`
-        (one of `VERDICTS`, or empty where nothing can be judged) as `rule` explains.
+        The columns of `raysafl.report.analysis.entries.aggregate`, and `half.mean`: half the
+        width of the 95 % interval of the mean.
     """
-    name = manifest.table.statistic
-    entries = compare(aggregate(runs, manifest), manifest)
+    entries = aggregate(runs, manifest)
     freedom = entries["freedom"].to_numpy(float)
     entries["half.mean"] = entries["error"] * t_quantile(freedom)
-    found = entries.rename(columns={f"std.{name}": "std"})
-    diff = entries[f"diff.{name}"]
-    half, z = _place_among(found, diff, manifest)
-    cases = [(diff + half).isna(), diff.abs() <= half]
-    verdict = np.select(cases, ["", "inside"], "outside")
-    entries = entries.assign(**{"half.diff": half, "z": z, "verdict": verdict})
-    means = _replicates(runs, manifest).groupby(level="partition").mean()
-    printed = entries["paper.mean"].to_numpy(float)
-    lower = means.reindex(columns=entries["run_id"]).to_numpy() < printed
-    several = (entries["partitions"] > 1) & entries["z"].notna()
-    entries["below"] = (lower.sum(axis=0) / entries["partitions"]).where(several)
     return entries
-
-
-def _place_among(
-    found: pd.DataFrame, diff: "pd.Series[float]", manifest: Manifest
-) -> tuple[Floats, Floats]:
-    """Return the half width of the prediction interval of differences, and their z.
-
-    Args:
-        found: from `nested`, in the table's unit.
-        diff: ours minus the paper's.
-    """
-    within = found["within"].fillna(0)
-    # Without `within`, `std` cannot be divided; without `between`, it is `within`.
-    between = found["between"].fillna(found["std"].where(found["within"].isna(), 0))
-    variance = between**2 + within**2 / manifest.table.seeds + found["error"] ** 2
-    deviation = np.sqrt(variance.to_numpy(float))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = diff.to_numpy(float) / deviation
-    return deviation * t_quantile(found["freedom"].to_numpy(float)), z
-
-
-def _replicates(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Return the table's statistic of the finished replicates, in the table's unit.
-
-    Returns:
-        A column for each run with a printed number, by its id, and a row for each pair
-        `partition`, `replicate`.
-    """
-    name = manifest.table.statistic
-    ids = [
-        entry.run_id
-        for entry in manifest.entries
-        if any(matches(p, entry.labels) for p in manifest.paper)
-    ]
-    if runs.empty or name not in runs:
-        runs = pd.DataFrame(columns=["run_id", "status", "replicate", name])
-    done = runs[(runs["status"] == Status.FINISHED) & runs["run_id"].isin(ids)]
-    values = done[name].astype(float) * factor(manifest, name)
-    done = done.assign(partition=partitions_of(done), value=values)
-    return done.pivot(
-        index=["partition", "replicate"], columns="run_id", values="value"
-    )
-
-
-def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Judge the mean signed difference to the paper of groups of entries.
-
-    Replicates of one number have one partition and one seed in all entries. So the mean
-    over the entries of a group is a result of its own, which is judged as that of an entry
-    is (`rule`): the entries' dependence is in its spread.
-
-    Returns:
-        Rows `group` ("all entries" or "<axis> = <value>"), `entries`, `lower` (how many of
-        them are lower than the paper's), `diff` (the mean of ours minus the paper's),
-        `half` and `z`; NaN where no replicate has all entries of the group.
-    """
-    name = manifest.table.statistic
-    both = entries[entries[f"diff.{name}"].notna()]
-    if both.empty:
-        return pd.DataFrame()
-    wide = _replicates(runs, manifest)
-    rows = []
-    for group, own in groups_of(both, manifest.axes).items():
-        diff = own[f"diff.{name}"]
-        means = wide[list(own["run_id"])].dropna().mean(axis=1)
-        each = means.rename("value").reset_index().assign(group=group)
-        found = nested(each["value"], each["group"], each["partition"])
-        found = found.reindex([group])
-        half, z = _place_among(found, pd.Series({group: diff.mean()}), manifest)
-        rows.append(
-            {
-                "group": group,
-                "entries": len(own),
-                "lower": int((diff < 0).sum()),
-                "diff": float(diff.mean()),
-                "half": float(half[0]),
-                "z": float(z[0]),
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def holm(p: Floats) -> Floats:

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.evidence import judged
+from raysafl.report.analysis.evidence import estimated
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.method_statistics import MethodStatistics
 from raysafl.report.analysis.part import MOST, Part
@@ -24,11 +22,7 @@ class Numbers:
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
         layout: the layout of its axes.
-        own: its entries.
-        versus: the runs of the table: the sweep's, or their improvements over a baseline.
-        shown: the manifest of the table.
-        shown_layout: the layout of its axes.
-        entries: the entries of the table with their verdicts.
+        entries: its entries, with the intervals of their means.
         part: the entries of the table that are shown one by one.
         marks: the runs that are bold in the table, and those with a dagger.
         methods: how the sweep's methods compare over all settings.
@@ -40,10 +34,6 @@ class Numbers:
     runs: pd.DataFrame
     manifest: Manifest
     layout: Layout
-    own: pd.DataFrame
-    versus: pd.DataFrame
-    shown: Manifest
-    shown_layout: Layout
     entries: pd.DataFrame
     part: Part
     marks: Marks
@@ -61,20 +51,17 @@ class Numbers:
             most: the largest number of entries that are shown one by one.
         """
         layout = Layout.of(manifest)
-        versus, shown = improvements(runs, manifest)
-        shown_layout = Layout.of(shown)
-        entries = judged(versus, shown)
-        own = entries if versus is runs else aggregate(runs, manifest)
+        entries = estimated(runs, manifest)
         winner = winner_of(runs, manifest) if manifest.goal else None
-        part = Part.of(entries, shown, shown_layout, winner, most)
-        ranked = shown
-        column = judging(versus, shown)
-        known = shown.statistic(shown.table.statistic)
-        is_count = ROUNDS_TO.fullmatch(shown.table.statistic)
-        is_quality = known and known.column == shown.quality and not is_count
-        if column != shown.quality and is_quality:
+        part = Part.of(entries, manifest, layout, winner, most)
+        ranked = manifest
+        column = judging(runs, manifest)
+        known = manifest.statistic(manifest.table.statistic)
+        is_count = ROUNDS_TO.fullmatch(manifest.table.statistic)
+        is_quality = known and known.column == manifest.quality and not is_count
+        if column != manifest.quality and is_quality:
             statistic = quality_statistics(column)[0]
-            ranked = shown.replace(table=shown.table.replace(statistic=statistic))
+            ranked = manifest.replace(table=manifest.table.replace(statistic=statistic))
         methods = MethodStatistics(runs, manifest)
         marks = Marks()
         if winner is not None:
@@ -85,10 +72,6 @@ class Numbers:
             runs,
             manifest,
             layout,
-            own,
-            versus,
-            shown,
-            shown_layout,
             entries,
             part,
             marks,
@@ -101,8 +84,6 @@ class Numbers:
 def compares_methods(methods: MethodStatistics) -> bool:
     """Return whether methods are compared with each other.
 
-    They are not if one run is chosen, or if a paper's numbers or a baseline's stand beside.
+    They are not if one run is chosen.
     """
-    sweep = methods.manifest
-    chosen = sweep.goal or sweep.paper or sweep.table.minus
-    return not chosen and len(methods.methods) > 1
+    return not methods.manifest.goal and len(methods.methods) > 1

@@ -1,13 +1,12 @@
 """Which part of a sweep of very many entries a report shows entry by entry."""
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import pandas as pd
 
-from raysafl.report.analysis.layout import Key, Layout
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.winner import Winner
 from raysafl.storage.manifest import Entry, Manifest
 
@@ -16,21 +15,18 @@ from raysafl.storage.manifest import Entry, Manifest
 MOST = 1_000
 # Largest number of places of a table, empty ones among them.
 LARGEST = 10_000
-# A part of a grid that has fewer entries than this share of `MOST` is none of a grid.
-SPARSE = 0.25
 REST = "the numbers of all are in `runs.parquet`, which `raysafl results` filters and sorts."
 # Largest number of policies that are drawn.
 POLICIES = 6
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Part:
     """The entries of a sweep that tables and curves show, one by one.
 
-    These are all entries, unless there are too many. Those of a list are in the order of
-    their ranks. What summarises entries, such as counts, claims and distances, is computed
-    from all of them nevertheless.
+    These are all entries, or the first ones if there are too many. Those of a list are in
+    the order of their ranks. What summarises entries, such as counts, claims and
+    distances, is computed from all of them nevertheless.
 
     Attributes:
         manifest: the sweep with the entries that are shown.
@@ -63,36 +59,22 @@ class Part:
             winner: the best run of a list, which knows the order of the others.
             most: the largest number of entries.
         """
+        order = list(range(len(entries)))
         if manifest.is_drawn:
-            places = {
-                run_id: i for i, run_id in enumerate(winner.ranked if winner else [])
-            }
+            ranked = winner.ranked if winner else []
+            places = {run_id: i for i, run_id in enumerate(ranked)}
             ranks = entries["run_id"].map(places).to_numpy(float)
             # A run without a rank has NaN, which is last.
-            order = ranks.argsort(kind="stable")[:most]
-            part = manifest.replace(entries=[manifest.entries[i] for i in order])
-            if len(order) == len(entries):
-                return cls(part, layout, entries.iloc[order])
-            share = f"the first {len(order):,} of {len(entries):,} entries"
+            order = ranks.argsort(kind="stable").tolist()
+        shown = order[:most]
+        part = manifest.replace(entries=[manifest.entries[i] for i in shown])
+        if not manifest.is_drawn:
+            layout = _narrow(part, Layout.of(part))
+        share = note = ""
+        if len(shown) < len(entries):
+            share = f"the first {len(shown):,} of {len(entries):,} entries"
             note = f"Shown one by one are {share}; {REST}"
-            return cls(part, layout, entries.iloc[order], note, share)
-        by_key = {entry.key(manifest.axes): entry for entry in manifest.entries}
-        keys = list(by_key)
-        shown = thinned(keys, most)
-        if len(shown) == len(keys):
-            return cls(manifest, _narrow(manifest, layout), entries)
-        part = manifest.replace(entries=[by_key[key] for key in shown])
-        there = entries["run_id"].isin([entry.run_id for entry in part.entries])
-        own = Layout.of(part)
-        values = [
-            f"{len(own.values[axis]):,} of {len(layout.values[axis]):,} values of {axis}"
-            for axis in manifest.axes
-            if len(own.values[axis]) < len(layout.values[axis])
-        ]
-        which = f" ({', '.join(values)})" if values else ""
-        share = f"{len(shown):,} of {len(keys):,} entries"
-        note = f"Shown one by one are {share}, evenly spaced{which}; {REST}"
-        return cls(part, _narrow(part, own), entries[there], note, share)
+        return cls(part, layout, entries.iloc[shown], note, share)
 
 
 def _narrow(manifest: Manifest, layout: Layout) -> Layout:
@@ -106,37 +88,6 @@ def _narrow(manifest: Manifest, layout: Layout) -> Layout:
     if math.prod(sizes) <= LARGEST:
         return layout
     return replace(layout, down=layout.axes, across=[])
-
-
-def thinned(keys: Sequence[Key], most: int) -> list[Key]:
-    """Return some of the combinations of labels, in their order.
-
-    The labels of the longest axis are thinned first, so that a part of a grid is a
-    grid. If the combinations are none, evenly spaced ones are returned.
-
-    Args:
-        keys: the combinations, each with one label for each axis.
-        most: the largest number of them.
-    """
-    if len(keys) <= most:
-        return list(keys)
-    axes = [list(dict.fromkeys(labels)) for labels in zip(*keys, strict=False)]
-    sizes = [len(labels) for labels in axes]
-    while math.prod(sizes) > most:
-        sizes[sizes.index(max(sizes))] -= 1
-    kept = [set(_evenly(labels, n)) for labels, n in zip(axes, sizes, strict=True)]
-    grid = [
-        key
-        for key in keys
-        if all(label in some for label, some in zip(key, kept, strict=False))
-    ]
-    return grid if len(grid) >= SPARSE * most else _evenly(keys, most)
-
-
-def _evenly(items: Sequence[Item], number: int) -> list[Item]:
-    """Return evenly spaced items, from the first to the last one."""
-    gap = (len(items) - 1) / max(number - 1, 1)
-    return [items[round(i * gap)] for i in range(number)]
 
 
 def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list[str]:

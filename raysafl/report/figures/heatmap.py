@@ -25,7 +25,7 @@ from raysafl.report.figures.style import (
     literal,
     wrapped,
 )
-from raysafl.report.wording import NOTHING, number, scale_text, versus
+from raysafl.report.wording import NOTHING, number, scale_text
 from raysafl.storage.manifest import Manifest, label_text
 
 # Number of entries down or across that can still be read.
@@ -178,6 +178,6 @@ def _write_texts(
     bar.set_label(label_of_numbers(table))
     bar.outline.set_visible(False)
     meaning = manifest.meaning(table.statistic) or table.statistic
-    about = f"numbers are means over seeds of the {meaning}{versus(table)}"
+    about = f"numbers are means over seeds of the {meaning}"
     notes = [about, scale_text(manifest)]
     entitle(figure, manifest.title or manifest.name, notes, style)

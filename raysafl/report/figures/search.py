@@ -26,7 +26,7 @@ from raysafl.report.figures.style import (
     looks,
     style_axes,
 )
-from raysafl.report.wording import scale_text, versus
+from raysafl.report.wording import scale_text
 from raysafl.storage.manifest import Label, label_text
 
 # Largest number of lines that are named.
@@ -143,7 +143,7 @@ def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     ]
     for axes, axis in zip(grid.flat, shown, strict=False):
         style_axes(axes)
-        values = numbers.shown_layout.values[axis]
+        values = numbers.layout.values[axis]
         places = _places(axes, found[f"label.{axis}"].tolist(), values)
         for look, there in groups:
             axes.plot(
@@ -162,7 +162,7 @@ def slices(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     meaning = manifest.meaning(manifest.table.statistic) or manifest.table.statistic
     metric = winner.metric if winner else ""
     notes = [
-        f"a point is a run, its mean over seeds of the {meaning}{versus(numbers.manifest.table)}",
+        f"a point is a run, its mean over seeds of the {meaning}",
         f"the star is the best run by {metric}" if is_best.any() else "",
         f"filled points are not told apart from it in {metric}" if has_ties else "",
         scale_text(manifest),

@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from raysafl.report.analysis.layout import words_of
-from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.lines import Quantity
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.study import Study
@@ -59,7 +58,7 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         return []
     others = [axis for axis in layout.axes if axis != layout.method]
     every = layout.combinations(manifest.replace(entries=entries), others)
-    panels = thinned(every, MOST)
+    panels = every[:MOST]
     wide = style.across(3.1, min(ACROSS, len(panels)))
     height = style.room * (2.5 * -(-len(panels) // wide) + 1.5)
     figure = style.figure(
@@ -109,7 +108,7 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
         notes.append(f"{groups} of equal size, by how often they came")
     if len(panels) < len(every):
-        notes.append(f"shown are {len(panels)} of {len(every):,} panels, evenly spaced")
+        notes.append(f"shown are the first {len(panels)} of {len(every):,} panels")
     entitle(figure, "Who is served", notes, style)
     name_methods(figure, layout, style, is_line=False)
     return [figure]

@@ -38,7 +38,9 @@ class Study:
             rounds: the rows of all runs but the damaged ones, as in `rounds/`.
             clients: the rows of `clients/`.
         """
-        lines = Part.of(numbers.own, numbers.manifest, numbers.layout, numbers.winner)
+        lines = Part.of(
+            numbers.entries, numbers.manifest, numbers.layout, numbers.winner
+        )
         there = set(rounds["run_id"].unique().to_pylist())
         shown = {entry.run_id for entry in lines.manifest.entries} & there
         rasters = raster_runs(numbers.runs, numbers.manifest, there)

@@ -149,11 +149,10 @@ def looks(n: int) -> list[Look]:
     if n > APART:
         scale = enumerate(colours(n))
         return [Look(colour, mark=MARKS[i % len(MARKS)]) for i, colour in scale]
-    # The first of many is black, and any seven that follow each other differ in colour.
-    others = [shade for shade in LINES if shade != "#000000"]
-    shades = ["#000000", *others, *others, *others] if n > len(LINES) else LINES
+    # Of two methods of one colour, the later one has another dash and hollow marks.
+    size = len(LINES)
     return [
-        Look(shades[i], DASHES[i % len(DASHES)], MARKS[i % len(MARKS)], i < len(MARKS))
+        Look(LINES[i % size], DASHES[(i + i // size) % 4], MARKS[i % size], i < size)
         for i in range(n)
     ]
 

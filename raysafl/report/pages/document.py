@@ -3,27 +3,18 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
 class Verdict(str):
-    """A judgement in one word, such as `inside`, which has a colour on the page."""
+    """A judgement in one word, `higher` or `lower`, which has a colour on the page."""
 
 
-class Pair(NamedTuple):
-    """Our number, what stands beside it, such as the paper's, and the verdict on both.
-
-    The last two may be empty. A number that is strong stands out.
-    """
-
-    ours: str
-    beside: str
-    verdict: Verdict = Verdict("")
-    strong: bool = False
+class Strong(str):
+    """A number that stands out."""
 
 
 # Parts between backticks are code.
-Cell = str | Pair
+Cell = str
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from raysafl.core.text import printable
 from raysafl.report.figures.style import DPI
-from raysafl.report.pages.document import Cell, Document, Pair, Verdict
+from raysafl.report.pages.document import Cell, Document, Strong, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -28,14 +28,9 @@ def html(document: Document) -> str:
 
 
 def _cell_html(cell: Cell) -> Markup:
-    """Write an entry of a table: our number above what stands beside it."""
-    if isinstance(cell, Pair):
-        lower = '<br><span class="paper">{}</span> ' if cell.beside else ""
-        beside = Markup(lower).format(cell.beside)
-        ours = _cell_html(cell.ours)
-        if cell.strong:
-            ours = Markup("<strong>{}</strong>").format(ours)
-        return ours + beside + _cell_html(cell.verdict)
+    """Write an entry of a table."""
+    if isinstance(cell, Strong):
+        return Markup("<strong>{}</strong>").format(cell)
     if isinstance(cell, Verdict):
         badge = '<span class="verdict {0}">{0}</span>' if cell else ""
         return Markup(badge).format(cell)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from raysafl.core.text import printable
 from raysafl.report.figures.style import divided_at_formulas
-from raysafl.report.pages.document import Cell, Grid, Pair
+from raysafl.report.pages.document import Cell, Grid, Strong
 from raysafl.report.wording import SPREAD
 
 # What LaTeX reads as a command, or does not have in its usual fonts.
@@ -73,8 +73,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 def _entry_latex(cell: Cell) -> str:
     """Write an entry, its mean bold if it stands out."""
-    if not isinstance(cell, Pair):
+    if not isinstance(cell, Strong):
         return escaped(cell)
-    mean, sign, rest = cell.ours.partition(SPREAD)
-    ours = rf"\textbf{{{escaped(mean)}}}" if cell.strong else escaped(mean)
-    return ours + escaped(sign + rest)
+    mean, sign, rest = cell.partition(SPREAD)
+    return rf"\textbf{{{escaped(mean)}}}" + escaped(sign + rest)

@@ -10,8 +10,8 @@ from raysafl.report.pages.document import (
     Facts,
     Grid,
     Lines,
-    Pair,
     Picture,
+    Strong,
 )
 from raysafl.report.wording import as_markdown
 
@@ -51,9 +51,7 @@ def pipe_table(
 
 
 def _cell_markdown(cell: Cell) -> str:
-    """Write an entry of a table, such as `56.18 ± 0.20 (paper 57.09 ± 0.04, outside)`."""
-    if isinstance(cell, Pair):
-        beside = ", ".join(filter(None, (cell.beside, cell.verdict)))
-        ours = f"**{cell.ours}**" if cell.strong else cell.ours
-        return f"{ours} ({beside})" if beside else ours
+    """Write an entry of a table, such as `**56.18 ± 0.20**`."""
+    if isinstance(cell, Strong):
+        return f"**{cell}**"
     return as_markdown(cell).replace("|", "\\|")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from raysafl.core.text import count, printable
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages import paper, sections
+from raysafl.report.pages import sections
 from raysafl.report.pages.document import Document, Facts, Picture
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
@@ -38,12 +38,7 @@ def results_document(
         sections={
             "Answer": sections.standings(numbers),
             "Table": sections.table(numbers),
-            "Compared with the paper": paper.compared(numbers),
-            "Claims": paper.claims(numbers),
             "All entries": sections.all_entries(numbers),
-            "Statistic that matches best": paper.nearest_statistics(numbers),
-            "Readings": paper.nearest_readings(numbers),
-            "Other printed numbers": paper.more_printed(numbers),
             "Methods, seed by seed": sections.methods(numbers),
             **pictures,
             OVER_SETTINGS: [*over_settings(numbers), *pictures.get(OVER_SETTINGS, [])],
@@ -64,18 +59,13 @@ def results_document(
 
 
 def _ends_text(numbers: Numbers) -> str:
-    """Say how many runs there are, how their replicates ended, and what they are laid beside."""
+    """Say how many runs there are, and how their replicates ended."""
     manifest = numbers.manifest
-    # These count what was run, which improvements over a baseline do not.
-    sums = {name: int(numbers.own[name].sum()) for name in ("replicates", *LOST)}
+    sums = {name: int(numbers.entries[name].sum()) for name in ("replicates", *LOST)}
     done = sums.pop("replicates")
     ends = [f"{done:,} replicate{'s' if done != 1 else ''} finished"]
     ends += [f"**{n:,} {name}**" for name, n in sums.items() if n]
     ids = {entry.run_id for entry in manifest.entries}
     begun = ids & set(numbers.runs["run_id"]) if len(numbers.runs) else set()
-    source = as_markdown(manifest.table.source)
-    source = f" Paper: {source}." if source else ""
-    return (
-        f"Sweep {as_markdown(manifest.name)}, {len(begun)} of {len(ids)} runs: {', '.join(ends)}."
-        f"{source}"
-    )
+    name = as_markdown(manifest.name)
+    return f"Sweep {name}, {len(begun)} of {len(ids)} runs: {', '.join(ends)}."

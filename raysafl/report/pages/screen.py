@@ -13,7 +13,7 @@ from rich.text import Text
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.winner import judging, winner_of
-from raysafl.report.pages.document import Cell, Grid, Pair
+from raysafl.report.pages.document import Cell, Grid, Strong
 from raysafl.report.pages.sections import entries_text, marks_text, pivot
 from raysafl.report.wording import (
     SPREAD,
@@ -64,7 +64,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
     notes = (
         entries_text(numbers),
         marks_text(numbers),
-        spread_note(numbers.entries, numbers.shown.table),
+        spread_note(numbers.entries, numbers.manifest.table),
         scale_note(manifest),
         legend(part.entries),
         as_markdown(part.note),
@@ -78,7 +78,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Group:
 
 def _also(numbers: Numbers) -> list[str]:
     """Return the statistics that the table shows beside its own because the user asks for them."""
-    manifest = numbers.shown
+    manifest = numbers.manifest
     usual = also_by_default(manifest.columns, manifest.quality)
     also = manifest.table.also
     asked = also[len(usual) :] if also[: len(usual)] == usual else also
@@ -130,17 +130,14 @@ def _fill(part: Part, grid: Grid, places: range, width: int) -> Screen:
 
 
 def _aligned(rows: Sequence[Sequence[Cell]], place: int) -> list[Text]:
-    """Write a column of numbers: ours, their spreads aligned, and the paper's below.
-
-    Nothing is judged on a screen.
-    """
+    """Write a column of numbers: means, and their spreads aligned."""
     cells = [row[place] for row in rows]
-    pairs = [cell if isinstance(cell, Pair) else Pair(cell, "") for cell in cells]
-    ends = [pair.ours.partition(SPREAD) for pair in pairs]
+    ends = [cell.partition(SPREAD) for cell in cells]
     longest = max((len(end) for *_, end in ends), default=0)
-    texts = []
-    for pair, (mean, sign, end) in zip(pairs, ends, strict=True):
-        number = mean + sign + end.rjust(longest) if sign else mean
-        text = Text(number, style="bold" if pair.strong else "")
-        texts.append(text.append(f"\n{pair.beside}", "none") if pair.beside else text)
-    return texts
+    return [
+        Text(
+            mean + sign + end.rjust(longest) if sign else mean,
+            style="bold" if isinstance(cell, Strong) else "",
+        )
+        for cell, (mean, sign, end) in zip(cells, ends, strict=True)
+    ]

@@ -16,9 +16,17 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers, compares_methods
-from raysafl.report.analysis.part import MOST, Part, thinned
+from raysafl.report.analysis.part import MOST, Part
 from raysafl.report.analysis.standing import Marks
-from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
+from raysafl.report.pages.document import (
+    Block,
+    Cell,
+    Facts,
+    Grid,
+    Lines,
+    Strong,
+    Verdict,
+)
 from raysafl.report.wording import (
     CLOSE,
     NOTHING,
@@ -28,12 +36,9 @@ from raysafl.report.wording import (
     legend,
     number_or_dash,
     ours,
-    signed,
     signed_spread,
     spread,
     spread_note,
-    theirs,
-    versus,
     winner_text,
 )
 from raysafl.storage.ledger import Status
@@ -51,7 +56,7 @@ VALUES = 8
 
 def table(numbers: Numbers) -> list[Block]:
     """Write the table, and what stands in its entries."""
-    note = spread_note(numbers.entries, numbers.shown.table)
+    note = spread_note(numbers.entries, numbers.manifest.table)
     return [
         entries_text(numbers),
         as_markdown(numbers.part.note),
@@ -64,8 +69,7 @@ def table(numbers: Numbers) -> list[Block]:
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    less = versus(numbers.manifest.table)
-    return caption(numbers.shown, numbers.part.entries, less)
+    return caption(numbers.manifest, numbers.part.entries)
 
 
 def standings(numbers: Numbers) -> list[Block]:
@@ -74,8 +78,8 @@ def standings(numbers: Numbers) -> list[Block]:
         return [winner_text(numbers.winner, numbers.manifest)]
     if not compares_methods(numbers.methods):
         return []
-    unit = numbers.shown.table.unit
-    shown = numbers.shown.table.statistic
+    unit = numbers.manifest.table.unit
+    shown = numbers.manifest.table.statistic
     ranked_by = numbers.ranking.manifest.table.statistic
     ranks = numbers.ranking.ranks
     entries = numbers.entries.set_index("run_id")
@@ -171,10 +175,7 @@ def pivot(part: Part, marks: Marks, also: Sequence[str] = ()) -> Grid:
         text = ours(here, name, shown.unit, decimals[name])
         if here["run_id"] in marks.close:
             text = f"{CLOSE} {text}"
-        beside = theirs(here, shown.unit)
-        return Pair(
-            text, beside, Verdict(here["verdict"]), here["run_id"] in marks.best
-        )
+        return Strong(text) if here["run_id"] in marks.best else text
 
     columns = layout.combinations(part.manifest, layout.across)
     labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
@@ -198,7 +199,7 @@ def pivot(part: Part, marks: Marks, also: Sequence[str] = ()) -> Grid:
 
 
 def all_entries(numbers: Numbers) -> list[Block]:
-    """Write one line per entry: its statistics, how certain they are, and the paper's number."""
+    """Write one line per entry: its statistics, and how certain they are."""
     manifest = numbers.part.manifest
     entries = numbers.entries
     axes = numbers.part.layout.axes
@@ -207,12 +208,6 @@ def all_entries(numbers: Numbers) -> list[Block]:
     others = [n for n in others if entries[f"mean.{n}"].notna().any()]
     parts = ["between", "within"] if (entries["partitions"] > 1).any() else []
     head = [*axes, "replicates", name, f"± {LEVEL:.0%}", *parts]
-    printed = bool(entries["paper.mean"].notna().any())
-    several = bool(entries["below"].notna().any())
-    if printed:
-        below = ["below"] if several else []
-        head += ["paper", f"Δ ± {LEVEL:.0%}", "z", *below, "verdict"]
-
     decimals = {n: decimals_of(entries[f"mean.{n}"]) for n in (name, *others)}
 
     def number(entry: Any, statistic: str) -> str:
@@ -229,29 +224,15 @@ def all_entries(numbers: Numbers) -> list[Block]:
             number_or_dash(entry[n], unit, decimals[name])
             for n in ("half.mean", *parts)
         ]
-        if printed:
-            share = entry["below"]
-            below = [NOTHING if math.isnan(share) else f"{share:.0%}"]
-            row += [
-                spread(entry["paper.mean"], entry["paper.std"], unit),
-                signed_spread(entry[f"diff.{name}"], entry["half.diff"], unit),
-                signed(entry["z"], "%"),
-                *(below if several else []),
-                Verdict(entry["verdict"]) or NOTHING,
-            ]
-        for other in others:
-            diff = entry[f"diff.{other}"]
-            gap = "" if math.isnan(diff) else f"Δ {signed(diff, unit)}"
-            row.append(Pair(number(entry, other), gap))
+        row += [number(entry, other) for other in others]
         rows.append(row)
-    delta = ", and Δ is the difference to the paper's number" if printed else ""
     meanings = {n: manifest.meaning(n) for n in statistics(manifest.table)}
     return [
         Grid(
             "All entries", [*head, *others], rows, len(axes), is_list=manifest.is_drawn
         ),
         f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
-        f"(t){delta}.",
+        "(t).",
         "\n".join(
             f"- `{n}`: {as_markdown(text)}" for n, text in meanings.items() if text
         ),
@@ -319,7 +300,7 @@ def losses(numbers: Numbers) -> list[Block]:
         bad = runs[runs["status"] != Status.FINISHED]
         groups = bad[["run_id", "status", "reason"]].groupby("run_id")
         ends = {run_id: _bad_ends(rows) for run_id, rows in groups}
-    missing_of = numbers.own["missing"]
+    missing_of = numbers.entries["missing"]
     for missing, entry in zip(missing_of, manifest.entries, strict=True):
         where = labels_text(entry.labels, numbers.layout.axes) or manifest.name
         found = ends.get(entry.run_id, [])
@@ -336,11 +317,6 @@ def losses(numbers: Numbers) -> list[Block]:
             f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
         )
         lines.append(missing_runs + first_of(absent, NAMED, "; "))
-    # With `minus` a replicate is in the table if that of the baseline has finished, too.
-    shown = numbers.entries.set_index("run_id")["replicates"]
-    alone = int((numbers.own.set_index("run_id")["replicates"] - shown).sum())
-    if alone:
-        lines.append(f"{count(alone, 'replicate')} without a finished baseline")
     if not lines:
         return ["Nothing: every replicate finished."]
     return ["Only finished replicates are in the means.", Lines(lines)]
@@ -373,7 +349,7 @@ def cost(numbers: Numbers) -> list[Block]:
         places[labels.get(run_id, {}).get(method) if method else None].append(i)
     spent = runs[["run_id", "seconds", *columns]]
     rows = []
-    for (value,) in thinned([(value,) for value in numbers.layout.methods], METHODS):
+    for value in numbers.layout.methods[:METHODS]:
         own = spent.iloc[places[value]]
         if own.empty:
             continue

@@ -1,0 +1,1 @@
+"""A sweep's results beside what a paper prints: distances, places, verdicts and claims."""
