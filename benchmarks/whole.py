@@ -117,14 +117,17 @@ def time_trials(job: Job) -> Told:
     `sync` are the seconds and `database` the bytes of a fresh database of MLflow's; `row`
     are the bytes of a row in memory.
     """
-    from raysafl.report.figures.lines import curve_of_run
+    from raysafl.tracking.client import ping
     from raysafl.tracking.sync import sync
 
     with done_sweep(job.all_runs(), {}) as (told, outcome):
         rows = outcome.store.rounds()
         root = outcome.store.path.parent
+        uri = f"sqlite:///{root}/fresh.db"
+        # This makes its tables.
+        ping(uri)
         began = time.perf_counter()
-        sync(root, f"sqlite:///{root}/fresh.db", lambda message: None, curve_of_run)
+        sync(root, uri, lambda message: None)
         return {
             **told,
             "sync": time.perf_counter() - began,

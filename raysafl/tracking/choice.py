@@ -73,5 +73,5 @@ def stride(config: Mapping[str, Any]) -> int:
     Args:
         config: the run's configuration as JSON values; empty if it is not known.
     """
-    evaluated = math.ceil(config.get("rounds", 1) / config.get("eval_every", 1))
-    return math.ceil(evaluated / POINTS)
+    rounds, every = (int(config.get(name, 1)) for name in ("rounds", "eval_every"))
+    return math.ceil(math.ceil(rounds / every) / POINTS)

@@ -78,16 +78,17 @@ def connect(uri: str) -> "MlflowClient":
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with _one_at_a_time(uri):
         file = database(uri)
         if file and not file.exists():
-            # A client makes no tables if a database of this URI was deleted that this
-            # process has used: MLflow keeps its store of a URI.
-            SqlAlchemyStore(uri, artifacts(uri))
+            # A client would make no tables if this process has used a database of the
+            # same URI that was deleted since: MLflow keeps its store of a URI.
+            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+            SqlAlchemyStore(uri, artifacts(uri))  # type: ignore[no-untyped-call]
         client = MlflowClient(tracking_uri=uri)
         # The first request finds out whether a server is down.
         client.search_experiments(max_results=1)
