@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 import socket
 import time
@@ -62,6 +61,13 @@ def test_curves_are_means_over_replicates_and_running_sums(
     assert now.points(A, "work/bytes_down") == [(t, 400.0 * (t + 1)) for t in range(5)]
     assert now.points(A, "work/server_rounds") == [(t, t + 1.0) for t in range(5)]
     assert now.points(A, "train/loss") == [(t, 2.0) for t in range(5)]
+    # MLflow draws a section of charts for each prefix, in the order of the alphabet, and
+    # then the names without one.
+    names = now.children[A].data.metrics
+    sections = sorted({name.partition("/")[0] for name in names if "/" in name})
+    assert sections == ["test", "train", "work"]
+    single = {name for name in names if "/" not in name}
+    assert single == {"final", "last10", "best", "total_bytes"}
 
 
 def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
@@ -124,7 +130,13 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(
     assert (
         parent.data.tags["raysafl.sweep"] == "demo" and parent.info.status == "FINISHED"
     )
+    number, mlflow_id = now.experiment.experiment_id, parent.info.run_id
+    assert read_view(store) == MlflowView(uri_of(store), number, mlflow_id)
     note = parent.data.tags["mlflow.note.content"]
+    title, links, *_ = note.split("\n\n")
+    assert title == "### A demo" and str(store.path / "report.html") in links
+    page = f"#/experiments/{number}/runs/{mlflow_id}/artifacts/report.html"
+    assert f"[Report]({page}" in links
     assert "\n\n| q | final |\n" in note and "among the artifacts)" in note
     assert note.endswith(Tracking.CURVES.note)
     assert len(note) <= 8000
@@ -155,45 +167,12 @@ def test_the_saved_view_lists_the_runs_the_best_one_first_with_its_labels(
     assert "params.`label.acc_5 ___`" in state["selectedColumns"]
 
 
-def test_curves_come_before_what_they_cost_and_single_values_last(
-    store: Store, view: Any
-) -> None:
-    complete(store)
-    sync(store.path, None, print)
-    names = view().children[A].data.metrics
-    # MLflow draws a section of charts for each prefix, in the order of the alphabet, and
-    # then the names without one.
-    sections = sorted({name.partition("/")[0] for name in names if "/" in name})
-    assert sections == ["test", "train", "work"]
-    single = {name for name in names if "/" not in name}
-    assert single == {"final", "last10", "best", "total_bytes"}
-
-
 def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> None:
     complete(store, snapshots=0, bytes_up=0)
     sync(store.path, None, print)
     names = view().children[A].data.metrics
     assert "work/bytes_down" in names
     assert not {"work/snapshots", "work/bytes_up"} & set(names)
-
-
-def test_the_description_links_to_the_report_and_the_folder_says_where_mlflow_shows_it(
-    store: Store, view: Any
-) -> None:
-    complete(store)
-    sync(store.path, None, print)
-    now = view()
-    (parent,) = now.parents
-    shown = read_view(store)
-    assert shown == MlflowView(
-        uri_of(store), now.experiment.experiment_id, parent.info.run_id
-    )
-    note = parent.data.tags["mlflow.note.content"]
-    title, links, *_ = note.split("\n\n")
-    assert title == "### A demo"
-    run = f"#/experiments/{now.experiment.experiment_id}/runs/{parent.info.run_id}"
-    assert f"[Report]({run}/artifacts/report.html" in links
-    assert str(store.path / "report.html") in links
 
 
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
@@ -373,10 +352,9 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
     save(store, A, part)
     log(store, A)
     now = view()
-    assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 2]
-    assert [step for step, _ in now.points(A, "test/loss")] == [0, 2]
+    for name, rounds in (("test/accuracy", [0, 2]), ("test/loss", [0, 2])):
+        assert [step for step, _ in now.points(A, name)] == rounds
     assert now.points(A, "train/accuracy") == []
-    assert now.points(A, "train/loss") == [(0, 2.0), (1, 2.0), (2, 2.0)]
 
 
 def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) -> None:
@@ -485,24 +463,18 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     assert said == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_fresh_database_is_made_without_a_word_on_the_terminal(
+def test_a_database_is_made_without_a_word_also_in_place_of_one_that_was_deleted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store, said = sweep(tmp_path / "fresh"), list[str]()
     complete(store)
-    assert Tracker(store, uri_of(store), said.append).finish()
-    assert (tmp_path / "mlflow.db").is_file() and (tmp_path / "mlartifacts").is_dir()
+    for _ in range(2):
+        assert Tracker(store, uri_of(store), said.append).finish()
+        now = View(uri_of(store))
+        assert set(now.children) == {A, B} and (tmp_path / "mlartifacts").is_dir()
+        disconnect(now.client)
+        (tmp_path / "mlflow.db").unlink()
     assert said == [] and capfd.readouterr() == ("", "")
-
-
-def test_a_database_that_was_deleted_is_made_again_by_the_same_process(
-    store: Store, view: Any
-) -> None:
-    complete(store)
-    sync(store.path, None, print)
-    (store.path.parent / "mlflow.db").unlink()
-    sync(store.path, None, print)
-    assert set(view().children) == {A, B}
 
 
 def test_a_dead_server_is_told_once_and_repaired_by_sync(
@@ -520,19 +492,6 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     assert f"`raysafl sync {store.path}`" in line and "Parquet are complete" in line
     assert sync(store.path, None, print) == 2
     assert len(view().points(B, "test/accuracy")) == 5
-
-
-def test_a_request_is_repeated_once_unless_the_user_says_how_often_and_how_long(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ["MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"]
-    for name in names:
-        monkeypatch.setenv(name, "60")
-    disconnect(connect(uri_of(store)))
-    assert [os.environ[name] for name in names] == ["60", "60"]
-    monkeypatch.delenv(names[0])
-    disconnect(connect(uri_of(store)))
-    assert [os.environ[name] for name in names] == ["1", "60"]
 
 
 def test_finish_returns_although_a_server_is_silent(
