@@ -251,7 +251,7 @@ def experiment(
 def lower(found: TheoremOutcome, confidence: float = 0.99) -> float:
     """Return Hoeffding's lower limit of the frequency, for the worse of two targets.
 
-    Source: docs/papers.md#hoeffding."""
+    Source: docs/papers.md#hoeffding-inequality."""
     trials = len(found.errors_T)
     return max(
         0.0, found.frequency - math.sqrt(math.log(2 / (1 - confidence)) / (2 * trials))

@@ -1,7 +1,7 @@
 """One safetensors file: tensors by name, JSON values, and a SHA-256 of both.
 
-The values are in the file's metadata under the name `raysafl`, so they can be read alone,
-and the digest is one of them: safetensors writes several metadata in no certain order.
+The values are in the file's metadata under the name `raysafl`, and the digest is one of
+them: safetensors writes several metadata in no certain order.
 """
 
 import hashlib
@@ -71,17 +71,6 @@ def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if values.pop("sha256") != _digest(values, tensors):
         raise ValueError("its checksum does not fit its content")
     return values, tensors
-
-
-def values_in(content: bytes) -> dict[str, Any]:
-    """Return the values of a file, whose tensors are neither read nor checked.
-
-    Raises:
-        DAMAGE: the metadata are damaged, or were not written by `to_bytes`.
-    """
-    values = _header_values(content)
-    del values["sha256"]
-    return values
 
 
 def _header_values(content: bytes) -> dict[str, Any]:
