@@ -30,7 +30,6 @@ from raysafl.report.wording import (
     NOTHING,
     as_markdown,
     number,
-    number_or_dash,
     scale_note,
     signed,
     signed_spread,
@@ -252,7 +251,7 @@ def nearest_readings(found: Compared) -> list[Block]:
     names = [n for n in statistics(table) if f"distance.{n}" in nearest]
     rows = [
         [row["method"], row["reading"], str(row["entries"]), f"`{row['statistic']}`"]
-        + [number_or_dash(row[f"distance.{n}"], table.unit) for n in names]
+        + [number(row[f"distance.{n}"], table.unit) for n in names]
         for _, row in nearest.iterrows()
     ]
     head = ["method", "reading", "entries", "nearest statistic", *names]

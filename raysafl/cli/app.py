@@ -386,8 +386,6 @@ def results_command(
         typer.echo(printable(text.rstrip()))
     else:
         console.print(as_table(found), soft_wrap=True)
-    if found.attrs["why"]:
-        errors.print(found.attrs["why"], soft_wrap=True)
     # The standard output may be CSV or JSON.
     _refuse_damaged(found.attrs["damaged"], errors)
 

@@ -1,4 +1,4 @@
-"""`raysafl results`: ask DuckDB about the stored runs of one sweep or of many."""
+"""`raysafl results`: plain SQL over the stored runs of one sweep or of many."""
 
 import os
 import re
@@ -12,26 +12,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from raysafl.core.text import closest, count, first_of
+from raysafl.core.text import closest, count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.statistics import (
-    ROUNDS_TO,
-    STATISTICS,
-    quality_statistics,
-)
+from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, quality_statistics
 from raysafl.storage.store import sweeps_in
 
 # A run has the first of these statuses that one of its replicates has.
 WORST = {status: place for place, status in enumerate(reversed(Status))}
 # How many statistics of what runs are judged by are shown by default.
 SHOWN = 3
-# Largest number of values that a hint names.
-MOST_VALUES = 20
-# Largest number of rows in a terminal.
-MOST_ROWS = 1_000
 # A query reads the runs, and no file, no address and no variable of this process.
 SAFE: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -54,12 +46,8 @@ def results(
     like, if all have reached the value), `<statistic>_std` are their standard deviations,
     and `replicates` is their number. Of a run that a scheduler or a rule stopped, they are
     those of the rounds that it ran. `status` and `reason` are those of the replicate that
-    ended worst. A run that has not ended is listed, as `running` or
-    `interrupted`, without statistics. `attrs["damaged"]` of the frame is the number of
-    damaged runs in the folders, which have no statistics, and `attrs["fractions"]`
-    names the statistics that are fractions; a line of the ledger that cannot be read counts as
-    a damaged run. If no run meets the condition, `attrs["why"]`
-    says which values the columns have that it names. `attrs["labels"]` names the axes.
+    ended worst. A run that has not ended is listed, as `running` or `interrupted`, without
+    statistics.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
@@ -70,9 +58,12 @@ def results(
             largest of any other column.
         ascending: whether the smallest value comes first instead, or the largest.
         top: the maximum number of rows.
-        columns: the columns to show; by default those of a whole query, or the labels,
-            what the condition and the order name, what the runs are judged by,
-            replicates and status.
+        columns: the columns to show; by default those of a whole query, or the labels, the
+            column to sort by, what the runs are judged by, replicates and status.
+
+    Returns:
+        The rows. `attrs["damaged"]` is the number of damaged runs in the folders, which have
+        no statistics; a line of the ledger that cannot be read counts as one.
 
     Raises:
         ValueError: a folder holds no sweep, DuckDB cannot answer the query, or a name is
@@ -83,38 +74,29 @@ def results(
         raise ValueError(
             f"'{query}' is a folder: the query comes first, '' for all, and then the folders"
         )
-    asked = [*columns, sort, query]
-    until = [match[0] for text in asked for match in ROUNDS_TO.finditer(text)]
-    runs = _read_folders(paths, until)
+    asked = " ".join([*columns, sort, query])
+    runs = _read_folders(paths, [match[0] for match in ROUNDS_TO.finditer(asked)])
     is_whole = bool(re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE))
     condition = f"SELECT * FROM runs WHERE (\n{query.strip() or 'true'}\n)"
-    found = _answer(query if is_whole else condition, query, runs)
-    named = [name for name in map(str, runs) if _is_in(name, query)]
-    shown = list(columns) or list(map(str, found))
+    answer = _answer(query if is_whole else condition, query, runs)
+    shown = list(columns) or list(map(str, answer))
     if not columns and not is_whole:
-        shown = _default(runs, [*named, *filter(None, [sort])])
-    for name in [*shown, *filter(None, [sort])]:
-        if name not in found:
-            close = closest(name, map(str, found))
+        shown = _default(runs, sort)
+    for name in filter(None, [*shown, sort]):
+        if name not in answer:
+            close = closest(name, map(str, answer))
             hint = f"did you mean '{close}'? " if close else ""
             raise ValueError(
                 f"runs have no column '{name}': {hint}docs/results.md lists the columns"
             )
-    why = ""
-    if found.empty and len(runs) and named and not is_whole:
-        values = "; ".join(f"{name} is {_values(runs[name])}" for name in named)
-        why = f"no run meets the condition; {values}"
     if sort:
         if ascending is None:
             ascending = sort in runs.attrs["lower_is_better"]
-        found = found.sort_values(sort, ascending=ascending, kind="stable")
-    found = found[shown].iloc[:top].reset_index(drop=True)
-    damaged = int((runs["status"] == Status.DAMAGED).sum()) + runs.attrs["unreadable"]
-    for name in ("fractions", "labels"):
-        found.attrs[name] = runs.attrs[name]
-    found.attrs["damaged"] = damaged
-    found.attrs["why"] = why
-    return found
+        answer = answer.sort_values(sort, ascending=ascending, kind="stable")
+    answer = answer[shown].iloc[:top].reset_index(drop=True)
+    damaged = int((runs["status"] == Status.DAMAGED).sum())
+    answer.attrs = {"damaged": damaged + runs.attrs["unreadable"]}
+    return answer
 
 
 def _answer(sql: str, asked: str, runs: pd.DataFrame) -> pd.DataFrame:
@@ -138,41 +120,25 @@ def _answer(sql: str, asked: str, runs: pd.DataFrame) -> pd.DataFrame:
         ) from None
 
 
-def _is_in(name: str, query: str) -> bool:
-    """Return whether a query has a word that is the name of a column."""
-    return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query))
-
-
-def _values(column: "pd.Series[Any]") -> str:
-    """Write the values of a column, or the first of many."""
-    there = sorted(column.dropna().unique())
-    return first_of(list(map(_shown_value, there)), MOST_VALUES) or "missing"
-
-
-def _names(columns: Iterable[str]) -> dict[str, str]:
+def _names(columns: Sequence[str]) -> dict[str, str]:
     """Return the name that queries have for each stored column.
 
     An axis is named without `label.`, and a setting by the last part of its name if no other
-    column has it (`client_prob` for `config.algorithm.client_prob`), or else without `config.`
-    (`algorithm.lr`). Where such a name is taken, the stored one is left.
+    setting has it (`client_prob` for `config.algorithm.client_prob`), or else without
+    `config.` (`algorithm.lr`). Where such a name is taken, the stored one is left.
     """
-    stored = list(columns)
-    labels = [column for column in stored if column.startswith("label.")]
-    settings = [column for column in stored if column.startswith("config.")]
+    settings = {column for column in columns if column.startswith("config.")}
     lasts = Counter(column.rpartition(".")[2] for column in settings)
-    names = {c: c for c in stored if not c.startswith(("label.", "config."))}
-    for column in [*labels, *settings]:
-        name = column.partition(".")[2]
+    names: dict[str, str] = {}
+    taken = set[str]()
+    for column in sorted(columns, key=lambda c: (c in settings, c[:6] == "label.")):
+        name = column.removeprefix("label.").removeprefix("config.")
         last = name.rpartition(".")[2]
         is_short = column in settings and lasts[last] == 1
+        wanted = [last, name, column] if is_short else [name, column]
         # DuckDB does not tell capital letters from small ones.
-        taken = {known.casefold() for known in names.values()}
-        free = [
-            own
-            for own in ([last] if is_short else []) + [name]
-            if own.casefold() not in taken
-        ]
-        names[column] = free[0] if free else column
+        names[column] = next(own for own in wanted if own.casefold() not in taken)
+        taken.add(names[column].casefold())
     return names
 
 
@@ -184,12 +150,11 @@ def _read_folders(paths: Iterable[Location], named: Sequence[str]) -> pd.DataFra
         named: statistics that are asked for by name, such as `rounds_to_r2_0.7`.
 
     Returns:
-        The rows. Their `attrs` name the axes (`labels`), the statistics that are `fractions`,
-        those of which the `lower_is_better`, and those that are `shown` by default, and
-        count the `unreadable` lines of ledgers.
+        The rows. Their `attrs` name the axes (`labels`), the statistics of which the
+        `lower_is_better`, and those that are `shown` by default, and count the `unreadable`
+        lines of ledgers.
     """
     parts = []
-    fractions = set[str]()
     lower_is_better = set[str]()
     shown: list[str] = []
     unreadable = 0
@@ -198,13 +163,11 @@ def _read_folders(paths: Iterable[Location], named: Sequence[str]) -> pd.DataFra
         runs = make_runs_table(store, named=named)
         parts.append(_per_run(runs, manifest))
         unreadable += store.unreadable()
-        known = manifest.known(runs)
-        fractions |= {name for name, own in known.items() if own.is_fraction}
-        lower_is_better |= {n for n, own in known.items() if not own.higher_is_better}
+        known = manifest.known(runs).items()
+        lower_is_better |= {name for name, own in known if not own.higher_is_better}
         shown += quality_statistics(manifest.quality)[:SHOWN]
-    frame = pd.concat(
-        [part for part in parts if len(part)] or parts[:1], ignore_index=True
-    )
+    some = [part for part in parts if len(part)] or parts[:1]
+    frame = pd.concat(some, ignore_index=True)
     for name in map(str, frame):
         if name.startswith(("config.", "label.")):
             values = frame[name].astype(object)
@@ -213,11 +176,10 @@ def _read_folders(paths: Iterable[Location], named: Sequence[str]) -> pd.DataFra
             if setting in frame:
                 values = values.combine_first(frame[setting])
             frame[name] = _parsed(values)
-    names = _names(map(str, frame))
+    names = _names(list(map(str, frame)))
     frame = frame.rename(columns=names)
     frame.attrs = {
         "labels": [new for old, new in names.items() if old.startswith("label.")],
-        "fractions": sorted(fractions),
         "lower_is_better": sorted(lower_is_better),
         "shown": shown,
         "unreadable": unreadable,
@@ -230,8 +192,8 @@ def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     if runs.empty:
         names = ["sweep", "run_id", "status", "replicates", *STATISTICS]
         return pd.DataFrame(columns=names)
-    known = manifest.known(runs)
-    names = [name for name in {**STATISTICS, **dict.fromkeys(known)} if name in runs]
+    known = {**STATISTICS, **manifest.known(runs)}
+    names = [name for name in known if name in runs]
     spread = [n for n in names if f"{n}_std" not in names and n != "last5_std"]
     # Stopped replicates are there only in a run that was stopped as a whole.
     is_over = runs["status"].isin([Status.FINISHED, Status.STOPPED])
@@ -262,50 +224,29 @@ def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
     return numbers if len(there) and numbers.count() == len(there) else text
 
 
-def _default(runs: pd.DataFrame, named: Sequence[str]) -> list[str]:
+def _default(runs: pd.DataFrame, sort: str) -> list[str]:
     """Return the columns that are shown if the user names none."""
+    sweep = ["sweep"] if runs["sweep"].nunique() > 1 else []
     labels = [name for name in runs.attrs["labels"] if runs[name].notna().any()]
-    several = ["sweep"] if runs["sweep"].nunique() > 1 else []
-    explained = [status for status in Status if status.unended]
-    explained += [Status.DAMAGED, Status.STOPPED]
-    why = ["reason"] if runs["status"].isin(explained).any() else []
-    shown = [name for name in runs.attrs["shown"] if name in runs]
-    wanted = [*several, "run_id", *labels, *named, *shown, "replicates", "status", *why]
-    return list(dict.fromkeys(wanted))
+    asked = [sort] if sort else []
+    judged = [name for name in runs.attrs["shown"] if name in runs]
+    reason = [] if (runs["status"] == Status.FINISHED).all() else ["reason"]
+    ends = ["replicates", "status", *reason]
+    return list(dict.fromkeys([*sweep, "run_id", *labels, *asked, *judged, *ends]))
 
 
-def as_table(found: pd.DataFrame) -> Table:
-    """Write what was found as a table for a terminal.
-
-    All labels stand in one column, and numbers have four digits. Of very many rows the
-    first are shown, and the caption says so.
-    """
-    caption = count(len(found), "row")
-    if len(found) > MOST_ROWS:
-        caption = f"the first {MOST_ROWS:,} of {len(found):,} rows (--csv and --json write all)"
-    texts = found[:MOST_ROWS].map(_shown_value)
-    labels = [name for name in found.attrs.get("labels", ()) if name in found]
-    if labels:
-        joined = [
-            ", ".join(
-                f"{n} {text}" for n, text in zip(labels, row, strict=True) if text
-            )
-            for row in texts[labels].itertuples(index=False)
-        ]
-        texts = texts.drop(columns=labels)
-        texts.insert(0, "labels", joined, allow_duplicates=True)
-    if any(name in found for name in found.attrs.get("fractions", ())):
-        caption += "; accuracies and other shares are fractions"
-    out = Table(box=SIMPLE_HEAD, caption=caption)
-    for name in map(str, texts):
-        right = name in found and pd.api.types.is_numeric_dtype(found[name])
+def as_table(answer: pd.DataFrame) -> Table:
+    """Write an answer as a table for a terminal, its numbers with four digits."""
+    out = Table(box=SIMPLE_HEAD, caption=count(len(answer), "row"))
+    for name in map(str, answer):
+        is_number = pd.api.types.is_numeric_dtype(answer[name])
         out.add_column(
             Text(name),
-            justify="right" if right else "left",
+            justify="right" if is_number else "left",
             overflow="fold",
-            no_wrap=right or name in ("run_id", "status"),
+            no_wrap=is_number or name in ("run_id", "status"),
         )
-    for row in texts.itertuples(index=False):
+    for row in answer.map(_shown_value).itertuples(index=False):
         out.add_row(*map(Text, row))
     return out
 

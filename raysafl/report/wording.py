@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.core.text import count, first_of, printable
+from raysafl.core.text import count, printable
 from raysafl.report.analysis.entries import COUNTS, LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
@@ -48,18 +48,6 @@ def without_markup(text: str) -> str:
     return re.sub(r"\\([^\w\s])|[`*]", lambda m: m[1] or "", text)
 
 
-def number(value: float, unit: str, decimals: int | None = None) -> str:
-    """Write a number for a table: two decimals for per cent, otherwise four digits.
-
-    Args:
-        value: the number.
-        unit: its unit.
-        decimals: how many decimals it has instead of four digits, see `decimals_of`.
-    """
-    decimals = 2 if unit == "%" else decimals
-    return f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
-
-
 def decimals_of(means: "pd.Series[float]") -> int | None:
     """Return how many decimals the numbers of a column have, so that their digits align.
 
@@ -72,30 +60,35 @@ def decimals_of(means: "pd.Series[float]") -> int | None:
     return max(0, 3 - math.floor(math.log10(sizes.max())))
 
 
-def number_or_dash(value: float, unit: str = "%", decimals: int | None = None) -> str:
-    """Write a number likewise, or a dash if it is not finite."""
-    return number(value, unit, decimals) if math.isfinite(value) else NOTHING
+def number(value: float, unit: str, decimals: int | None = None) -> str:
+    """Write a number for a table, or a dash if it is not known.
 
-
-def signed(value: float, unit: str) -> str:
-    """Write a difference with its sign, or a dash if it is not known."""
-    sign = "+" if value >= 0 else ""
-    return NOTHING if math.isnan(value) else sign + number(value, unit)
-
-
-def signed_spread(value: float, half: float, unit: str) -> str:
-    """Write a difference and half the width of its interval, if that is known."""
-    text = signed(value, unit)
-    known = text != NOTHING and not math.isnan(half)
-    return f"{text} ± {number(half, unit)}" if known else text
+    Args:
+        value: the number.
+        unit: its unit; per cent have two decimals.
+        decimals: how many decimals other numbers have; by default they have four digits.
+    """
+    if math.isnan(value):
+        return NOTHING
+    decimals = 2 if unit == "%" else decimals
+    return f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
 
 
 def spread(mean: float, std: float, unit: str, decimals: int | None = None) -> str:
     """Write mean and spread as `89.10 ± 0.24`, the mean alone, or a dash without a mean."""
-    if math.isnan(mean):
-        return NOTHING
-    tail = "" if math.isnan(std) else SPREAD + number(std, unit, decimals)
-    return number(mean, unit, decimals) + tail
+    text = number(mean, unit, decimals)
+    is_known = not math.isnan(mean) and not math.isnan(std)
+    return text + SPREAD + number(std, unit, decimals) if is_known else text
+
+
+def signed(value: float, unit: str) -> str:
+    """Write a difference with its sign, or a dash if it is not known."""
+    return f"{'+' if value >= 0 else ''}{number(value, unit)}"
+
+
+def signed_spread(value: float, half: float, unit: str) -> str:
+    """Write a difference and half the width of its interval, if that is known."""
+    return f"{'+' if value >= 0 else ''}{spread(value, half, unit)}"
 
 
 def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> str:
@@ -103,21 +96,19 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
 
     If some replicates are not in the mean, it is followed by `[3 of 5]`. If its round was
     chosen by the test set, the number of the last round follows. If the entry has not
-    learnt, a mark stands before it.
+    learnt, a mark stands before it. Without a number it is how the replicates ended.
     """
-    lost = {name: int(entry[name]) for name in LOST}
+    ends = [name for name in LOST if entry[name]]
+    if ends and ends != ["missing"] and not entry["replicates"]:
+        return ends[0]
     text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit, decimals)
     if entry["above_chance"] < LEARNT:
         text = f"{UNLEARNT} {text}"
-    final = entry.get(f"mean.{final_of(statistic)}")
-    if final is not None and not math.isnan(final):
+    final = entry.get(f"mean.{final_of(statistic)}", math.nan)
+    if not math.isnan(final):
         text += f", final {number(final, unit, decimals)}"
-    finished = int(entry["replicates"])
-    ended = [name for name in LOST[:-1] if lost[name]]
-    if ended and not finished:
-        return ended[0]
-    used = finished - int(entry["without"])
-    total = finished + sum(lost.values())
+    used = int(entry["replicates"] - entry["without"])
+    total = int(entry["replicates"] + entry[list(LOST)].sum())
     return f"{text} [{used} of {total}]" if 0 < used < total else text
 
 
@@ -129,14 +120,12 @@ def legend(entries: pd.DataFrame) -> str:
             f"{UNLEARNT} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
             f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
         )
-    some = entries[entries["replicates"] > entries["without"]]
-    ends = [name for name in LOST if some[name].any()]
-    none = ["have no value"] if some["without"].any() else []
-    why = [f"are {' or '.join(ends)}", *none] if ends else none
-    if why:
+    used = entries["replicates"] - entries["without"]
+    lost = entries[[*LOST, "without"]].sum(axis=1)
+    if ((used > 0) & (lost > 0)).any():
         lines.append(
-            "[3 of 5] says that only three of five replicates have finished and are in the mean; "
-            f"others {' or '.join(why)}."
+            "[3 of 5] says that only three of five replicates are in the mean; the others have "
+            "not finished, or have no value."
         )
     return " ".join(lines)
 
@@ -159,9 +148,6 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         f"Best run: **{labels}**, with the {direction} {best} in the last round, of "
         f"{winner.candidates} finished"
     )
-    if winner.equal:
-        equal = [labels_text(own, manifest.axes) for own in winner.equal.values()]
-        text += f", **equal to {as_markdown(first_of(equal, 3, '; '))}**"
     if winner.is_held_out:
         test = value(winner.quality, winner.test, winner.test_interval)
         text += f"; on the test set, which had no part in the choice: {test}."
@@ -169,12 +155,10 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         text += ". It was chosen by the test set, so this number is too good."
     if winner.interval:
         text += f" Brackets hold 95 % intervals of the means over {winner.seeds} seeds."
-    if winner.candidates == 1:
-        return text
-    ties = f"{len(winner.ties)} of {count(winner.candidates - 1, 'other')}"
-    why = ", as one seed tells nothing" if winner.seeds == 1 else ""
-    by = f"in `{winner.metric}`, seed by seed"
-    return f"{text} {ties} cannot be told apart from it {by}{why}."
+    return (
+        f"{text} {len(winner.ties)} of {count(winner.candidates - 1, 'other')} cannot be told "
+        f"apart from it in `{winner.metric}`, seed by seed."
+    )
 
 
 def caption(manifest: Manifest, entries: pd.DataFrame) -> str:
@@ -183,23 +167,17 @@ def caption(manifest: Manifest, entries: pd.DataFrame) -> str:
     meaning = as_markdown(manifest.meaning(table.statistic))
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
     unit = f", in {as_markdown(table.unit)}" if table.unit else ""
-    used = {*(entries["replicates"] - entries["without"])}
-    seeds = " or ".join(str(n) for n in sorted(used - {0}))
-    text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
-    if seeds == "1":
-        text = f"Each entry shows {what}{unit}, of one seed."
+    used = set(entries["replicates"] - entries["without"]) - {0}
+    seeds = " or ".join(map(str, sorted(used))) or "no"
+    noun = "seed" if seeds == "1" else "seeds"
+    text = f"Each entry shows the mean ± standard deviation over {seeds} {noun} of {what}{unit}."
     known = manifest.statistic(table.statistic)
     # What the statistics of every run mean is plain from their names.
     if known and not known.higher_is_better and table.statistic not in FIXED:
         text += " A lower value is better."
-    if manifest.is_drawn and manifest.goal:
-        text += (
-            f" The best run by `{manifest.goal[0]}` in the last round is first; runs that have "
-            "not finished are last."
-        )
     if final_of(table.statistic):
         text += " Its round was chosen by the test set; *final* is the last round."
-    return text.replace("  ", " ")
+    return text
 
 
 def spread_note(entries: pd.DataFrame, table: Table) -> str:
@@ -247,13 +225,10 @@ def search_note(manifest: Manifest) -> str:
     column = manifest.searched_by
     if not column:
         return ""
+    text = f"The runs were chosen or stopped by `{column}`, "
     if column.startswith(("test_", "clients_")):
         return (
-            f"The runs were chosen or stopped by `{column}`, which is measured on the test "
-            "set, so the numbers of the best runs are too good; with validation samples "
-            "(`data.validation`) a search goes by these instead."
+            f"{text}which is measured on the test set, so the numbers of the best runs are too "
+            "good; with validation samples (`data.validation`) a search goes by these instead."
         )
-    return (
-        f"The runs were chosen or stopped by `{column}`, and not by anything that was "
-        "measured on the test set."
-    )
+    return f"{text}and not by anything that was measured on the test set."

@@ -90,8 +90,7 @@ class Outcome:
 
         parts = [f"<p>{escape(repr(self))}</p>"]
         if not self.runs.empty:
-            shown = screen(self.runs, self.manifest, ANY_WIDTH)
-            parts += [_html_of(table) for table in shown.renderables]
+            parts.append(_html_of(screen(self.runs, self.manifest, ANY_WIDTH)))
         for name in FIGURES:
             file = self.store.file(name)
             if file.is_file():

@@ -20,17 +20,9 @@ from raysafl.cli import app as cli
 from raysafl.report.figures.curves import enforcement_curves
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
-from raysafl.report.pages.document import (
-    Document,
-    Facts,
-    Grid,
-    Lines,
-    Picture,
-    Strong,
-    Verdict,
-)
+from raysafl.report.pages.document import Document, Grid, Picture, Strong
 from raysafl.report.pages.html import html
-from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.markdown import bullets, markdown
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
@@ -164,18 +156,18 @@ def test_the_command_reports_each_sweep(
 
 
 def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
-    grid = Grid("g", ["a", "b", "c"], [["x", Strong("y"), Verdict("higher")]], 2)
+    grid = Grid("g", ["a", "b", "c"], [["x", Strong("y"), "higher"]], 2)
     picture = Picture(
         "p.png", base64.b64decode(str(page.images[0]["src"])[22:]), "alt", "cap"
     )
-    parts = [grid, "", "*told*", Facts({"n": "v"}), Lines(["<b> | *l*"])]
+    parts = [grid, "", "*told*", bullets(["<b> | *l*"])]
     document = Document(
         "T < 1", {"One": parts, "Two": [picture], "No": [""]}, "Mind", "lead"
     )
     text = markdown(document)
     assert text == (
         "# T < 1\n\n**Mind**\n\nlead\n\n## One\n\n| a | b | c |\n| :-- | :-- | --: |\n"
-        "| x | **y** | higher |\n\n*told*\n\n- n: v\n\n- \\<b> | \\*l\\*\n"
+        "| x | **y** | higher |\n\n*told*\n\n- \\<b> | \\*l\\*\n"
     )
     shown = Page(html(document))
     assert shown.ids == ["one", "two"] and [i["alt"] for i in shown.images] == ["alt"]
@@ -186,7 +178,6 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
         "a, b c",
         "x, y higher",
         "told",
-        "n v",
         "cap",
     ):
         assert word in shown.text, word

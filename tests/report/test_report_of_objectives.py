@@ -16,7 +16,7 @@ from raysafl.report.analysis.entries import aggregate
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.lines import Quantity
 from raysafl.report.pages.screen import screen
-from raysafl.report.query import as_table, results
+from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
@@ -194,25 +194,6 @@ def test_a_table_may_show_the_rounds_until_a_metric_is_at_a_value() -> None:
             axes=("what",),
             table=Table(rows=[], statistic="rounds_to_r3_0.4"),
         )
-
-
-def test_the_footer_of_results_speaks_of_fractions_only_if_it_shows_some(
-    regressions: Store, classifiers: Store
-) -> None:
-    assert "fractions" not in str(as_table(results([regressions.path])).caption)
-    assert "fractions" in str(as_table(results([classifiers.path])).caption)
-
-
-def test_a_query_says_why_it_finds_nothing(real_results: Path) -> None:
-    def why(query: str) -> str:
-        return str(results([real_results], query).attrs["why"])
-
-    assert why("algorithm == 'SAFRI' and p == 1") == (
-        "no run meets the condition; algorithm is FedAvg, SAFARI; p is 1, 2"
-    )
-    assert why("s == 99").endswith("; s is 0, 4")
-    assert why("select 1 where false") == ""
-    assert why("") == ""
 
 
 def test_mlflow_gets_the_curves_and_statistics_of_further_columns(

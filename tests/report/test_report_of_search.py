@@ -111,8 +111,6 @@ def test_runs_are_in_the_order_of_what_the_best_one_is_chosen_by() -> None:
     assert first_labels(runs, by_loss) == first_labels(runs)
     by_val = DRAWN.replace(goal=("val_accuracy", "max"))
     assert first_labels(runs, by_val)[:3] == ["0.9", "0.001", "0.01"]
-    text = markdown(runs, by_val)
-    assert "The best run by `val_accuracy` in the last round is first" in text
     study = study_of(by_val, rows_of(DRAWN), runs)
     *_, best = drawn(slices(study)).axes[0].lines
     assert list(best.get_xdata()) == [0.9]

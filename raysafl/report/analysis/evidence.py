@@ -84,14 +84,14 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
                 rows.append(labels | {"baseline": layout.baseline})
                 pairs.append((entry.run_id, base))
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
-    found = pd.DataFrame(rows, columns=columns)
     differences = paired_differences(pairs, done, manifest)
-    found = found.join(differences, how="inner").reset_index(drop=True)
+    compared = pd.DataFrame(rows, columns=columns).join(differences, how="inner")
+    compared = compared.reset_index(drop=True)
     # Only comparisons with a p-value count for the adjustment.
-    tested = found["p"].notna()
-    found["holm"] = np.nan
-    found.loc[tested, "holm"] = holm(found.loc[tested, "p"].to_numpy(float))
-    return found
+    tested = compared["p"].notna()
+    compared["holm"] = np.nan
+    compared.loc[tested, "holm"] = holm(compared.loc[tested, "p"].to_numpy(float))
+    return compared
 
 
 def paired_differences(

@@ -201,14 +201,23 @@ class MethodStatistics:
     @cached_property
     def interquartile_means(self) -> pd.DataFrame:
         """The interquartile mean of each method's scores; infinite if over a quarter diverged."""
-        lost = (self.rows["score"] == -math.inf).groupby(self.rows["method"])
         rows = []
         for method, rank in self.ranks.mean().items():
             iqm, *ends = bootstrap(*self._samples(self.scores[method]))
             low, high = sorted(self.sign * end for end in ends)
-            rows.append((method, rank, self.sign * iqm, low, high))
-        found = pd.DataFrame(rows, columns=["method", "rank", "iqm", "low", "high"])
-        return found.join(lost.agg(replicates="size", diverged="sum"), on="method")
+            score = self.rows.loc[self.rows["method"] == method, "score"]
+            rows.append(
+                {
+                    "method": method,
+                    "rank": rank,
+                    "iqm": self.sign * iqm,
+                    "low": low,
+                    "high": high,
+                    "replicates": len(score),
+                    "diverged": int((score == -math.inf).sum()),
+                }
+            )
+        return pd.DataFrame(rows)
 
     def _samples(self, values: "pd.Series[float]") -> tuple[list[Floats], bool]:
         """Return values by `setting` and `unit` as those of each setting.
@@ -239,8 +248,17 @@ class MethodStatistics:
                 if method == over or both.empty:
                     continue
                 wins = both[method].gt(both[over]) + 0.5 * both[method].eq(both[over])
-                found = proportion(*self._samples(wins))
-                rows.append((method, over, len(both), *found))
+                probability, low, high = proportion(*self._samples(wins))
+                rows.append(
+                    {
+                        "method": method,
+                        "over": over,
+                        "pairs": len(both),
+                        "probability": probability,
+                        "low": low,
+                        "high": high,
+                    }
+                )
         columns = ["method", "over", "pairs", "probability", "low", "high"]
         return pd.DataFrame(rows, columns=columns)
 

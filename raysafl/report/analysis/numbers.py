@@ -53,15 +53,6 @@ class Numbers:
         layout = Layout.of(manifest)
         entries = estimated(runs, manifest)
         winner = winner_of(runs, manifest) if manifest.goal else None
-        part = Part.of(entries, manifest, layout, winner, most)
-        ranked = manifest
-        column = judging(runs, manifest)
-        known = manifest.statistic(manifest.table.statistic)
-        is_count = ROUNDS_TO.fullmatch(manifest.table.statistic)
-        is_quality = known and known.column == manifest.quality and not is_count
-        if column != manifest.quality and is_quality:
-            statistic = quality_statistics(column)[0]
-            ranked = manifest.replace(table=manifest.table.replace(statistic=statistic))
         methods = MethodStatistics(runs, manifest)
         marks = Marks()
         if winner is not None:
@@ -69,16 +60,31 @@ class Numbers:
         elif compares_methods(methods):
             marks = marks_of(runs, manifest, layout)
         return cls(
-            runs,
-            manifest,
-            layout,
-            entries,
-            part,
-            marks,
-            methods,
-            MethodStatistics(runs, ranked),
-            winner,
+            runs=runs,
+            manifest=manifest,
+            layout=layout,
+            entries=entries,
+            part=Part.of(entries, manifest, layout, winner, most),
+            marks=marks,
+            methods=methods,
+            ranking=_ranking(runs, manifest),
+            winner=winner,
         )
+
+
+def _ranking(runs: pd.DataFrame, manifest: Manifest) -> MethodStatistics:
+    """Compare methods on the validation samples if all runs have some and the table may differ.
+
+    It may where it shows the quality on the test set, and not where it counts rounds.
+    """
+    statistic = manifest.table.statistic
+    known = manifest.statistic(statistic)
+    is_quality = known and known.column == manifest.quality
+    column = judging(runs, manifest)
+    if is_quality and column != manifest.quality and not ROUNDS_TO.fullmatch(statistic):
+        table = manifest.table.replace(statistic=quality_statistics(column)[0])
+        manifest = manifest.replace(table=table)
+    return MethodStatistics(runs, manifest)
 
 
 def compares_methods(methods: MethodStatistics) -> bool:

@@ -1,6 +1,6 @@
 """Which entries are the best ones, and which cannot be told apart from them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -53,7 +53,7 @@ def marks_of(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> Marks:
 
 
 def close_to_first(
-    rankings: Iterable[Sequence[str]], done: pd.DataFrame, manifest: Manifest
+    rankings: Sequence[Sequence[str]], done: pd.DataFrame, manifest: Manifest
 ) -> list[str]:
     """Return the runs that cannot be told apart from the first one of their ranking.
 
@@ -67,20 +67,15 @@ def close_to_first(
         done: the finished replicates.
         manifest: the sweep.
     """
-    places = [
-        (other, first, k)
-        for k, (first, *others) in enumerate(rankings)
-        for other in others
-    ]
-    pairs = [(other, first) for other, first, _ in places]
+    pairs = [(other, first) for first, *others in rankings for other in others]
     tested = paired_differences(pairs, done, manifest)
     # The interval has no width where all differences are equal.
-    apart = set(tested.index[tested["diff"].abs() > tested["half"].fillna(0.0)])
-    ended = set[int]()
+    clear = tested.index[tested["diff"].abs() > tested["half"].fillna(0.0)]
+    apart = {pairs[i] for i in clear}
     close = []
-    for i, (other, _, ranking) in enumerate(places):
-        if i in apart:
-            ended.add(ranking)
-        if ranking not in ended:
+    for first, *others in rankings:
+        for other in others:
+            if (other, first) in apart:
+                break
             close.append(other)
     return close

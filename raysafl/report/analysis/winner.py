@@ -36,8 +36,6 @@ class Winner:
         ties: the labels of the runs ranked next that cannot be told apart from it, by run
             id: the 95 % interval of their difference in `metric`, seed by seed, holds 0. The
             first one that is told apart ends them.
-        equal: those of them that have exactly its value; it is the first of these in
-            the sweep.
     """
 
     run_id: str
@@ -54,7 +52,6 @@ class Winner:
     candidates: int
     ranked: list[str] = field(repr=False)
     ties: dict[str, dict[str, Label]]
-    equal: dict[str, dict[str, Label]]
 
     @property
     def is_held_out(self) -> bool:
@@ -64,15 +61,15 @@ class Winner:
 
 def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
     """Return the best run of a sweep, and raise a ValueError if `winner_of` finds none."""
-    found = winner_of(runs, manifest)
-    if found is None:
+    winner = winner_of(runs, manifest)
+    if winner is None:
         metric = manifest.goal[0] if manifest.goal else judging(runs, manifest)
         raise ValueError(
             f"no run of sweep '{manifest.name}' has finished with all its replicates and a "
             f"value of `{metric}`, so that there is no best one; the columns `status` and "
             "`reason` of `runs` say why runs ended"
         )
-    return found
+    return winner
 
 
 def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
@@ -116,7 +113,6 @@ def winner_of(runs: pd.DataFrame, manifest: Manifest) -> Winner | None:
         candidates=len(ranked),
         ranked=ranked,
         ties={i: labels[i] for i in ties},
-        equal={i: labels[i] for i in ties if values[i] == values[run_id]},
     )
 
 
@@ -142,15 +138,16 @@ def _interval_of(
     own: pd.DataFrame, column: str, manifest: Manifest
 ) -> tuple[float, float] | None:
     """Return the interval of the mean last value of a run; None with one seed."""
-    found = nested(_in_last_round(own, column), own["run_id"], partitions_of(own))
-    half = found["error"] * t_quantile(found["freedom"].to_numpy(float))
+    spread = nested(_in_last_round(own, column), own["run_id"], partitions_of(own))
+    if spread.empty:
+        return None
+    mean = float(spread["mean"].iloc[0])
+    error = float(spread["error"].iloc[0])
+    half = error * float(t_quantile(spread["freedom"].to_numpy(float))[0])
+    if not math.isfinite(half):
+        return None
     declared = declaration_of(column, manifest.columns)
     # A mean of few seeds may be so near to 1 that Student's t, which knows no bounds,
     # gives more.
     least, most = (0, 1) if declared and declared.is_fraction else (-math.inf, math.inf)
-    ends = [
-        (max(least, m - h), min(most, m + h))
-        for m, h in zip(found["mean"], half, strict=True)
-        if math.isfinite(h)
-    ]
-    return ends[0] if ends else None
+    return max(least, mean - half), min(most, mean + half)

@@ -5,10 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
-class Verdict(str):
-    """A judgement in one word, `higher` or `lower`, which has a colour on the page."""
-
-
 class Strong(str):
     """A number that stands out."""
 
@@ -52,20 +48,6 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A list of names with their values."""
-
-    facts: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A list of lines, which are shown as they are."""
-
-    lines: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Picture:
     """A PNG file, which only a page shows.
 
@@ -74,18 +56,16 @@ class Picture:
         png: its content.
         alt: the text for readers who cannot see it.
         caption: the text below it.
-        half: whether it has half of the width, so that two stand side by side.
     """
 
     name: str
     png: bytes
     alt: str
     caption: str
-    half: bool = False
 
 
 # A text is Markdown.
-Block = str | Grid | Facts | Lines | Picture
+Block = str | Grid | Picture
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from raysafl.core.text import printable
 from raysafl.report.figures.style import DPI
-from raysafl.report.pages.document import Cell, Document, Strong, Verdict
+from raysafl.report.pages.document import Cell, Document, Strong
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -31,9 +31,6 @@ def _cell_html(cell: Cell) -> Markup:
     """Write an entry of a table."""
     if isinstance(cell, Strong):
         return Markup("<strong>{}</strong>").format(cell)
-    if isinstance(cell, Verdict):
-        badge = '<span class="verdict {0}">{0}</span>' if cell else ""
-        return Markup(badge).format(cell)
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(cell))))
 
 

@@ -3,16 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from raysafl.core.text import printable
-from raysafl.report.pages.document import (
-    Block,
-    Cell,
-    Document,
-    Facts,
-    Grid,
-    Lines,
-    Picture,
-    Strong,
-)
+from raysafl.report.pages.document import Block, Cell, Document, Grid, Picture, Strong
 from raysafl.report.wording import as_markdown
 
 
@@ -31,13 +22,13 @@ def _block_text(block: Block) -> str:
     if isinstance(block, Grid):
         left = len(block.head) if block.words else block.heads
         return pipe_table(block.head, block.rows, left)
-    if isinstance(block, Facts):
-        facts = (f"{name}: {value}" for name, value in block.facts.items())
-        return "\n".join(f"- {as_markdown(fact)}" for fact in facts)
-    if isinstance(block, Lines):
-        return "\n".join(f"- {as_markdown(line)}" for line in block.lines)
     assert isinstance(block, str)
     return block.strip()
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Write a list of lines, each of which is shown as it is."""
+    return "\n".join(f"- {as_markdown(line)}" for line in lines)
 
 
 def pipe_table(

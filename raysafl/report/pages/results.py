@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from raysafl.core.text import count, printable
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages import sections
-from raysafl.report.pages.document import Document, Facts, Picture
+from raysafl.report.pages.document import Document, Picture
+from raysafl.report.pages.markdown import bullets
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
 from raysafl.report.wording import LOST, as_markdown, scale_note, search_note
@@ -31,6 +32,7 @@ def results_document(
     lines = count(unreadable, "line")
     why = "and `raysafl verify` says why"
     lost = f" **{lines} of the ledger cannot be read**, {why}." if unreadable else ""
+    facts = origin_facts(numbers.runs, manifest)
     return Document(
         title=manifest.title or manifest.name,
         warning=scale_note(manifest),
@@ -50,7 +52,7 @@ def results_document(
             ],
             "Configuration": sections.configuration(numbers.runs),
             "How it was made": [
-                Facts(origin_facts(numbers.runs, manifest)),
+                bullets(f"{name}: {value}" for name, value in facts.items()),
                 f"To run it again:\n\n```sh\n{command}\n```" if command else "",
                 mlflow,
             ],

@@ -1,32 +1,20 @@
 """The sections of a report on the sweep itself: its table, entries, methods and cost."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from raysafl.core.text import count, duration, first_of, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
-from raysafl.report.analysis.layout import (
-    entries_by_labels,
-    labels_text,
-)
+from raysafl.report.analysis.layout import entries_by_labels, labels_text
 from raysafl.report.analysis.numbers import Numbers, compares_methods
 from raysafl.report.analysis.part import MOST, Part
 from raysafl.report.analysis.standing import Marks
-from raysafl.report.pages.document import (
-    Block,
-    Cell,
-    Facts,
-    Grid,
-    Lines,
-    Strong,
-    Verdict,
-)
+from raysafl.report.pages.document import Block, Cell, Grid, Strong
+from raysafl.report.pages.markdown import bullets
 from raysafl.report.wording import (
     CLOSE,
     NOTHING,
@@ -34,7 +22,7 @@ from raysafl.report.wording import (
     caption,
     decimals_of,
     legend,
-    number_or_dash,
+    number,
     ours,
     signed_spread,
     spread,
@@ -42,14 +30,12 @@ from raysafl.report.wording import (
     winner_text,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, label_text
+from raysafl.storage.manifest import label_text
 
 # Largest number of missing runs that are named.
 NAMED = 6
 # Largest number of lines on runs that ended badly.
 LINES = 300
-# Largest number of methods whose cost is shown.
-METHODS = 200
 # Largest number of values of a setting that are named.
 VALUES = 8
 
@@ -89,32 +75,28 @@ def standings(numbers: Numbers) -> list[Block]:
     rows = [
         [
             method,
-            number_or_dash(means[runs[method]].mean(skipna=False), unit),
+            number(means[runs[method]].mean(skipna=False), unit),
             f"{ranks[method].mean():.1f}",
             f"{len(numbers.marks.best.intersection(runs[method]))} of {len(ranks)}",
         ]
         for method in numbers.ranking.methods
     ]
-    ranked = "mean rank" if ranked_by == shown else "mean rank on validation samples"
-    head = [numbers.layout.method or "", "mean", ranked, "best mean"]
     data = (
         f"Means and ranks are of `{shown}`, so the mean of the first method is optimistic."
         if ranked_by == shown
         else f"The ranks are by `{ranked_by}`, on the validation samples. The means, the table "
         f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
     )
-    first = [
-        f"**{as_markdown(str(m))}**"
-        for m, rank in ranks.mean().items()
-        if rank == ranks.mean().min()
-    ]
-    verb = "has" if len(first) == 1 else "share"
-    return [
-        f"{' and '.join(first)} {verb} the best mean rank over {count(len(ranks), 'setting')} by "
-        f"`{ranked_by}`. {setting_text(numbers)}*Best mean* counts the settings in which "
-        f"a method has the best mean of `{shown}`. {data}",
-        Grid("How methods stand", head, rows),
-    ]
+    means_of_ranks = ranks.mean()
+    first = means_of_ranks.index[means_of_ranks == means_of_ranks.min()]
+    names = " and ".join(f"**{as_markdown(method)}**" for method in first)
+    text = (
+        f"Best mean rank over {count(len(ranks), 'setting')} by `{ranked_by}`: {names}. "
+        f"{setting_text(numbers)}*Best mean* counts the settings in which a method has the best "
+        f"mean of `{shown}`. {data}"
+    )
+    head = [numbers.layout.method or "", "mean", "mean rank", "best mean"]
+    return [text, Grid("How methods stand", head, rows)]
 
 
 def setting_text(numbers: Numbers) -> str:
@@ -129,72 +111,56 @@ def setting_text(numbers: Numbers) -> str:
 
 def marks_text(numbers: Numbers) -> str:
     """Say what is bold in the table, and what a dagger marks; empty if nothing is marked."""
-    winner = numbers.winner
     if not numbers.marks.best:
         return ""
-    what = "means" if winner is None else "runs"
-    best = (
-        "the best mean of each setting"
-        if winner is None
-        else f"the best run, by `{winner.metric}`"
-    )
+    winner = numbers.winner
+    what, best = "means", "the best mean of each setting"
+    if winner is not None:
+        what, best = "runs", f"the best run, by `{winner.metric}`"
     text = f"Bold is {best}."
     if numbers.marks.close:
-        few = (numbers.entries["replicates"] < 2).any()
         text += (
             f" {CLOSE} marks the {what} next to it that cannot be told apart from it: the "
-            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0"
-            f"{', or they have fewer than two seeds in common' if few else ''}."
+            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0, or they have fewer "
+            "than two seeds in common."
         )
     return text
 
 
-def pivot(part: Part, marks: Marks, also: Sequence[str] = ()) -> Grid:
+def pivot(part: Part, marks: Marks) -> Grid:
     """Write the table with the axes that go down and across.
 
     Args:
         part: the entries.
         marks: the runs that are bold or have a dagger.
-        also: further statistics, which have columns of their own.
     """
     layout = part.layout
-    shown = part.manifest.table
-    found = entries_by_labels(part.entries, layout.axes)
-    names = [shown.statistic, *also]
-    decimals = {name: decimals_of(part.entries[f"mean.{name}"]) for name in names}
+    table = part.manifest.table
+    entries = entries_by_labels(part.entries, layout.axes)
+    decimals = decimals_of(part.entries[f"mean.{table.statistic}"])
 
-    def entry(key: tuple[Any, ...], name: str) -> Cell:
-        if key not in found:
+    def cell(key: tuple[Any, ...]) -> Cell:
+        if key not in entries:
             return ""
-        here = found[key]
-        if name != shown.statistic:
-            unit = unit_of(part.manifest, name)
-            return spread(
-                here[f"mean.{name}"], here[f"std.{name}"], unit, decimals[name]
-            )
-        text = ours(here, name, shown.unit, decimals[name])
-        if here["run_id"] in marks.close:
+        entry = entries[key]
+        text = ours(entry, table.statistic, table.unit, decimals)
+        if entry["run_id"] in marks.close:
             text = f"{CLOSE} {text}"
-        return Strong(text) if here["run_id"] in marks.best else text
+        return Strong(text) if entry["run_id"] in marks.best else text
 
     columns = layout.combinations(part.manifest, layout.across)
     labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
-    heads = [labels_text(own, layout.across) or shown.statistic for own in labels]
-    heads += [
-        ", ".join(filter(None, (name, labels_text(own, layout.across))))
-        for name in also
-        for own in labels
-    ]
+    heads = [labels_text(own, layout.across) or table.statistic for own in labels]
     rows = [
-        [
-            *map(label_text, row),
-            *(entry((*row, *column), name) for name in names for column in columns),
-        ]
+        [*map(label_text, row), *(cell((*row, *column)) for column in columns)]
         for row in layout.combinations(part.manifest, layout.down)
     ]
-    head = [*layout.down, *heads]
     return Grid(
-        "The table", head, rows, len(layout.down), is_list=part.manifest.is_drawn
+        "The table",
+        [*layout.down, *heads],
+        rows,
+        heads=len(layout.down),
+        is_list=part.manifest.is_drawn,
     )
 
 
@@ -210,21 +176,18 @@ def all_entries(numbers: Numbers) -> list[Block]:
     head = [*axes, "replicates", name, f"± {LEVEL:.0%}", *parts]
     decimals = {n: decimals_of(entries[f"mean.{n}"]) for n in (name, *others)}
 
-    def number(entry: Any, statistic: str) -> str:
+    def mean_and_std(entry: Any, statistic: str) -> str:
         mean, std = (entry[f"{kind}.{statistic}"] for kind in ("mean", "std"))
         return spread(mean, std, unit_of(manifest, statistic), decimals[statistic])
 
-    found = entries_by_labels(numbers.part.entries, axes)
+    entry_of = entries_by_labels(numbers.part.entries, axes)
     rows = list[list[Cell]]()
     for key in numbers.part.layout.combinations(manifest, axes):
-        entry = found[key]
+        entry = entry_of[key]
         used = str(entry["replicates"] - entry["without"])
-        row: list[Cell] = [*map(label_text, key), used, number(entry, name)]
-        row += [
-            number_or_dash(entry[n], unit, decimals[name])
-            for n in ("half.mean", *parts)
-        ]
-        row += [number(entry, other) for other in others]
+        row: list[Cell] = [*map(label_text, key), used, mean_and_std(entry, name)]
+        row += [number(entry[n], unit, decimals[name]) for n in ("half.mean", *parts)]
+        row += [mean_and_std(entry, other) for other in others]
         rows.append(row)
     meanings = {n: manifest.meaning(n) for n in statistics(manifest.table)}
     return [
@@ -248,25 +211,17 @@ def methods(numbers: Numbers) -> list[Block]:
         return []
     axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
     unit = manifest.table.unit
-    rows = list[list[str]]()
-    shown = pairs
-    if numbers.part.note:
-        values = numbers.part.layout.values.items()
-        there = [pairs[f"label.{axis}"].isin(own) for axis, own in values]
-        shown = pairs[np.logical_and.reduce(there)].iloc[:MOST]
-    where = "shown here"
-    if len(shown) < len(pairs):
-        where = f"of the sweep, of which {len(shown):,} are shown here"
-    for _, pair in shown.iterrows():
-        clear = pair["holm"] < CLEAR
-        p = [pair[c] for c in ("p", "holm")]
+    rows = []
+    for _, pair in pairs.iloc[:MOST].iterrows():
+        verdict = "higher" if pair["diff"] > 0 else "lower"
+        p = [pair["p"], pair["holm"]]
         rows.append(
             [
                 *(label_text(pair[f"label.{axis}"]) for axis in axes),
                 f"{pair['seeds']:.0f}",
                 signed_spread(pair["diff"], pair["half"], unit),
                 *(NOTHING if math.isnan(value) else f"{value:.3g}" for value in p),
-                Verdict(("higher" if pair["diff"] > 0 else "lower") if clear else ""),
+                verdict if pair["holm"] < CLEAR else "",
             ]
         )
     base = as_markdown(numbers.layout.method_name(pairs["baseline"].iloc[0]))
@@ -275,9 +230,9 @@ def methods(numbers: Numbers) -> list[Block]:
         f"see the same cohorts, so their differences are tested (those of the means over each "
         f"partition, where there are several partitions): paired t test, two-sided, with "
         f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
-        f"{len(pairs)} comparisons {where}; below {CLEAR:g} the method is called higher or "
-        "lower. With few seeds and many comparisons few pass: an empty verdict is no evidence "
-        "that methods are equal."
+        f"{len(pairs):,} comparisons of the sweep, of which at most {MOST:,} are shown; below "
+        f"{CLEAR:g} the method is called higher or lower. With few seeds and many comparisons few "
+        "pass: an empty verdict is no evidence that methods are equal."
     )
     head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
@@ -286,53 +241,43 @@ def methods(numbers: Numbers) -> list[Block]:
 def losses(numbers: Numbers) -> list[Block]:
     """Say which replicates are not in the means, and why.
 
-    There is one line per run and reason, and one line for all runs that have not begun.
-    If there are too many, one line says how many more there would be.
+    There is one line per run and reason, of very many the first ones, and one line for all
+    runs that have not begun.
     """
-    lines = []
-    absent = []
-    begun = set[str]()
-    ends = dict[Any, list[tuple[str, int]]]()
     manifest = numbers.manifest
     runs = numbers.runs
-    if len(runs):
-        begun = set(runs["run_id"])
-        bad = runs[runs["status"] != Status.FINISHED]
-        groups = bad[["run_id", "status", "reason"]].groupby("run_id")
-        ends = {run_id: _bad_ends(rows) for run_id, rows in groups}
-    missing_of = numbers.entries["missing"]
-    for missing, entry in zip(missing_of, manifest.entries, strict=True):
-        where = labels_text(entry.labels, numbers.layout.axes) or manifest.name
-        found = ends.get(entry.run_id, [])
-        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
-        if missing and entry.run_id in begun:
-            lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
-        elif missing:
-            absent.append(where)
+    names = {
+        entry.run_id: labels_text(entry.labels, numbers.layout.axes) or manifest.name
+        for entry in manifest.entries
+    }
+    ends = dict[str, Counter[str]]()
+    for run_id, own in runs.groupby("run_id") if len(runs) else ():
+        bad = own[own["status"] != Status.FINISHED]
+        reasons = bad["reason"].fillna("").astype(str)
+        kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
+        ends[str(run_id)] = Counter(kinds)
+    for run_id, missing in zip(names, numbers.entries["missing"], strict=True):
+        if missing and run_id in ends:
+            ends[run_id]["missing"] = int(missing)
+    lines = [
+        f"{names[run_id]}: {count(number, 'replicate')} {kind}"
+        for run_id in names
+        for kind, number in ends.get(run_id, {}).items()
+    ]
     if len(lines) > LINES:
-        more = f"and {len(lines) - LINES:,} more lines: runs.parquet has all"
-        lines = [*lines[:LINES], more]
+        lines[LINES:] = [f"and {len(lines) - LINES:,} more: runs.parquet has all"]
+    absent = [name for run_id, name in names.items() if run_id not in ends]
     if absent:
-        missing_runs = (
-            f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
-        )
-        lines.append(missing_runs + first_of(absent, NAMED, "; "))
+        whole = f"{count(len(absent), 'run')} of {len(names)} missing"
+        lines.append(f"{whole}: {first_of(absent, NAMED, '; ')}")
     if not lines:
         return ["Nothing: every replicate finished."]
-    return ["Only finished replicates are in the means.", Lines(lines)]
-
-
-def _bad_ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return how replicates ended that did not finish (`diverged: <reason>`), and how many."""
-    reasons = bad["reason"].fillna("").astype(str)
-    kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
-    return list(Counter(kinds).items())
+    return ["Only finished replicates are in the means.", bullets(lines)]
 
 
 def cost(numbers: Numbers) -> list[Block]:
-    """Write the mean cost of a finished replicate for each method, or for some of very many."""
+    """Write the mean cost of a finished replicate for each method."""
     runs = numbers.runs
-    runs = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
     columns = {
         "total_steps": "local steps",
         "total_bytes_down": "to clients",
@@ -340,29 +285,27 @@ def cost(numbers: Numbers) -> list[Block]:
         "total_server_rounds": "server rounds",
         "total_snapshots": "enforced rounds",
     }
-    method = numbers.layout.method
     if runs.empty or not set(columns) <= set(runs):
         return []
-    places = defaultdict[Label, list[int]](list)
-    labels = numbers.manifest.labels()
-    for i, run_id in enumerate(runs["run_id"]):
-        places[labels.get(run_id, {}).get(method) if method else None].append(i)
-    spent = runs[["run_id", "seconds", *columns]]
+    layout = numbers.layout
+    finished = runs[runs["status"] == Status.FINISHED]
+    method_of = {e.run_id: layout.method_of(e) for e in numbers.manifest.entries}
     rows = []
-    for value in numbers.layout.methods[:METHODS]:
-        own = spent.iloc[places[value]]
+    for method in layout.methods:
+        own = finished[[method_of.get(i) == method for i in finished["run_id"]]]
         if own.empty:
             continue
         each = own.drop_duplicates("run_id")
-        seconds = duration(float(each["seconds"].mean()))
-        means = own[list(columns)].mean()
         spending = [
             format_bytes(mean) if "bytes" in str(c) else f"{mean:,.{int(mean < 100)}f}"
-            for c, mean in means.items()
+            for c, mean in own[list(columns)].mean().items()
         ]
-        who = label_text(value) if method else "all runs"
-        rows.append([who, str(len(each)), seconds, *spending])
-    head = [method or "", "runs", "seconds of a run", *columns.values()]
+        name = label_text(method) if layout.method else "all runs"
+        seconds = duration(float(each["seconds"].mean()))
+        rows.append([name, str(len(each)), seconds, *spending])
+    if not rows:
+        return []
+    head = [layout.method or "", "runs", "seconds of a run", *columns.values()]
     explanation = (
         "Means per finished replicate; the seconds of a run cover all its replicates together. "
         "Enforced rounds are those in which clients were sampled uniformly and trained, which "
@@ -388,7 +331,8 @@ def configuration(runs: pd.DataFrame) -> list[Block]:
     if rows:
         grid = Grid("Differs", ["setting", "values"], rows, words=True)
         parts += ["What differs between runs:", grid]
-    return [*parts, "The same in all runs:", Facts(same)] if same else parts
+    facts = bullets(f"{name}: {value}" for name, value in same.items())
+    return [*parts, "The same in all runs:", facts] if same else parts
 
 
 def _natural(value: str) -> tuple[float, str]:
