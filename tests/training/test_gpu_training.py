@@ -9,7 +9,7 @@ from helpers.gpu_program import GIB, counting, trains_as_on_a_gpu
 from helpers.tasks import Task, Trainer, columns
 from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
 from test_trainer_dropout import Dropping
-from test_trainer_optimizer import BASE, KINDS, PRECISE
+from test_trainer_optimizer import BASE
 from torch import Tensor, nn
 
 from benchmarks.workloads import STANDARD
@@ -79,32 +79,6 @@ MODELS: list[tuple[Model, str]] = [
     (MLP(hidden=[12]), "vmap"),
     (MLP(hidden=[12]), "loop"),
 ]
-# All kinds where steps are computed by hand and where they are recorded, some elsewhere.
-TRAINED = [
-    (*model, sgd)
-    for model in MODELS
-    for sgd in [BASE, *KINDS]
-    if model in MODELS[:2] or sgd in (BASE, KINDS[2], KINDS[7])
-]
-
-
-@pytest.mark.parametrize(("model", "engine", "sgd"), TRAINED, ids=repr)
-def test_the_program_trains_as_the_trainer_on_a_cpu_does(
-    trainer: MakeTrainer, model: Model, engine: str, sgd: LocalTraining
-) -> None:
-    plain = on_cpu(model, "vmap" if engine == "graph" else engine)
-    asked = tasks(plain.model, sgd, prox=0.1, offset=True)
-    expected = plain.train(asked)
-    tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
-    local = trainer(model, engine)
-    for _ in range(2):
-        found = local.train(asked)
-        torch.testing.assert_close(found.delta_MP, expected.delta_MP, **tolerance)
-        torch.testing.assert_close(found.loss_M, expected.loss_M, rtol=1e-5, atol=1e-6)
-        for column in ("steps_M", "rate_M", "samples_M"):
-            torch.testing.assert_close(
-                getattr(found, column), getattr(expected, column)
-            )
 
 
 @pytest.mark.parametrize(("model", "engine"), MODELS[:3], ids=repr)
