@@ -62,16 +62,20 @@ UNDRAWN = (
     "sweep",
     "tracking",
 )
-# The tests of Ray, and the files whose few tests take minutes; the longest first.
+# The tests of Ray, and the files whose few tests take long; the longest first.
 LONGEST = (
     *("test_nodes", "ray", "test_signals", "test_chaos", "test_storage"),
     *("test_experiments", "test_howto", "test_faults"),
-    *("test_memory_of_packs", "test_crashes", "test_journal", "test_tracking"),
+    *("test_crashes", "test_journal", "test_tracking", "test_tutorials", "test_trends"),
+    *("test_small_resnets", "test_lean_start", "test_readme", "test_jit"),
 )
 # Of `-m acceptance`, so many processes may have a part of these tests.
 PARTS = {
-    **{"ray": 2, "test_signals": 2, "test_storage": 3, "test_howto": 3},
-    **{"test_faults": 4, "test_memory_of_packs": 2},
+    "ray": 2,
+    "test_signals": 2,
+    "test_storage": 3,
+    "test_howto": 3,
+    "test_faults": 4,
 }
 
 
