@@ -41,17 +41,17 @@ def test_a_device_that_computes_less_exactly_than_float32_is_refused() -> None:
 
 
 def test_every_check_runs_whatever_the_others_give(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails() -> str:
         raise RuntimeError("hunter2hunter2 is not allowed at http://host/x")
 
     all_checks = {"one": (fails, "start it"), "two": (lambda: "fine", "do nothing")}
     all_checks["three"] = all_checks["one"]
-    monkeypatch.setattr("raysafl.cli.doctor.checks", lambda root, address: all_checks)
+    monkeypatch.setattr("raysafl.cli.doctor.checks", lambda: all_checks)
     monkeypatch.setenv("MY_TOKEN", "hunter2hunter2")
     said = "RuntimeError: *** is not allowed at http://host/x. To mend it: start it"
-    assert [(c.name, c.passed, c.message) for c in examine(tmp_path)] == [
+    assert [(c.name, c.passed, c.message) for c in examine()] == [
         *(("one", False, said), ("two", True, "fine"), ("three", False, said))
     ]
 
@@ -111,7 +111,7 @@ def test_a_driver_that_does_not_fit_torch_fails_with_a_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     install_nvidia_smi(monkeypatch, tmp_path, "echo 470.10; echo 470.10")
-    _, cure = checks(tmp_path)["devices"]
+    _, cure = checks()["devices"]
     assert cure.startswith("install the driver that this torch needs")
     with pytest.raises(
         ValueError,
