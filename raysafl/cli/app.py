@@ -5,7 +5,6 @@ ours. What a command needs is imported inside its function, so that `raysafl --h
 fast.
 """
 
-import logging
 import re
 import shlex
 import sys
@@ -480,13 +479,6 @@ def _run_sweep(sweep: Any, options: SweepOptions) -> None:
         raise typer.Exit(1)
 
 
-class _RedactingFormatter(logging.Formatter):
-    """Formats what libraries log, without secrets."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
-
-
 def _show_warning(
     message: Warning | str,
     category: type[Warning],
@@ -513,13 +505,8 @@ def _show_error(text: str) -> None:
 
 
 def main() -> None:
-    """Run a command; turn whatever ends it into one message and an exit code.
-
-    No secrets of the environment are shown in messages, warnings, logs and tracebacks of libraries.
-    """
+    """Run a command; turn whatever ends it into one message and an exit code."""
     warnings.showwarning = _show_warning
-    if logging.lastResort is not None:
-        logging.lastResort.setFormatter(_RedactingFormatter())
     try:
         app()
     except BaseException as error:

@@ -1,7 +1,6 @@
 """`raysafl doctor`: check what works on this machine, and say how to mend what does not."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,39 +70,29 @@ def check_devices() -> str:
     has = f"{cores}{whole} CPU cores, {in_words(len(gpus))} {', '.join(gpus)}".strip()
     cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     built = f"torch is built {cuda}"
-    drivers, complaint = driver_versions()
+    driver = driver_version()
     if gpus:
-        return f"{has}; driver {drivers[0] if drivers else 'unknown'}, {built}"
+        return f"{has}; driver {driver or 'unknown'}, {built}"
     hidden = os.environ.get(VISIBLE)
-    if drivers and hidden is None:
+    if driver and hidden is None:
         raise ValueError(
-            f"nvidia-smi finds {in_words(len(drivers))} with driver {drivers[0]}, but torch "
-            f"sees none ({why_unseen()}): the driver and torch do not fit; {built}"
+            f"nvidia-smi finds a GPU with driver {driver}, but torch sees none "
+            f"({why_unseen()}): the driver and torch do not fit; {built}"
         )
-    notes = [f"{VISIBLE} is {hidden!r}"] if hidden is not None else []
-    notes += [f"nvidia-smi finds none either: {complaint}"] if complaint else []
-    return "; ".join([has, f"torch sees no GPU, {built}", *notes])
+    note = "" if hidden is None else f"; {VISIBLE} is {hidden!r}"
+    return f"{has}; torch sees no GPU, {built}{note}"
 
 
-def driver_versions() -> tuple[list[str], str]:
-    """Return the driver's version for each GPU that nvidia-smi finds, and its complaint.
-
-    Both are empty where there is no nvidia-smi, which comes with the driver.
-    """
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return [], ""
-    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+def driver_version() -> str:
+    """Return the version of the GPUs' driver; empty where nvidia-smi finds no GPU."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(
-            query, capture_output=True, text=True, timeout=SMI_SECONDS
+            query, capture_output=True, text=True, timeout=SMI_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], str(error)
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    if done.returncode:
-        return [], lines[0] if lines else f"exit code {done.returncode}"
-    return lines, ""
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.partition("\n")[0]
 
 
 def check_data() -> str:
