@@ -175,7 +175,7 @@ class SweepResults:
         if not pages:
             raise ValueError(
                 f"{self.store.path} has no numbers for the figure '{name}'; "
-                "`raysafl export` draws all that it has numbers for"
+                "`export` draws all that it has numbers for"
             )
         return pages[0]
 

@@ -330,12 +330,12 @@ def test_a_place_for_results_with_a_password_is_refused_and_no_folder_is_made(
     monkeypatch.chdir(tmp_path)
     for option in (
         *(["quickstart", "--out"], ["report"], ["sync"], ["ui"], ["results", ""]),
-        *(["verify"], ["recheck"], ["doctor", "--root"]),
+        *(["verify"], ["recheck"]),
     ):
         assert say(monkeypatch, *option, uri) == 2
     said = capfd.readouterr()
     assert SECRET not in said.out + said.err
-    assert said.err.count("holds a password") == 8
+    assert said.err.count("holds a password") == 7
     assert list(tmp_path.rglob("*")) == []
 
 

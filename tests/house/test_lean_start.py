@@ -198,7 +198,7 @@ def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
     code, said = answers[" ".join(DOCTOR)]
     assert code == 0, said
     assert "ray: not installed: sweeps run in this process only" in said
-    assert "mlflow: not installed: sweeps are not logged" in said
+    assert "mlflow is not installed (pip install mlflow)" in said
 
 
 @pytest.mark.parametrize(

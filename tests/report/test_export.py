@@ -17,10 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 from scipy import stats
-from typer.testing import CliRunner
 
 import raysafl as fl
-from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report import export
 from raysafl.report.figures.curves import curves
@@ -322,15 +320,13 @@ def test_a_misspelt_choice_is_told_with_the_nearest_name(
 def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
     brief: Path, tmp_path: Path
 ) -> None:
-    run = CliRunner().invoke
+    results = fl.load(brief)
     to = tmp_path / "paper"
-    command = ["export", str(brief), "--to", str(to)]
-    wrong = run(cli.app, [*command, "--only", "algorithm=R&E"])
-    assert isinstance(wrong.exception, ValueError) and not to.exists()
-    assert "did you mean 'R&D'" in str(wrong.exception)
-    shown = ["--only", "algorithm=R&D,FedAvg_50%", "--rename", "R&D=us"]
-    named = run(cli.app, [*command, *shown])
-    assert named.exit_code == 0, named.output
+    with pytest.raises(ValueError, match="did you mean 'R&D'"):
+        results.export(to, only={"algorithm": ["R&E"]})
+    assert not to.exists()
+    only = {"algorithm": ["R&D", "FedAvg_50%"]}
+    results.export(to, only=only, rename={"R&D": "us"})
     names = {file.name for file in to.iterdir()}
     figures = {name.rpartition(".")[0] for name in names} - {"table", "captions"}
     assert {"curves", "heatmap", "participation"} <= figures

@@ -1,4 +1,4 @@
-"""Folders of one sweep put together, and results deleted: `raysafl merge` and `forget`."""
+"""Folders of one sweep put together: `raysafl merge`."""
 
 import shutil
 from collections.abc import Callable
@@ -199,50 +199,13 @@ def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(
     assert verify(into) == []
 
 
-def test_runs_are_forgotten_by_labels_ids_and_as_unlisted(
+def test_a_folder_that_is_written_to_is_not_merged(
     folders: tuple[Path, Path, Path], raysafl: Command
-) -> None:
-    *_, whole = folders
-    store = Store(whole)
-    of_seed = store.manifest().select({"seed": "1"})
-    code, said = raysafl("forget", whole, "--only", "seed=1")
-    assert code == 0 and "1 run forgotten" in said
-    assert set(of_seed).isdisjoint(store.ledger())
-    assert not store.model(of_seed[0]).exists()
-    assert set(of_seed).isdisjoint(store.runs()["run_id"])
-    (other,) = store.manifest().select({"seed": "0"})
-    code, said = raysafl("forget", whole, other)
-    assert code == 0, said
-    assert len(store.ledger()) == 2 and verify(store) == []
-    smaller = halves().labelled()
-    kept = {key: run for key, run in smaller.items() if key == (3,)}
-    go(Sweep("halves", kept, axes=("seed",)), whole)
-    assert len(store.ledger()) == 2
-    raysafl("forget", whole, "--unlisted")
-    assert list(store.ledger()) == [smaller[(3,)].id]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [([], "name the runs"), (["abcdefabcdef"], "holds no run abcdefabcdef")],
-)
-def test_what_is_to_be_forgotten_must_be_named(
-    folders: tuple[Path, Path, Path], raysafl: Command, arguments: list[str], why: str
-) -> None:
-    code, said = raysafl("forget", folders[0], *arguments)
-    assert code == 2 and why in said
-    assert len(Store(folders[0]).ledger()) == 3
-
-
-@pytest.mark.parametrize("command", ["merge", "forget"])
-def test_a_folder_that_is_written_to_is_neither_merged_nor_changed_by_others(
-    folders: tuple[Path, Path, Path], raysafl: Command, command: str
 ) -> None:
     store, out = Store(folders[0]), folders[0].parent / "merged"
     before = store.every_commit()
-    rest = {"merge": [folders[1], "--out", out], "forget": ["--only", "seed=1"]}
     with store.lock():
-        code, said = raysafl(command, store.path, *rest[command])
+        code, said = raysafl("merge", store.path, folders[1], "--out", out)
     assert code == 2 and "another raysafl process is writing to" in said
     assert store.every_commit() == before and not Store(out).ledger()
 
