@@ -218,14 +218,17 @@ class Sweep:
         Args:
             measures: what the runs measure.
         """
-        own = (getattr(self.search_alg, name, None) for name in ("metric", "mode"))
-        told, mode = (value if isinstance(value, str) else "" for value in own)
+        # A search algorithm may have been told when it was made.
+        given = (getattr(self.search_alg, name, None) for name in ("metric", "mode"))
+        metric_given, mode_given = (
+            value if isinstance(value, str) else "" for value in given
+        )
         is_searched = self.is_searched or self.scheduler is not None
         # Runs of a grid are only compared, and none is chosen.
         if self.is_grid and not (self.metric or is_searched):
             return {"searched_by": "", "goal": None}
-        metric = told or self.metric or measures.goal[0]
-        goal = metric, self.mode or mode or measures.mode(metric)
+        metric = metric_given or self.metric or measures.goal[0]
+        goal = metric, self.mode or mode_given or measures.mode(metric)
         by = metric if is_searched else ""
         return {"searched_by": by, "goal": goal, "is_drawn": not self.is_grid}
 
@@ -333,9 +336,9 @@ class Sweep:
         if earlier is None or not earlier.entries:
             return manifest
         columns = {**earlier.columns, **manifest.columns}
-        own = Measures(columns, earlier.quality)
-        both = manifest.extended(earlier.entries).measuring(columns, own.quality)
-        return both.replace(table=with_defaults(self._laid_out, own))
+        measures = Measures(columns, earlier.quality)
+        both = manifest.extended(earlier.entries).measuring(columns, measures.quality)
+        return both.replace(table=with_defaults(self._laid_out, measures))
 
     def measuring(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
         """Return the manifest with what some runs measure that were drawn or asked for.
@@ -349,14 +352,14 @@ class Sweep:
         new = list(runs)
         if not new:
             return manifest
-        own = Measures.of(new)
-        if manifest.entries and own.quality != manifest.quality:
-            own = replace(own, quality=LOSS)
-        changed = manifest.measuring(own.columns, own.quality)
+        measures = Measures.of(new)
+        if manifest.entries and measures.quality != manifest.quality:
+            measures = replace(measures, quality=LOSS)
+        changed = manifest.measuring(measures.columns, measures.quality)
         if manifest.entries:
             return changed
-        aim = {} if self.is_searched else self._aim(own)
-        return changed.replace(aim, table=with_defaults(self._laid_out, own))
+        aim = {} if self.is_searched else self._aim(measures)
+        return changed.replace(aim, table=with_defaults(self._laid_out, measures))
 
     def manifest(
         self,
@@ -425,8 +428,8 @@ def with_defaults(table: Table, measures: Measures) -> Table:
         changes["statistic"] = statistic
     if "also" not in given:
         changes["also"] = also_by_default(measures.columns, measures.quality)
-    own = known.get(statistic)
-    if own and not own.is_fraction:
+    shown = known.get(statistic)
+    if shown and not shown.is_fraction:
         if "scale" not in given and ("unit" not in given or table.unit != "%"):
             changes["scale"] = 1.0
         if "unit" not in given and ("scale" not in given or table.scale != 100):
