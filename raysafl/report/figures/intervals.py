@@ -36,9 +36,8 @@ def intervals(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     )
     names = means["method"].tolist()
     height = 0.3 * len(names)
-    figure, (left, right) = style.panels(
-        2, 3.2, height, across=2, beside=1.6, sharey=True
-    )
+    # Both fit side by side into a column of any paper.
+    figure, (left, right) = style.panels(2, 1.0, height, beside=1.6, sharey=True)
     _draw(left, means, "iqm", names)
     left.set_xlabel(f"IQM of {label_of_numbers(methods.manifest.table)}")
     left.set_yticks(range(len(names)), [literal(name) for name in names])
