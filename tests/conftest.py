@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 # Searching all objects for garbage takes a twentieth of the tests' time, and finds little.
 gc.set_threshold(*gc.get_threshold()[:2], 1000)
 # a first example may compile a loop
-settings.register_profile("raysafl", deadline=None)
+settings.register_profile("raysafl", deadline=None, max_examples=50)
 settings.load_profile("raysafl")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray's processes have nice level 15 otherwise, and hardly get on beside other tests.
@@ -53,17 +53,29 @@ HARMLESS_ON_A_GPU = (
     "ignore:RNN module weights are not part of single contiguous chunk of memory",
 )
 # Folders of tests whose subject is no picture and no table.
-UNDRAWN = ("kept", "storage", "sweep", "tracking")
-# The tests of Ray, and the files whose few tests take minutes; the longest first.
+UNDRAWN = (
+    "kept",
+    "objectives",
+    "runtime",
+    "simulation",
+    "storage",
+    "sweep",
+    "tracking",
+)
+# The tests of Ray, and the files whose few tests take long; the longest first.
 LONGEST = (
     *("test_nodes", "ray", "test_signals", "test_chaos", "test_storage"),
     *("test_experiments", "test_howto", "test_faults"),
-    *("test_memory_of_packs", "test_crashes", "test_journal", "test_tracking"),
+    *("test_crashes", "test_journal", "test_tracking", "test_tutorials", "test_trends"),
+    *("test_small_resnets", "test_lean_start", "test_readme", "test_jit"),
 )
 # Of `-m acceptance`, so many processes may have a part of these tests.
 PARTS = {
-    **{"ray": 2, "test_signals": 2, "test_storage": 3, "test_howto": 3},
-    **{"test_faults": 4, "test_memory_of_packs": 2},
+    "ray": 2,
+    "test_signals": 2,
+    "test_storage": 3,
+    "test_howto": 3,
+    "test_faults": 4,
 }
 
 
@@ -172,6 +184,18 @@ def _no_pictures_where_they_are_no_subject(
             monkeypatch.setattr("raysafl.report.write.write_report", lambda _: [])
         if "tables" not in request.fixturenames:
             monkeypatch.setattr("raysafl.report.pages.screen.screen", lambda *_: "")
+
+
+@pytest.fixture
+def quick_sweeps(no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps draw nothing and log nothing to MLflow, for pages whose code runs as printed."""
+    monkeypatch.setattr("raysafl.sweep.new_runs._tracker", lambda attempt: None)
+
+
+@pytest.fixture
+def untried_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps try no round of the user's classes in a process of its own, which imports torch."""
+    monkeypatch.setattr("raysafl.sweep.preflight.preflight", lambda *_: {})
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`raysafl data show`: what clients hold and when they come, before anything runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +20,6 @@ from raysafl.sweep.prepare import dataset_of
 MOST = 1000
 # Number of names of clients that the table shows.
 NAMES_SHOWN = 6
-# What the table shows where samples have no classes.
-NO_CLASSES = "-"
-
-
-@dataclass(frozen=True)
-class DataCounts:
-    """The samples of one distinct data configuration of a sweep.
-
-    Attributes:
-        name: the labels of the first run that has it.
-        runs: the number of runs that have it.
-        clients: training samples of each class at each client, [clients, classes]; all
-            samples, [clients, 1], if the dataset does not give each sample one class.
-        server: training samples of each class at the server, [classes], likewise.
-        has_labels: whether each sample has one class.
-        names: the names of the clients; empty if they have none.
-        validation: the number of validation samples.
-    """
-
-    name: str
-    runs: int
-    clients: NDArray[np.int64]
-    server: NDArray[np.int64]
-    has_labels: bool = True
-    names: tuple[str, ...] = ()
-    validation: int = 0
 
 
 def preview(
@@ -72,31 +45,38 @@ def preview(
     """
     runs = _runs(sweep, labels)
     datasets: dict[str, Dataset] = {}
-    counted: list[DataCounts] = []
-    pictures: dict[str, bytes] = {}
-    for name, run, count in _distinct_parts(runs, _data_of):
+    lines: list[dict[str, str]] = []
+    files: dict[str, bytes] = {}
+    for number, (name, run, count) in enumerate(_distinct_parts(runs, _data_of), 1):
         dataset = dataset_of(run, datasets)
-        item = _count_samples(name, run, count, dataset)
-        counted.append(item)
-        title = f"{dataset.name}, {len(item.clients)} clients ({name})"
-        classes = dataset.names if item.has_labels else ("samples",)
-        pictures[f"labels-{len(counted)}.png"] = label_histogram(
-            item.clients, item.server, classes, title
+        split = run.data.split(dataset, run.seed)
+        classes, label_of = _classes(dataset)
+        num_classes = len(classes)
+        held = np.stack(
+            [np.bincount(label_of[c], minlength=num_classes) for c in split.clients]
         )
-        if item.names:
-            table = _client_table(item, dataset.names)
-            pictures[f"clients-{len(counted)}.csv"] = table
+        server = np.bincount(label_of[split.server], minlength=num_classes)
+        title = f"{dataset.name}, {len(held)} clients ({name})"
+        names = classes if dataset.names or not dataset.has_labels else ()
+        files[f"labels-{number}.png"] = label_histogram(held, server, names, title)
+        clients = run.data.client_names(dataset, split)
+        if clients:
+            columns = classes if dataset.has_labels else ()
+            files[f"clients-{number}.csv"] = _client_table(held, clients, columns)
+        line = {"data of": name, "runs": str(count)}
+        line |= _numbers(held, server, clients, dataset.has_labels)
+        if len(split.validation):
+            line["validation\nsamples"] = str(len(split.validation))
+        lines.append(line)
     for number, (name, run, _) in enumerate(_distinct_parts(runs, _policy_of), 1):
         kind = type(run.participation).__name__
-        raster = participation_raster(
-            _simulate_cohorts(run, datasets, min(rounds, run.rounds)),
-            f"{kind} ({name})",
-        )
-        pictures[f"participation-{number}.png"] = raster
+        came = _simulate_cohorts(run, datasets, min(rounds, run.rounds))
+        raster = participation_raster(came, f"{kind} ({name})")
+        files[f"participation-{number}.png"] = raster
     out.mkdir(parents=True, exist_ok=True)
-    for file, picture in pictures.items():
-        (out / file).write_bytes(picture)
-    return _data_table(counted), [out / file for file in pictures]
+    for file, content in files.items():
+        (out / file).write_bytes(content)
+    return _table(lines), [out / file for file in files]
 
 
 def _runs(sweep: Sweep, labels: Mapping[str, str]) -> dict[str, Run]:
@@ -134,46 +114,34 @@ def _distinct_parts(
     groups: dict[str, list[str]] = {}
     for name, run in runs.items():
         groups.setdefault(key(run), []).append(name)
-    return [
-        (
-            own[0] if len(own) == 1 else f"{own[0]}, the first of {len(own)} runs",
-            runs[own[0]],
-            len(own),
-        )
-        for own in groups.values()
-    ]
+    parts = []
+    for first, *others in groups.values():
+        count = 1 + len(others)
+        name = f"{first}, the first of {count} runs" if others else first
+        parts.append((name, runs[first], count))
+    return parts
 
 
-def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCounts:
-    """Count the samples of each class at each client and at the server."""
-    split = run.data.split(dataset, run.seed)
-    labels = dataset.train.y
-    classes = dataset.num_classes
+def _classes(dataset: Dataset) -> tuple[Sequence[str], NDArray[np.int64]]:
+    """Return the names of the classes, and the class of each training sample.
+
+    All samples are of one class if the dataset does not give each sample one.
+    """
     if not dataset.has_labels:
-        labels = np.zeros(len(dataset.train), np.int64)
-        classes = 1
-    clients = [np.bincount(labels[part], minlength=classes) for part in split.clients]
-    server = np.bincount(labels[split.server], minlength=classes)
-    return DataCounts(
-        name,
-        runs,
-        np.stack(clients),
-        server,
-        dataset.has_labels,
-        run.data.client_names(dataset, split),
-        len(split.validation),
-    )
+        return ("samples",), np.zeros(len(dataset.train), np.int64)
+    names = dataset.names or [str(c) for c in range(dataset.num_classes)]
+    return names, dataset.train.y
 
 
-def _client_table(item: DataCounts, classes: Sequence[str]) -> bytes:
+def _client_table(
+    held: NDArray[np.int64], clients: Sequence[str], classes: Sequence[str]
+) -> bytes:
     """Write a line for each client: its number, its name, and its samples of each class."""
-    counts: dict[str, Any] = {"client": range(len(item.names)), "name": item.names}
-    counts["samples"] = item.clients.sum(axis=1).tolist()
-    frame = pd.DataFrame(counts)
-    if item.has_labels:
-        names = classes or [str(c) for c in range(item.clients.shape[1])]
-        labels = [f"class {name}" for name in names]
-        frame = pd.concat([frame, pd.DataFrame(item.clients, columns=labels)], axis=1)
+    samples = held.sum(axis=1)
+    frame = pd.DataFrame(
+        {"client": range(len(clients)), "name": clients, "samples": samples}
+        | {f"class {name}": held[:, c] for c, name in enumerate(classes)}
+    )
     return frame.to_csv(index=False).encode()
 
 
@@ -214,43 +182,45 @@ def _range(values: NDArray[np.int64]) -> str:
     return f"{low}" if low == high else f"{low} / {np.median(values):g} / {high}"
 
 
-def _clients_text(item: DataCounts) -> str:
-    """Write the number of clients, and the names of the first ones if they have names."""
-    number = str(len(item.clients))
-    if not item.names:
-        return number
-    more = ", ..." if len(item.names) > NAMES_SHOWN else ""
-    return f"{number}: {', '.join(item.names[:NAMES_SHOWN])}{more}"
+def _numbers(
+    held: NDArray[np.int64],
+    server: NDArray[np.int64],
+    clients: Sequence[str],
+    has_labels: bool,
+) -> dict[str, str]:
+    """Write what the table says of one data configuration, by its columns.
 
-
-def _data_table(counted: Sequence[DataCounts]) -> Table:
-    """Write one line per data configuration."""
-    table = Table(
-        "data of",
-        "runs",
-        "clients",
-        "samples\nmin / median / max",
-        "classes per client",
-        "label entropy,\nbits (maximum)",
-        "server\nsamples",
-        "server\nclasses",
-    )
-    has_validation = any(item.validation for item in counted)
-    if has_validation:
-        table.add_column("validation\nsamples")
-    for item in counted:
-        most = np.log2(item.clients.shape[1])
-        table.add_row(
-            item.name,
-            str(item.runs),
-            _clients_text(item),
-            _range(item.clients.sum(axis=1)),
-            _range((item.clients > 0).sum(axis=1)) if item.has_labels else NO_CLASSES,
-            f"{entropy(item.clients).mean():.2f} ({most:.2f})"
-            if item.has_labels
-            else NO_CLASSES,
-            str(item.server.sum()),
-            str((item.server > 0).sum()) if item.has_labels else NO_CLASSES,
-            *([str(item.validation)] if has_validation else []),
+    Args:
+        held: samples of each class at each client, [clients, classes].
+        server: samples of each class at the server, [classes].
+        clients: the names of the clients; empty if they have none.
+        has_labels: whether each sample has one class.
+    """
+    number = str(len(held))
+    if clients:
+        more = ", ..." if len(clients) > NAMES_SHOWN else ""
+        number += f": {', '.join(clients[:NAMES_SHOWN])}{more}"
+    of_clients = {
+        "clients": number,
+        "samples\nmin / median / max": _range(held.sum(axis=1)),
+    }
+    of_server = {"server\nsamples": str(server.sum())}
+    if has_labels:
+        mean = entropy(held).mean()
+        of_clients["classes per client"] = _range((held > 0).sum(axis=1))
+        of_clients["label entropy,\nbits (maximum)"] = (
+            f"{mean:.2f} ({np.log2(len(server)):.2f})"
         )
+        of_server["server\nclasses"] = str((server > 0).sum())
+    return of_clients | of_server
+
+
+def _table(lines: Sequence[Mapping[str, str]]) -> Table:
+    """Write a line for each data configuration; a dash stands for what one has not."""
+    columns: dict[str, Any] = {}
+    for line in lines:
+        columns |= line
+    table = Table(*columns)
+    for line in lines:
+        table.add_row(*(line.get(column, "-") for column in columns))
     return table

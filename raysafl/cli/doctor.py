@@ -1,7 +1,6 @@
 """`raysafl doctor`: check what works on this machine, and say how to mend what does not."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from functools import partial
 from raysafl.cli.device_check import check_gpu
 from raysafl.cluster.gpus import in_words, num_gpus, why_unseen
 from raysafl.cluster.hardware import usable_cores
+from raysafl.cluster.provenance import provenance
 from raysafl.core.needs import OPTIONAL, is_installed
-from raysafl.core.text import count
 from raysafl.data import data_root
-from raysafl.storage.paths import Location
 from raysafl.storage.redaction import redacted
-from raysafl.tracking.client import default_uri, ping
 
 # The variable that chooses the GPUs which programs see.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -47,12 +44,16 @@ class CheckResult:
     message: str
 
 
-def check_torch() -> str:
-    """Check that torch and torchvision can be imported together."""
-    import torch
-    import torchvision
-
-    return f"torch {torch.__version__}, torchvision {torchvision.__version__}"
+def check_versions() -> str:
+    """Name the versions that rows depend on, and which optional packages are missing."""
+    versions = provenance()
+    del versions["host"]
+    missing = [
+        f"{package} is not installed ({command})"
+        for package, (_, command) in OPTIONAL.items()
+        if not is_installed(package)
+    ]
+    return ", ".join([*map(" ".join, versions.items()), *missing])
 
 
 def check_devices() -> str:
@@ -69,39 +70,29 @@ def check_devices() -> str:
     has = f"{cores}{whole} CPU cores, {in_words(len(gpus))} {', '.join(gpus)}".strip()
     cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     built = f"torch is built {cuda}"
-    drivers, complaint = driver_versions()
+    driver = driver_version()
     if gpus:
-        return f"{has}; driver {drivers[0] if drivers else 'unknown'}, {built}"
+        return f"{has}; driver {driver or 'unknown'}, {built}"
     hidden = os.environ.get(VISIBLE)
-    if drivers and hidden is None:
+    if driver and hidden is None:
         raise ValueError(
-            f"nvidia-smi finds {in_words(len(drivers))} with driver {drivers[0]}, but torch "
-            f"sees none ({why_unseen()}): the driver and torch do not fit; {built}"
+            f"nvidia-smi finds a GPU with driver {driver}, but torch sees none "
+            f"({why_unseen()}): the driver and torch do not fit; {built}"
         )
-    notes = [f"{VISIBLE} is {hidden!r}"] if hidden is not None else []
-    notes += [f"nvidia-smi finds none either: {complaint}"] if complaint else []
-    return "; ".join([has, f"torch sees no GPU, {built}", *notes])
+    note = "" if hidden is None else f"; {VISIBLE} is {hidden!r}"
+    return f"{has}; torch sees no GPU, {built}{note}"
 
 
-def driver_versions() -> tuple[list[str], str]:
-    """Return the driver's version for each GPU that nvidia-smi finds, and its complaint.
-
-    Both are empty where there is no nvidia-smi, which comes with the driver.
-    """
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return [], ""
-    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+def driver_version() -> str:
+    """Return the version of the GPUs' driver; empty where nvidia-smi finds no GPU."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(
-            query, capture_output=True, text=True, timeout=SMI_SECONDS
+            query, capture_output=True, text=True, timeout=SMI_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], str(error)
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    if done.returncode:
-        return [], lines[0] if lines else f"exit code {done.returncode}"
-    return lines, ""
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.partition("\n")[0]
 
 
 def check_data() -> str:
@@ -113,66 +104,32 @@ def check_data() -> str:
     root = data_root()
     if "RAYSAFL_DATA" in os.environ and not root.is_dir():
         raise ValueError(f"RAYSAFL_DATA names {root}, which is no folder")
-    found = ["fl.Digits() (embedded)"]
-    found += [load for file, load in DATASETS.items() if (root / file).is_file()]
+    loaders = ["fl.Digits() (embedded)"]
+    loaders += [load for file, load in DATASETS.items() if (root / file).is_file()]
     folders = sorted(file.parent.name for file in root.glob("*/train.parquet"))
-    found += [f'fl.from_parquet("{name}")' for name in folders]
-    return f"{', '.join(found)}; looked in {root} (RAYSAFL_DATA)"
+    loaders += [f'fl.from_parquet("{name}")' for name in folders]
+    return f"{', '.join(loaders)}; looked in {root} (RAYSAFL_DATA)"
 
 
-def check_results(root: Location) -> str:
-    """Check that the folder of the results can be written, and make it if there is none."""
-    root.mkdir(parents=True, exist_ok=True)
-    # Writing is tried, because permissions alone do not tell for object stores.
-    probe = root / f".writable.{os.getpid()}"
-    probe.write_bytes(b"")
-    probe.unlink()
-    return f"{root.resolve()} can be written"
-
-
-def check_mlflow(root: Location) -> str:
-    """Check that MLflow's database or server answers, if MLflow is installed."""
-    if not is_installed("mlflow"):
-        return absence("mlflow", "sweeps are not logged (`--track none`)")
-    uri = default_uri(root.resolve())
-    return f"{uri} answers, {ping(uri)} experiments"
-
-
-def check_ray(address: str | None) -> str:
-    """Check that Ray starts and stops here, if it is installed, or that a cluster answers."""
+def check_ray() -> str:
+    """Check that Ray starts and stops here, if it is installed."""
     if not is_installed("ray"):
-        return absence("ray", "sweeps run in this process only (`--executor here`)")
+        return "not installed: sweeps run in this process only (`--executor here`)"
     # Imported here, because Ray may be missing.
     import ray
 
     from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 
-    with ray_session(address):
-        nodes = resources_of_nodes()
-        cpus, gpus = (
-            sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")
-        )
-        where = f"starts on {ray.util.get_node_ip_address()}"
-        if address:
-            where = f"answers at '{address}', {count(len(nodes), 'node')}"
-        return f"Ray {ray.__version__} {where}: {cpus:g} CPUs, {gpus:g} GPUs"
+    with ray_session(None):
+        (node,) = resources_of_nodes()
+        address = ray.util.get_node_ip_address()
+        return f"starts on {address} with {node['CPU']:g} CPUs, {node.get('GPU', 0):g} GPUs"
 
 
-def absence(package: str, consequence: str) -> str:
-    """Say that an optional package is not installed, and what that means."""
-    _, command = OPTIONAL[package]
-    return f"not installed: {consequence}. To install it: {command}"
-
-
-def checks(
-    root: Location, address: str | None = None
-) -> dict[str, tuple[Callable[[], str], str]]:
-    """Return all checks by name, each with what to do if it fails; see `examine`."""
+def checks() -> dict[str, tuple[Callable[[], str], str]]:
+    """Return all checks by name, each with what to do if it fails."""
     return {
-        "torch": (
-            check_torch,
-            "reinstall both at once: pip install --force-reinstall torch torchvision",
-        ),
+        "versions": (check_versions, "see `pip check`"),
         "devices": (
             check_devices,
             "install the driver that this torch needs, or the torch that fits this "
@@ -187,32 +144,18 @@ def checks(
             for index in range(num_gpus())
         },
         "data": (check_data, "set RAYSAFL_DATA to the folder that holds the datasets"),
-        "results": (
-            lambda: check_results(root),
-            "choose a folder that can be written with --root",
-        ),
-        "mlflow": (
-            lambda: check_mlflow(root),
-            "start the server that MLFLOW_TRACKING_URI names, or unset that and choose a folder "
-            "that can be written with --root; results in Parquet need no MLflow",
-        ),
         "ray": (
-            partial(check_ray, address),
+            check_ray,
             "if no reason is named, free memory or /dev/shm, and see the logs in "
             "/tmp/ray/session_latest/logs",
         ),
     }
 
 
-def examine(root: Location, address: str | None = None) -> list[CheckResult]:
-    """Run every check, whatever the others give.
-
-    Args:
-        root: the folder of the results.
-        address: the address of a Ray cluster; None starts a Ray here.
-    """
+def examine() -> list[CheckResult]:
+    """Run every check, whatever the others give."""
     report = []
-    for name, (check, cure) in checks(root, address).items():
+    for name, (check, cure) in checks().items():
         try:
             report.append(CheckResult(name, True, check()))
         except Exception as error:

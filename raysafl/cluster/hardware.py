@@ -136,10 +136,24 @@ class Hardware(Component):
         Raises:
             ValueError: The actors do not fit, and `autoscale` is off.
         """
-        free = [dict(node) for node in nodes]
-        for _ in range(0 if self.autoscale else self.actors):
-            if not self._take(free):
-                raise ValueError(self._refusal(nodes))
+        needs = self.bundle()
+        # Sums of shares such as 0.33 may exceed a whole GPU by rounding.
+        room = sum(
+            min(int(node.get(name, 0) / need + 1e-6) for name, need in needs.items())
+            for node in nodes
+        )
+        if room < self.actors and not self.autoscale:
+            has = {
+                name: sum(node.get(name, 0) for node in nodes)
+                for name in ("CPU", "GPU")
+            }
+            where = "this machine"
+            if len(nodes) > 1:
+                where = f"the cluster's {len(nodes)} nodes"
+            raise ValueError(
+                f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU "
+                f"and {has['GPU']:g} GPU; lower actors, cpus or gpus"
+            )
 
     def trials_at_once(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """Return how many trials run at the same time on these nodes, at least one.
@@ -180,28 +194,3 @@ class Hardware(Component):
         with_cores = [node for node in nodes if node.get("CPU")] or nodes
         of_core = min(node.get("memory", 0) / node.get("CPU", 1) for node in with_cores)
         return of_core * needs["CPU"]
-
-    def _take(self, free: Sequence[dict[str, float]]) -> bool:
-        """Take one actor's resources from the first node that has them."""
-        for node in free:
-            # Sums of shares such as 0.33 may exceed a whole GPU by rounding.
-            if all(
-                node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()
-            ):
-                for name, need in self.bundle().items():
-                    node[name] -= need
-                return True
-        return False
-
-    def _refusal(self, nodes: Sequence[Mapping[str, float]]) -> str:
-        """Return the message for a trial that does not fit."""
-        has = {
-            name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")
-        }
-        where = (
-            "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
-        )
-        return (
-            f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU "
-            f"and {has['GPU']:g} GPU; lower actors, cpus or gpus"
-        )

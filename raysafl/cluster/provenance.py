@@ -21,15 +21,15 @@ def provenance() -> dict[str, str]:
     The versions of NumPy, torch and Ray are read from their metadata, since importing them
     would take seconds. One that is not installed is left out.
     """
-    found = {
+    versions = {
         "python": platform.python_version(),
         "raysafl": __version__,
         "host": platform.node(),
     }
     for name in ("numpy", "torch", "ray"):
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 @lru_cache
@@ -38,7 +38,7 @@ def package_digest() -> str:
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256(__version__.encode())
     # Editors put links to nothing beside a file that is open.
-    for file in sorted(own for own in folder.rglob("*.py") if own.is_file()):
+    for file in sorted(path for path in folder.rglob("*.py") if path.is_file()):
         digest.update(f"{file.relative_to(folder)}\n".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()

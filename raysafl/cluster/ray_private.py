@@ -1,14 +1,13 @@
 """The only file that touches private parts of Ray and of Ray Tune.
 
 Ray offers no public setting for what is changed here, and a new release may rename any
-of these parts. Where doing without one would be unsafe, this is said or refused. What is
-changed is restored when the block ends.
+of these parts: a Ray that lacks one is refused. What is changed is restored when the block
+ends.
 
 `pyproject.toml` bounds Ray's version for the sake of this file; raise the bound after
 `tests/cluster/test_ray_private.py` passes with the new release.
 """
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,6 @@ from typing import Any
 import ray
 from ray._private import node, ray_constants
 
-log = logging.getLogger(__name__)
 # Settings that Ray reads from the environment but does not document. A Ray that does
 # not know one ignores it, so they need no check.
 PRELOADED_MODULES = "RAY_preload_python_modules"
@@ -42,20 +40,13 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
         preload: the name of the module that every worker imports when it starts.
 
     Raises:
-        ValueError: this version of Ray has no such switch for loopback. It would accept
-            connections, and so code, from the network.
+        ValueError: this version of Ray lacks one of these parts. Without the switch for
+            loopback it would accept connections, and so code, from the network.
     """
-    if not hasattr(ray_constants, "ENABLE_RAY_CLUSTER"):
-        raise ValueError(
-            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of "
-            "Ray has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray "
-            "that constraints.txt names, or start a Ray yourself and give its address"
-        )
     modules = os.environ.get(PRELOADED_MODULES, preload)
     with ExitStack() as changes:
         changes.enter_context(_replaced(ray_constants, "ENABLE_RAY_CLUSTER", False))
         for start in ("start_log_monitor", "start_monitor", "start_api_server"):
-            # Without the part, Ray starts a process that a sweep does not need.
             changes.enter_context(_replaced(node.Node, start, _do_nothing))
         changes.enter_context(environment(**{PRELOADED_MODULES: modules}))
         yield
@@ -68,21 +59,17 @@ def trials_without_settings() -> Iterator[None]:
     The processes of a Ray that this one started have its environment in any case. Ray
     would log the settings, AWS's credentials among them. And a process with settings of
     its own is a new one, so the workers that were started in advance would be in vain.
+
+    Raises:
+        ValueError: this version of Ray lacks one of these parts.
     """
     # Imported here, because Tune's import takes a second.
     from ray.tune.execution import class_cache
 
-    names = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
-    if not all(hasattr(class_cache, name) for name in names):
-        log.warning(
-            "Ray %s may write AWS's credentials to its logs, and a sweep starts some seconds "
-            "later: its class_cache has no %s",
-            ray.__version__,
-            " or no ".join(names),
-        )
-    with ExitStack() as changes:
-        for name in names:
-            changes.enter_context(_replaced(class_cache, name, {}))
+    with (
+        _replaced(class_cache, "DEFAULT_ENV_VARS", {}),
+        _replaced(class_cache, "ENV_VARS_TO_PROPAGATE", {}),
+    ):
         yield
 
 
@@ -112,10 +99,17 @@ def environment(**values: str) -> Iterator[None]:
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute if there is one of this name, and restore it when the block ends."""
+    """Set an attribute of Ray, and restore it when the block ends.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
     if not hasattr(owner, name):
-        yield
-        return
+        raise ValueError(
+            f"raysafl does not know Ray {ray.__version__}, of which {owner.__name__} has no "
+            f"{name}: install the version that constraints.txt names, or start a Ray "
+            "yourself and give its address"
+        )
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

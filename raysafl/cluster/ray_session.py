@@ -61,11 +61,9 @@ def _start(address: str | None, preload: str) -> None:
     """
     cores = usable_cores()
     is_told = address is None and cores < (os.cpu_count() or 1)
+    at_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        with (
-            _kept_handler(signal.SIGTERM),
-            _connecting_once(address) if address else lean_local_ray(preload),
-        ):
+        with _connecting_once(address) if address else lean_local_ray(preload):
             ray.init(
                 address=address or "local",
                 num_cpus=cores if is_told else None,
@@ -87,6 +85,12 @@ def _start(address: str | None, preload: str) -> None:
             "asks for that token: set RAY_AUTH_MODE=token here, or start it with "
             "RAY_AUTH_MODE=disabled"
         ) from error
+    finally:
+        # Ray sets a handler of its own, at which runs would not be saved. Python lets only
+        # the main thread set one.
+        is_main = threading.current_thread() is threading.main_thread()
+        if callable(at_sigterm) and is_main:
+            signal.signal(signal.SIGTERM, at_sigterm)
 
 
 def resources_of_nodes() -> list[dict[str, float]]:
@@ -109,22 +113,6 @@ def _shut_down() -> None:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@contextmanager
-def _kept_handler(number: signal.Signals) -> Iterator[None]:
-    """Set the program's own handler of a signal again after the block, if it has one.
-
-    Ray sets handlers of its own when it starts: at SIGTERM, runs would not be saved.
-    """
-    handler = signal.getsignal(number)
-    try:
-        yield
-    finally:
-        # Python lets only the main thread set handlers.
-        is_main = threading.current_thread() is threading.main_thread()
-        if callable(handler) and is_main:
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -95,8 +95,9 @@ class Component(BaseModel):
         """Refuse values without names, and to make one of a class that lacks a method."""
         if values and cls.__init__ is Component.__init__:
             raise ValueError(
-                f"{cls.__name__} takes its values by name, {in_brief(values)} has "
-                f"none: {nearest('', cls.model_fields)}"
+                f"{cls.__name__} takes each value by its name, as in "
+                f"{cls.__name__}({next(iter(cls.model_fields), 'name')}=...), but "
+                f"{in_brief(values[0])} has none: {nearest('', cls.model_fields)}"
             )
         for method in sorted(cls.__abstractmethods__):
             slip = closest(method, [name for name in vars(cls) if name[0] != "_"])

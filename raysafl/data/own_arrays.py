@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Dataset, Features, Samples
 from raysafl.core.randomness import Key
+from raysafl.core.text import in_brief
 from raysafl.data.in_memory import InMemory, in_memory
 from raysafl.data.own_columns import (
     SHOWN,
@@ -243,7 +244,7 @@ def _items(dataset: Any, place: str) -> tuple[Array, Array]:
     """Read all items of a dataset of torch as inputs and targets."""
     try:
         count = len(dataset)
-        first = [dataset[0], dataset[0]] if count else []
+        items = [dataset[0]] if count else []
     except (TypeError, NotImplementedError, AttributeError) as error:
         raise ValueError(
             f"the {place} dataset has no length or no items by number ({error}); give "
@@ -251,34 +252,23 @@ def _items(dataset: Any, place: str) -> tuple[Array, Array]:
         ) from error
     if not count:
         raise ValueError(f"the {place} dataset is empty")
-    for item in first:
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ValueError(
-                f"the items of the {place} dataset must be pairs (input, target), but "
-                f"the first is of type {type(item).__name__}"
-                f"{f' with {len(item)} parts' if isinstance(item, tuple | list) else ''}"
-            )
-    once, again = (_as_input(item[0]) for item in first)
-    # What is not a number is refused below, with its place.
+    if not isinstance(items[0], tuple | list) or len(items[0]) != 2:
+        raise ValueError(
+            f"the items of the {place} dataset must be pairs (input, target), but the "
+            f"first is {in_brief(items[0])}"
+        )
+    # What is not a number is refused later, with its place.
+    once, again = (_as_input(item[0]) for item in (items[0], dataset[0]))
     if not np.array_equal(once, again, equal_nan=True):
         raise ValueError(
             f"the {place} dataset gives another input each time that its first item is "
             "read, probably by a random transform; runs could not be repeated. Leave the "
             "random transform out"
         )
-    inputs = [once]
-    targets = [_as_number(first[0][1])]
-    for i in range(1, count):
-        value, target = dataset[i]
-        inputs.append(_as_input(value))
-        targets.append(_as_number(target))
-    shapes = sorted({value.shape for value in inputs})
-    if len(shapes) > 1:
-        raise ValueError(
-            f"the inputs of the {place} dataset have different shapes, "
-            f"{', '.join(str(list(shape)) for shape in shapes[:SHOWN])}; make them alike"
-        )
-    return np.stack(inputs), np.asarray(targets)
+    items += [dataset[i] for i in range(1, count)]
+    inputs = [_as_input(value) for value, _ in items]
+    targets = [_as_number(target) for _, target in items]
+    return _as_array(inputs, f"the inputs of the {place} dataset"), np.asarray(targets)
 
 
 def _as_input(value: Any) -> Array:

@@ -313,14 +313,14 @@ def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
         raise ValueError(f"the table{place} has no rows")
     check_columns(df, [*roles.label, *roles.features, *roles.client], place)
     if len(roles.label) == 1:
-        y = _as_plain_array(df[roles.label[0]])
+        y = as_plain_array(df[roles.label[0]])
     else:
         y = columns_as_float32(df, roles.label, place, "label")
-    columns = {str(name): _as_plain_array(df[name]) for name in roles.client}
+    columns = {str(name): as_plain_array(df[name]) for name in roles.client}
     return Block(columns_as_float32(df, roles.features, place, "feature"), y, columns)
 
 
-def _as_plain_array(column: "pd.Series[Any]") -> Array:
+def as_plain_array(column: "pd.Series[Any]") -> Array:
     """Return a column as an array of its own type; nullable numbers as plain ones."""
     import pandas as pd
 

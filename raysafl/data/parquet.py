@@ -1,4 +1,4 @@
-"""Data of one's own in Parquet, in the layout of Hugging Face: images, or a table.
+"""Data in Parquet, in the layout of Hugging Face: images, or a table.
 
 A dataset is a set of files, of which each belongs to a split, such as `train`. The name
 of a file says to which: `train.parquet`, `train-00000-of-00002.parquet`, or a number in
@@ -6,38 +6,28 @@ a folder `train/`, as in `train/0000.parquet`. The files lie in the folder of th
 or one below, such as `data/`.
 """
 
-import hashlib
 import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from raysafl.core.problem import Dataset, Samples
-from raysafl.core.text import closest
+from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import (
-    WHICH_TEST,
     check_parts,
-    draw_test,
+    from_arrays,
     pixels_of,
     refuse_classes_only_in_test,
 )
-from raysafl.data.own_columns import (
-    SHOWN,
-    Array,
-    Target,
-    Targets,
-    counted,
-    encode_columns,
-    read_targets,
-)
-from raysafl.data.own_tables import as_list, find_path, from_pandas
+from raysafl.data.own_columns import SHOWN, Array, Targets, counted, read_targets
+from raysafl.data.own_tables import as_list, as_plain_array, find_path, from_pandas
 from raysafl.data.sources import ImageSource, data_root
 
 if TYPE_CHECKING:
@@ -50,17 +40,13 @@ TRAIN = "train"
 Files = dict[str, list[str]]
 # What Hugging Face knows of each column, such as its kind and the names of classes.
 Metadata = Mapping[str, Any]
-# Where the files with a content lie, for configurations that are read from JSON.
-_places: dict[str, Files] = {}
 
 
 class ParquetImages(ImageSource):
-    """Images in Parquet files, in the layout of Hugging Face.
+    """Images in Parquet files in a folder, whose path identifies them.
 
-    `from_parquet` makes it from a folder as it lies on disk, and finds the columns. The
-    content of the files then identifies the data, and their place does not: the same
-    files elsewhere are the same run, and changed files are another run.
-    `ParquetImages(path=...)` is identified by the path instead.
+    `from_parquet` reads images of your own, and names them by their content; this class
+    is for datasets that everybody calls by the same name.
 
     A column holds the images: structs with encoded `bytes`, or the encoded bytes alone.
     All images must have the same shape. Another column holds the label: whole numbers
@@ -71,57 +57,29 @@ class ParquetImages(ImageSource):
     """
 
     path: str = Field(
-        default="",
+        min_length=1,
         description="The folder; a relative path is looked up in the folder RAYSAFL_DATA.",
-    )
-    files: dict[str, list[str]] = Field(
-        default={},
-        exclude=True,
-        description="The files of each split, if `content` identifies them; no part of "
-        "the run's id.",
-    )
-    content: str = Field(
-        default="",
-        pattern="^([0-9a-f]{64})?$",
-        description="SHA-256 of the files, which is verified when they are read; empty: "
-        "`path` identifies them.",
     )
     low: float = Field(default=0.0, description="What the pixel value 0 becomes.")
     high: float = Field(default=1.0, description="What the pixel value 255 becomes.")
     image: str = Field(default="image", description="The column of the images.")
     label: str = Field(default="label", description="The column of the targets.")
-    client: tuple[str, ...] = Field(
-        default=(), description="Columns by which `ByColumn` can make clients."
-    )
     test: str = Field(
         default="test",
         description="The split that is the test set, such as `test` or `validation`.",
     )
-    test_share: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="In place of a test split, the fraction of the training samples "
-        "that is kept for testing, drawn at random.",
-    )
-    seed: int = Field(
-        default=0,
-        ge=0,
-        lt=2**63,
-        description="Seed of the draw of `test_share`.",
-    )
-    target: Target = Field(
-        default="auto",
-        description="What the label is: `class`, `number` or, by its type, `auto`.",
-    )
-    num_classes: int | None = Field(
-        default=None,
-        ge=0,
-        description="Number of classes, as `from_parquet` found it; 0 for numbers.",
-    )
     name: str = Field(
         default="", description="A name for messages; by default that of the folder."
     )
+    # Fields that went, each with the value that the ids of stored runs hold.
+    content: Literal[""] = Field(default="", repr=False, description="Always empty.")
+    client: tuple[()] = Field(default=(), repr=False, description="Always empty.")
+    test_share: None = Field(default=None, repr=False, description="Always None.")
+    seed: Literal[0] = Field(default=0, repr=False, description="Always 0.")
+    target: Literal["auto"] = Field(
+        default="auto", repr=False, description="Always `auto`."
+    )
+    num_classes: None = Field(default=None, repr=False, description="Always None.")
 
     @model_validator(mode="after")
     def _range(self) -> "ParquetImages":
@@ -129,124 +87,50 @@ class ParquetImages(ImageSource):
             raise ValueError(f"low ({self.low}) must be below high ({self.high})")
         return self
 
-    @model_validator(mode="after")
-    def _has_a_place(self) -> "ParquetImages":
-        if self.files and not self.content:
-            raise ValueError("files= needs content=; fl.from_parquet(files) gives both")
-        if self.files:
-            _places[self.content] = self.files
-        if not self.path and not self.content:
-            raise ValueError("give path=, or use fl.from_parquet(folder)")
-        if not self.path and self.content not in _places:
-            raise ValueError(
-                f"where the Parquet files of this configuration (content "
-                f"{self.content[:12]}...) lie is not known in this process, since it is "
-                "no part of the JSON; give fl.from_parquet(...) their folder before "
-                "reading the configuration"
-            )
-        return self
-
     def read(self) -> Dataset:
         """Decode all images of the training files and of the test files.
 
         Raises:
             ValueError: a file or a column is missing, a label is none, an image cannot
-                be decoded, the images differ in shape, or the files have changed.
+                be decoded, or the images differ in shape.
         """
-        files = self._found_files()
-        if self.content:
-            self._verify(files)
-        # The labels are read first, as images take long.
-        labels = self._labels(files)
-        clients = [
-            {name: _joined_column(files[split], name) for name in self.client}
-            for split in self._splits
-        ]
-        scale = (self.high - self.low) / 255
-        parts = [
-            Samples(_decoded(files[split], self.image), y, scale, self.low, columns=own)
-            for split, y, own in zip(
-                self._splits, labels.parts, encode_columns(clients), strict=True
-            )
-        ]
-        if self.test_share is not None:
-            rows = draw_test(len(parts[0]), self.test_share, self.seed)
-            parts = [parts[0].take(part) for part in rows]
-        train, test = parts
-        name = self.name or Path(self.path).name or name_of(files)
-        if train.x.shape[1:] != test.x.shape[1:]:
-            raise ValueError(
-                f"{name}: training images are {train.x.shape[1:]}, test images "
-                f"{test.x.shape[1:]} (channels, height, width); they must be alike"
-            )
-        check_parts(train, test)
-        if labels.names and not _class_names(features_of(files[TRAIN][0]), self.label):
-            refuse_classes_only_in_test(train, test, labels.names)
-        kind = labels.class_type
-        names = labels.names
-        return Dataset(name, train, test, labels.num_classes, names, class_type=kind)
-
-    @property
-    def _splits(self) -> list[str]:
-        return _needed_splits(self.test, self.test_share)
-
-    def _found_files(self) -> Files:
-        if self.path:
-            return choose_files(data_root() / self.path, self._splits)
-        return self.files or _places[self.content]
-
-    def _verify(self, files: Files) -> None:
-        for file in (file for split in files.values() for file in split):
-            if not Path(file).is_file():
-                raise ValueError(
-                    f"{file} is missing; put it back, or make the source anew"
-                )
-        if content_of_files(files) != self.content:
-            raise ValueError(
-                f"the files of {name_of(files)} ({next(iter(files.values()))[0]}, ...) have "
-                "changed since the source was made; put the old ones back, or make the "
-                "source anew by fl.from_parquet, which is another run"
-            )
-
-    def _labels(self, files: Files) -> Targets:
-        """Check the columns of all files, and read the labels, without any image."""
+        files = _files_of(data_root() / self.path, [TRAIN, self.test])
+        columns = [self.image, self.label]
+        tables = [_table_of(own, columns) for own in files.values()]
         first = files[TRAIN][0]
-        for split in self._splits:
-            for file in files[split]:
-                _check_kinds(file, self.image, self.label, self.client)
-        parts = [
-            _joined_column(files[split], self.label, True) for split in self._splits
-        ]
-        names = _class_names(features_of(first), self.label)
-        return read_labels(parts, self.target, names, first)
-
-
-def read_labels(
-    parts: list[Array], target: Target, names: Sequence[str] | None, file: str
-) -> Targets:
-    """Read targets: whole numbers are the numbers of classes, from 0."""
-    whole = all(part.dtype.kind in "iu" for part in parts)
-    if not whole or target == "number":
-        return read_targets(parts, f"{file}: the label", target)
-    for part in parts:
-        if not len(part) or part.min() < 0:
-            given = f"the least is {part.min()}" if len(part) else "there are none"
-            raise ValueError(f"{file}: labels must be integers from 0, but {given}")
-    count = 1 + int(max(part.max() for part in parts))
-    if names is not None and count > len(names):
-        raise ValueError(
-            f"{file}: there is the label {count - 1}, but its metadata name "
-            f"{len(names)} classes"
+        names = _class_names(first, self.label)
+        # The labels are read first, as images take long.
+        y = [as_plain_array(table[self.label]) for table in tables]
+        labels = _numbered(y, names, f"{first}: the label")
+        scale = (self.high - self.low) / 255
+        train, test = (
+            Samples(_decoded(table[self.image], own[0]), y, scale, self.low)
+            for table, own, y in zip(tables, files.values(), labels.parts, strict=True)
         )
-    return Targets(
-        [part.astype(np.int64) for part in parts],
-        count if names is None else len(names),
-        () if names is None else tuple(map(str, names)),
-    )
+        check_parts(train, test)
+        if labels.names and names is None:
+            refuse_classes_only_in_test(train, test, labels.names)
+        name = self.name or Path(self.path).name
+        kind = labels.class_type
+        classes = labels.num_classes
+        return Dataset(name, train, test, classes, labels.names, class_type=kind)
+
+
+def _numbered(parts: list[Array], names: Sequence[str] | None, what: str) -> Targets:
+    """Read targets: whole numbers are the numbers of classes, from 0."""
+    if names is not None or any(part.dtype.kind not in "iu" for part in parts):
+        return read_targets(parts, what, names=names)
+    least = min(int(part.min(initial=0)) for part in parts)
+    if least < 0:
+        raise ValueError(
+            f"{what} must be a whole number from 0, but the least is {least}"
+        )
+    count = 1 + max(int(part.max(initial=0)) for part in parts)
+    return Targets([part.astype(np.int64) for part in parts], count, ())
 
 
 def from_parquet(
-    path: str | Path | Sequence[str | Path] | Mapping[str, Any],
+    path: str | Path | Mapping[str, Any],
     *,
     image: str | None = None,
     label: str | Sequence[str] | None = None,
@@ -254,116 +138,83 @@ def from_parquet(
     client: str | Sequence[str] | None = None,
     test: str = "test",
     test_share: float | None = None,
-    standardise: bool | tuple[float, float] = False,
     **options: Any,
-) -> ParquetImages | InMemory:
+) -> InMemory:
     """Make a dataset of Parquet files as Hugging Face lays them out.
 
-    Images are decoded when a sweep needs them; the bytes of the files identify the
-    data. A table without images is read at once, as `from_pandas` reads it. In both
-    cases the place of the files is no part of a run's id.
+    The files are read once, in this call: a table without images as `from_pandas` reads
+    it, and images as `from_arrays` takes them. Their values identify the data, not the
+    files or their place.
 
     Args:
         path: the folder, in which `train-00000-of-00002.parquet`, `test.parquet` and so
-            on lie, or in a folder below such as `data/`; or the files; or the files of
-            each split by its name. A relative path is looked up in the current folder,
-            and then in the folder RAYSAFL_DATA.
+            on lie, or in a folder below such as `data/`; or the files of each split by
+            its name. A relative path is looked up in the current folder, and then in the
+            folder RAYSAFL_DATA.
         image: the column of the images; by default the only one that holds images.
         label: the column of the target; by default the one with the name "label", or
             else the only one that the metadata call a class.
+        features: of a table, see `from_pandas`.
+        client: see `from_pandas`.
         test: the split that is the test set; "validation" if you mean that one.
         test_share: in place of a test split, the fraction of the training samples that
             is kept for testing.
-        standardise: see `ImageSource`; of a table, True standardises each feature.
-        options: `client`, `target`, `seed` and `name`, and of a table `features`, see
-            `from_pandas`; of images also `low` and `high`, what the pixel values 0 and
-            255 become.
+        options: all other arguments of `from_arrays` or `from_pandas`, such as
+            `standardise`, `target` and `name`. `names` are those in the metadata unless
+            you give them.
 
     Returns:
         A source for `Federation(dataset=...)`.
 
     Raises:
         ValueError: files, shards or columns are missing, or it is unclear which are
-            meant; the message names those that are there.
+            meant; the message names those that are there. Or see `from_pandas`.
     """
-    files = _given_files(path, _needed_splits(test, test_share))
-    first = files[TRAIN][0]
-    schema = _schema(first)
-    metadata = features_of(first)
-    if image is None and features is None:
-        image = _find_image(schema, metadata, first)
-    if label is None:
-        label = _find_label(schema, metadata, first)
-    options |= {"test_share": test_share, "standardise": standardise}
-    if image is None:
-        if not isinstance(standardise, bool):
-            raise ValueError(
-                "standardise must be True or False for a table, whose features are "
-                f"standardised one by one, not {standardise!r}"
-            )
-        options |= {"features": features, "client": client}
-        if isinstance(label, str):
-            options.setdefault("names", _class_names(metadata, label))
-        train, *others = map(_read_table, files.values())
-        return from_pandas(
-            train, label=label, test=others[0] if others else None, **options
-        )
-    if features is not None:
-        raise ValueError(
-            f"features={features!r} are columns of a table, and image={image!r} is one of "
-            "images; leave out one of the two"
-        )
-    if not isinstance(label, str):
-        raise ValueError(f"images have one label column, but label={label!r}")
-    source = ParquetImages(
-        files=files,
-        content=content_of_files(files),
-        image=image,
-        label=label,
-        client=tuple(as_list(client)),
-        test=test,
-        **options,
-    )
-    return source.replace(num_classes=source._labels(files).num_classes)
-
-
-def _read_table(files: Sequence[str]) -> "pd.DataFrame":
-    """Read files into one DataFrame."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pa.concat_tables([pq.read_table(file) for file in files])
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"{files[0]} and the other files of its split differ in their columns ({error})"
-        ) from error
-    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
-    return frame
-
-
-# --- which files
-
-
-def _needed_splits(test: str, test_share: float | None) -> list[str]:
-    """Return the splits that are read: one that is divided, or that for testing too."""
     if test_share is None and test == TRAIN:
         raise ValueError(
             f"test='{TRAIN}' would make the training samples the test set; give test= the "
             "name of another split, or test_share=0.2"
         )
-    return [TRAIN] if test_share is not None else [TRAIN, test]
+    splits = [TRAIN] if test_share is not None else [TRAIN, test]
+    if isinstance(path, Mapping):
+        files = _given_files(path, splits)
+    else:
+        files = _files_of(find_path(path), splits)
+    first = files[TRAIN][0]
+    if image is None and features is None:
+        image = _find_image(first)
+    if label is None:
+        label = _find_label(first)
+    if isinstance(label, str) and options.get("target") != "number":
+        options.setdefault("names", _class_names(first, label))
+    options |= {"test_share": test_share}
+    if image is None:
+        train, *others = [_table_of(own) for own in files.values()]
+        options |= {"features": features, "client": client}
+        return from_pandas(
+            train, label=label, test=others[0] if others else None, **options
+        )
+    if features is not None or not isinstance(label, str):
+        raise ValueError(
+            f"image={image!r} is a column of images, which go with one label= and "
+            "without features="
+        )
+    clients = as_list(client)
+    parts = []
+    for own in files.values():
+        table = _table_of(own, [image, label, *clients])
+        columns = {name: as_plain_array(table[name]) for name in clients}
+        pixels = _decoded(table[image], own[0])
+        parts.append((pixels, as_plain_array(table[label]), columns))
+    x, y, columns = parts[0]
+    tested = parts[1] if len(parts) > 1 else None
+    return from_arrays(x, y, clients=columns, test=tested, **options)
 
 
-def split_of(file: Path) -> str:
-    """Return the split that a Parquet file belongs to, by its name or its folder's."""
-    shard = SHARD.fullmatch(file.stem)
-    if shard:
-        return shard["split"]
-    return file.parent.name if file.stem.isdigit() else file.stem
+# --- which files
 
 
-def choose_files(folder: Path, splits: Sequence[str]) -> Files:
+def _files_of(folder: Path, splits: Sequence[str]) -> Files:
     """Find the files of some splits in a folder.
 
     Raises:
@@ -371,32 +222,22 @@ def choose_files(folder: Path, splits: Sequence[str]) -> Files:
     """
     found: Files = {}
     for file in sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")]):
-        found.setdefault(split_of(file), []).append(str(file))
+        shard = SHARD.fullmatch(file.stem)
+        split = file.parent.name if file.stem.isdigit() else file.stem
+        found.setdefault(shard["split"] if shard else split, []).append(str(file))
     for split in splits:
         if split not in found:
-            raise ValueError(_no_split(folder, split, found))
+            there = ", ".join(sorted(found)[:SHOWN]) or "no Parquet files"
+            raise ValueError(
+                f"{folder / f'{split}.parquet'} is missing, and so are shards such as "
+                f"{split}-00000-of-00001.parquet ({folder} has: {there}); give the folder of "
+                "one dataset (or set RAYSAFL_DATA), another split by test=, or "
+                "test_share=0.2. A folder that "
+                "Hugging Face's save_to_disk wrote has no Parquet: write it by "
+                "load_from_disk(...)['train'].to_parquet('FOLDER/train.parquet')"
+            )
         _check_shards(folder, found[split])
     return {split: found[split] for split in splits}
-
-
-def _no_split(folder: Path, split: str, found: Files) -> str:
-    """Say that a folder has no files of a split."""
-    there = ", ".join(sorted(found)[:SHOWN]) or "no Parquet files"
-    advice = "for another folder, set RAYSAFL_DATA or give an absolute path"
-    if not found and any(folder.rglob("*.arrow")):
-        advice = (
-            "Hugging Face's save_to_disk wrote this folder; write Parquet instead: "
-            "load_from_disk(...)['train'].to_parquet('FOLDER/train.parquet'), and test "
-            "likewise"
-        )
-    elif not found and any(folder.rglob("*.parquet")):
-        advice = "its Parquet files lie deeper: give the folder of one dataset"
-    elif found and split != TRAIN:
-        advice = f"give test= the name of another split, or test_share=0.2; {advice}"
-    return (
-        f"{folder / f'{split}.parquet'} is missing, and so are shards such as "
-        f"{split}-00000-of-00001.parquet ({folder} has: {there}); {advice}"
-    )
 
 
 def _check_shards(folder: Path, files: Sequence[str]) -> None:
@@ -420,53 +261,22 @@ def _check_shards(folder: Path, files: Sequence[str]) -> None:
     )
 
 
-def _given_files(path: Any, splits: Sequence[str]) -> Files:
-    """Return the files of the splits that are needed.
+def _given_files(path: Mapping[str, Any], splits: Sequence[str]) -> Files:
+    """Return the files that were given for some splits.
 
     Raises:
         ValueError: some are missing.
     """
-    files: Files = {}
-    if isinstance(path, Mapping):
-        for split, own in path.items():
-            files[str(split)] = [str(find_path(file)) for file in as_list(own)]
-    elif isinstance(path, str | Path):
-        place = find_path(path)
-        if place.is_dir():
-            return choose_files(place, splits)
-        files[TRAIN] = [str(place)]
-    else:
-        for file in map(find_path, path):
-            files.setdefault(split_of(file), []).append(str(file))
-    for split in splits:
-        if not files.get(split):
-            there = ", ".join(files) or "none"
-            raise ValueError(
-                f"there are no files of the split '{split}' (there are: {there}); "
-                "give path={'train': [...], 'test': [...]}"
-                f"{'' if split == TRAIN else f'. {WHICH_TEST}'}"
-            )
-    return {split: files[split] for split in splits}
-
-
-def name_of(files: Files) -> str:
-    """Return the name of the folder in which files lie; `data` is none."""
-    folder = Path(files[TRAIN][0]).parent
-    return folder.parent.name if folder.name == "data" else folder.name
-
-
-def content_of_files(files: Files) -> str:
-    """Return the SHA-256 of files, in order."""
-    sha = hashlib.sha256()
-    for split, own in files.items():
-        for file in own:
-            try:
-                with open(file, "rb") as content:
-                    digest = hashlib.file_digest(content, "sha256").hexdigest()
-            except OSError as error:
-                raise ValueError(f"{file} cannot be read ({error})") from error
-            sha.update(f"{split} {digest}\n".encode())
-    return sha.hexdigest()
+    missing = [split for split in splits if not path.get(split)]
+    if missing:
+        raise ValueError(
+            f"path= names no files of the split '{missing[0]}' (it has: "
+            f"{', '.join(path) or 'none'}); give path={{'train': [...], 'test': [...]}}"
+        )
+    return {
+        split: [str(find_path(file)) for file in as_list(path[split])]
+        for split in splits
+    }
 
 
 # --- what is in a file
@@ -483,142 +293,104 @@ def _schema(file: str) -> "pa.Schema":
         raise ValueError(f"{file} is not a Parquet file ({error})") from error
 
 
-def features_of(file: str) -> Metadata:
+def _metadata_of(file: str) -> Metadata:
     """Return what Hugging Face's metadata say of each column; nothing without them."""
     metadata = _schema(file).metadata or {}
-    try:
-        info = json.loads(metadata.get(b"huggingface", b"{}"))
-        found = info.get("info", {}).get("features", {})
-    except (ValueError, AttributeError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    info = json.loads(metadata.get(b"huggingface", b"{}"))
+    features: Metadata = info.get("info", {}).get("features", {})
+    return features
 
 
-def _class_names(metadata: Metadata, label: str) -> list[str] | None:
+def _class_names(file: str, label: str) -> list[str] | None:
     """Return the names of the classes of a column; None if the metadata give none."""
-    names = metadata.get(label, {}).get("names")
-    return names if isinstance(names, list) else None
+    names: list[str] | None = _metadata_of(file).get(label, {}).get("names")
+    return names
 
 
-def _find_image(schema: "pa.Schema", metadata: Metadata, place: str) -> str | None:
+def _find_image(file: str) -> str | None:
     """Return the only column that holds images; None if there is none.
-
-    Args:
-        schema: the columns and their types.
-        metadata: what Hugging Face knows of them.
-        place: how a message calls the file.
 
     Raises:
         ValueError: there are several.
     """
+    from pyarrow.types import is_struct
+
+    metadata = _metadata_of(file)
     found = [
-        str(name)
-        for name in schema.names
-        if metadata.get(name, {}).get("_type") == "Image"
-        or _is_image_struct(schema.field(name).type)
+        field.name
+        for field in _schema(file)
+        if metadata.get(field.name, {}).get("_type") == "Image"
+        or (is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
     ]
     if len(found) > 1:
         raise ValueError(
-            f"{place} has several columns of images ({', '.join(found)}); say which one "
+            f"{file} has several columns of images ({', '.join(found)}); say which one "
             "by image="
         )
     return found[0] if found else None
 
 
-def _find_label(schema: "pa.Schema", metadata: Metadata, place: str) -> str:
-    """Return the column `label`, or the only column of classes; see `_find_image`.
+def _find_label(file: str) -> str:
+    """Return the column `label`, or the only column that the metadata call a class.
 
     Raises:
         ValueError: there is neither.
     """
-    if "label" in schema.names:
-        return "label"
-    kinds = {name: metadata.get(name, {}).get("_type") for name in schema.names}
-    found = [str(name) for name, kind in kinds.items() if kind == "ClassLabel"]
-    if len(found) == 1:
-        return found[0]
-    raise ValueError(
-        f"{place} has no column 'label' (it has: {', '.join(schema.names)}); say which "
-        "one is the target by label="
-    )
+    names = _schema(file).names
+    kinds = {name: own.get("_type") for name, own in _metadata_of(file).items()}
+    found = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    if "label" in names or len(found) != 1:
+        found = [name for name in names if name == "label"]
+    if not found:
+        raise ValueError(
+            f"{file} has no column 'label' (it has: {', '.join(names)}); say which "
+            "one is the target by label="
+        )
+    return found[0]
 
 
-def _is_image_struct(kind: "pa.DataType") -> bool:
-    from pyarrow.types import is_struct
-
-    return bool(is_struct(kind) and kind.get_field_index("bytes") >= 0)
-
-
-def _check_kinds(file: str, image: str, label: str, client: Sequence[str]) -> None:
-    """Check that the columns are there and of a type that can be read.
+def _table_of(
+    files: Sequence[str], columns: Sequence[str] | None = None
+) -> "pd.DataFrame":
+    """Read some columns of files into one DataFrame, or all of them.
 
     Raises:
-        ValueError: one is missing, or images or labels are of another type.
+        ValueError: a column is missing, or the files differ in their columns.
     """
-    from pyarrow.types import is_binary, is_large_binary, is_nested
-
-    schema = _schema(file)
-    for name in (image, label, *client):
-        if name not in schema.names:
-            there = ", ".join(schema.names)
-            close = closest(name, schema.names)
-            hint = f": did you mean '{close}'?" if close else ""
-            raise ValueError(f"{file} has no column '{name}' (it has: {there}){hint}")
-    kind = schema.field(image).type
-    if not is_binary(kind) and not is_large_binary(kind) and not _is_image_struct(kind):
-        raise ValueError(
-            f"{file}: '{image}' must be a struct with 'bytes', or encoded bytes; the "
-            f"column is {kind}"
-        )
-    kind = schema.field(label).type
-    if is_nested(kind):
-        raise ValueError(
-            f"{file}: the label '{label}' is {kind}; give a column with one value a sample"
-        )
-
-
-def _read_column(file: str, name: str) -> "pa.ChunkedArray":
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.read_table(file, columns=[name])[name]
-
-
-def _joined_column(files: Sequence[str], name: str, complete: bool = False) -> Array:
-    """Return a column of several files as one array; text and categories as objects.
-
-    Raises:
-        ValueError: a value is missing where all must be there (`complete`).
-    """
-    from pyarrow.types import is_dictionary
-
-    parts = []
     for file in files:
-        column = _read_column(file, name)
-        if complete and column.null_count:
-            raise ValueError(f"{file} has rows without an image or a label")
-        if is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        parts.append(column.to_pandas().to_numpy())
-    return np.concatenate(parts)
+        names = _schema(file).names
+        for name in columns or ():
+            if name not in names:
+                raise ValueError(
+                    f"{file} has no column '{name}': {nearest(name, names)}"
+                )
+    try:
+        table = pa.concat_tables([pq.read_table(own, columns=columns) for own in files])
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"{files[0]} and the other files of its split differ in their columns ({error})"
+        ) from error
+    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+    return frame
 
 
-def _decoded(files: Sequence[str], image: str) -> NDArray[np.uint8]:
-    """Decode all images of a split to [n, channels, height, width].
+def _decoded(column: "pd.Series[Any]", file: str) -> NDArray[np.uint8]:
+    """Decode the images of a split to [n, channels, height, width].
+
+    Args:
+        column: the encoded images.
+        file: the first file of the split, for messages.
 
     Raises:
         ValueError: an image is missing, cannot be decoded, or has another shape.
     """
-    images: list[NDArray[np.uint8]] = []
-    for file in files:
-        column = _read_column(file, image)
-        if column.null_count:
-            raise ValueError(f"{file} has rows without an image or a label")
-        for row, value in enumerate(column.to_pylist()):
-            pixels = _decode(value, file, row)
-            if images and pixels.shape != images[0].shape:
-                shapes = sorted({pixels.shape, images[0].shape})
-                raise ValueError(f"{file} mixes image shapes {shapes}; make them alike")
-            images.append(pixels)
+    images = [_decode(value, file, row) for row, value in enumerate(column)]
+    shapes = sorted({pixels.shape for pixels in images})
+    if len(shapes) > 1:
+        raise ValueError(f"{file} mixes image shapes {shapes[:SHOWN]}; make them alike")
     # Colour images are transposed views, and a stack of such views is not contiguous.
     return np.ascontiguousarray(np.stack(images))
 
@@ -628,8 +400,11 @@ def _decode(value: Any, file: str, row: int) -> NDArray[np.uint8]:
     from PIL import Image
 
     content = value["bytes"] if isinstance(value, dict) else value
-    if content is None:
-        raise ValueError(f"{file}: row {row} does not hold the bytes of an image")
+    if not isinstance(content, bytes):
+        raise ValueError(
+            f"{file}: row {row} does not hold the bytes of an image; the column must "
+            "hold structs with 'bytes', or encoded bytes"
+        )
     try:
         return pixels_of(Image.open(io.BytesIO(content)))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -114,8 +114,8 @@ class FlatModel:
         return self._frozen_in(self.module)
 
     def _frozen_in(self, module: nn.Module) -> dict[str, Tensor]:
-        own = (*module.named_parameters(), *module.named_buffers())
-        return {name: p for name, p in own if name not in self.shapes}
+        tensors = (*module.named_parameters(), *module.named_buffers())
+        return {name: p for name, p in tensors if name not in self.shapes}
 
     def load_frozen(self, values: Mapping[str, Tensor]) -> None:
         """Replace the values of frozen parameters and buffers, which are given by name."""

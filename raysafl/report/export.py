@@ -1,5 +1,6 @@
 """The figures and the table of a sweep, as they go into a paper."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from raysafl.core.text import nearest
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.figures.listed import FIGURES, page_names
+from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.pages.latex import latex
@@ -33,6 +34,7 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
     An axis of which one label is left is the same everywhere, so it is left out.
 
     Args:
+        manifest: the whole sweep.
         only: for some axes, the labels that are shown, in their order.
         rename: new names for some labels and axes, shown or not.
 
@@ -40,6 +42,8 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
         ValueError: there is no such axis or label, which is told with the nearest one; no
             run has all labels; or two things would have one name.
     """
+    for name in rename:
+        _check(f"name '{name}'", name, _names_in(manifest))
     layout = Layout.of(manifest)
     places = {
         axis: _places(axis, manifest, list(map(label_text, labels)))
@@ -54,6 +58,10 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
         raise ValueError("no run has all the labels that were asked for")
     entries.sort(key=lambda e: [place[e.labels[a]] for a, place in places.items()])
     alike = {axis for axis in places if len(places[axis]) == 1} - {layout.method}
+    entries = [
+        entry.replace(labels={a: v for a, v in entry.labels.items() if a not in alike})
+        for entry in entries
+    ]
     table = manifest.table.replace(
         rows=[axis for axis in layout.down if axis not in alike],
         columns=[axis for axis in layout.across if axis not in alike],
@@ -63,17 +71,10 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
     )
     part = manifest.replace(
         axes=[axis for axis in manifest.axes if axis not in alike],
-        entries=[
-            entry.replace(
-                labels={a: v for a, v in entry.labels.items() if a not in alike}
-            )
-            for entry in entries
-        ],
+        entries=entries,
         table=table,
         goal=manifest.goal if manifest.is_drawn else None,
     )
-    for name in rename:
-        _check(f"name '{name}'", name, _names_in(manifest))
     return _renamed(part, rename)
 
 
@@ -101,28 +102,34 @@ def _names_in(manifest: Manifest) -> set[str]:
 
 def _renamed(manifest: Manifest, rename: Mapping[str, str]) -> Manifest:
     """Give labels and axes their new names."""
-    known = _names_in(manifest)
-    names = {old: new for old, new in rename.items() if old in known}
-    for new in names.values():
-        if new in known - {*names} or [*names.values()].count(new) > 1:
-            raise ValueError(f"two things would have the name '{new}'")
-
-    def labels(old: Mapping[str, Label]) -> dict[str, Label]:
-        return {names.get(a, a): names.get(label_text(v), v) for a, v in old.items()}
+    times = Counter(rename.get(name, name) for name in _names_in(manifest))
+    for name, number in times.items():
+        if number > 1:
+            raise ValueError(f"two things would have the name '{name}'")
 
     def axes(old: Sequence[str]) -> list[str]:
-        return [names.get(axis, axis) for axis in old]
+        return [rename.get(axis, axis) for axis in old]
+
+    def label(old: Label) -> Label:
+        return rename.get(label_text(old), old)
 
     table = manifest.table
-    table = table.replace(
-        rows=axes(table.rows),
-        columns=axes(table.columns),
-        panels=axes(table.panels),
-        lines=names.get(table.lines, table.lines),
-        baseline=names.get(label_text(table.baseline), table.baseline),
+    return manifest.replace(
+        axes=axes(manifest.axes),
+        entries=[
+            entry.replace(
+                labels={rename.get(a, a): label(v) for a, v in entry.labels.items()}
+            )
+            for entry in manifest.entries
+        ],
+        table=table.replace(
+            rows=axes(table.rows),
+            columns=axes(table.columns),
+            panels=axes(table.panels),
+            lines=rename.get(table.lines, table.lines),
+            baseline=label(table.baseline),
+        ),
     )
-    entries = [entry.replace(labels=labels(entry.labels)) for entry in manifest.entries]
-    return manifest.replace(axes=axes(manifest.axes), entries=entries, table=table)
 
 
 def study_of(
@@ -148,8 +155,8 @@ def study_of(
     return Study.of(Numbers.of(shown, manifest), rounds, clients)
 
 
-def draw(name: str, study: Study, style: Style) -> list[Figure]:
-    """Draw the pages of `curves`, `heatmap` ...; none if there are no numbers for it.
+def draw(name: str, study: Study, style: Style) -> Figure | None:
+    """Draw `curves`, `heatmap` ...; None if there are no numbers for it.
 
     Raises:
         ValueError: there is no such figure.
@@ -184,13 +191,13 @@ def files_of(study: Study, style: Style) -> dict[str, bytes]:
     """Return the content of all files by name: the table, each figure, their captions."""
     captions = [f"- table: {as_markdown(caption_of(study))}"]
     made = {"table.tex": table_tex(study).encode()}
-    for kind, listed in FIGURES.items():
-        pages = draw(kind, study, style)
-        about = listed.about(listed.caption, study.numbers.manifest)
-        for name, page in zip(page_names(kind, len(pages)), pages, strict=True):
-            captions.append(f"- {name}: {as_markdown(f'{about} {page.get_label()}')}")
+    for name, listed in FIGURES.items():
+        figure = draw(name, study, style)
+        if figure is not None:
+            about = listed.about(listed.caption, study.numbers.manifest)
+            captions.append(f"- {name}: {as_markdown(f'{about} {figure.get_label()}')}")
             with style.used():
-                made |= {f"{name}.{end}": to_file(page, end) for end in KINDS}
+                made |= {f"{name}.{end}": to_file(figure, end) for end in KINDS}
     return made | {"captions.md": "\n".join([*captions, ""]).encode()}
 
 

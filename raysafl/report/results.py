@@ -171,13 +171,13 @@ class SweepResults:
         from raysafl.report.export import draw
         from raysafl.report.figures.venues import paper_style
 
-        pages = draw(name, self._study(only, rename), paper_style(str(width)))
-        if not pages:
+        figure = draw(name, self._study(only, rename), paper_style(str(width)))
+        if figure is None:
             raise ValueError(
                 f"{self.store.path} has no numbers for the figure '{name}'; "
-                "`raysafl export` draws all that it has numbers for"
+                "`export` draws all that it has numbers for"
             )
-        return pages[0]
+        return figure
 
     def export(
         self,

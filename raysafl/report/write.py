@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.current import PAGE, page_end
-from raysafl.report.figures.listed import FIGURES, page_names
+from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import ON_SCREEN, to_png
 from raysafl.report.pages.document import Picture
@@ -54,10 +54,9 @@ def write_report(store: Store) -> list[Location]:
     # with the table and the figures beside it, even if an earlier driver was killed.
     (store.path / PAGE).unlink(missing_ok=True)
     # Figures of an earlier report that were not made again would show old results.
-    for kind in FIGURES:
-        for old in [store.path / f"{kind}.png", *store.path.glob(f"{kind}-[0-9]*.png")]:
-            if old.name not in files:
-                old.unlink(missing_ok=True)
+    for name in FIGURES:
+        if f"{name}.png" not in files:
+            (store.path / f"{name}.png").unlink(missing_ok=True)
     for name in sorted(files, key=lambda name: name == PAGE):
         atomic_write(store.path / name, files[name])
     return [store.path / name for name in files]
@@ -70,15 +69,14 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     manifest = numbers.manifest
     note = without_markup(numbers.part.note)
     made = defaultdict[str, list[Picture]](list)
-    for kind, listed in FIGURES.items():
+    for name, listed in FIGURES.items():
         with ON_SCREEN.used():
-            pages = listed.draw(study, ON_SCREEN)
-            drawn = [to_png(page) for page in pages]
+            figure = listed.draw(study, ON_SCREEN)
+            if figure is None:
+                continue
+            png = to_png(figure)
         alt = listed.about(listed.alt, manifest) + ELSEWHERE
         caption = listed.about(listed.caption, manifest)
         text = f"{caption} {note if listed.is_part else ''}".strip()
-        made[listed.section] += [
-            Picture(f"{name}.png", png, alt, text)
-            for name, png in zip(page_names(kind, len(pages)), drawn, strict=True)
-        ]
+        made[listed.section].append(Picture(f"{name}.png", png, alt, text))
     return made

@@ -123,7 +123,7 @@ class PerClient(Component):
         """
         name = objective.metric
         metric = measures_of(objective, UNKNOWN_OUTPUTS)[name]
-        found = {
+        columns = {
             f"clients_{statistic}_{name}": further_column(
                 text.format(name),
                 metric.is_fraction,
@@ -133,17 +133,17 @@ class PerClient(Component):
             for statistic, text in MEANINGS.items()
             if "personal" not in statistic or self.personal_steps
         }
-        for column, own in client_statistics_of(objective).items():
-            if column in found:
+        for column, declared in client_statistics_of(objective).items():
+            if column in columns:
                 raise ValueError(
                     f"{type(objective).__name__}.client_statistics would fill the column "
                     f"'{column}', which every run with eval_clients has; give the "
                     "statistic another name"
                 )
-            found[column] = further_column(
-                own.meaning, own.is_fraction, own.higher_is_better
+            columns[column] = further_column(
+                declared.meaning, declared.is_fraction, declared.higher_is_better
             )
-        return found
+        return columns
 
 
 # Statistic -> its meaning, with {} for the name of the metric.
@@ -205,23 +205,23 @@ def served(
     never_N = participations_N == 0
     worst_first_N = np.sort(quality_N if higher_is_better else -quality_N)
     worst = float(worst_first_N[:tenth].mean())
-    found = {
+    statistics = {
         "mean": float(quality_N.mean()),
         "std": float(quality_N.std()),
         "rarest10": _mean(quality_N, _rarest(participations_N, tenth)),
         "worst10": worst if higher_is_better else -worst,
     }
     if participations_N.any():
-        found["weighted"] = _mean(quality_N, participations_N.astype(np.float64))
+        statistics["weighted"] = _mean(quality_N, participations_N.astype(np.float64))
     if never_N.any():
-        found["never"] = float(quality_N[never_N].mean())
+        statistics["never"] = float(quality_N[never_N].mean())
     if absent is not None:
-        found["absent_classes"] = absent
+        statistics["absent_classes"] = absent
     if personal_N is not None:
-        found["mean_personal"] = float(personal_N.mean())
+        statistics["mean_personal"] = float(personal_N.mean())
         if never_N.any():
-            found["never_personal"] = float(personal_N[never_N].mean())
-    return found
+            statistics["never_personal"] = float(personal_N[never_N].mean())
+    return statistics
 
 
 def served_columns(

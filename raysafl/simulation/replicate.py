@@ -310,8 +310,8 @@ class Replicate:
         self._finish(current)
         record = None
         if self._is_evaluated() and not self.diverged:
-            found = yield from self._sums(self._rows)
-            measured = scores(self.work.measures, found)
+            sums = yield from self._sums(self._rows)
+            measured = scores(self.work.measures, sums)
             self._keep_if_best(measured)
             self._stop_without_improvement(measured)
             record = self._record(current, measured)
@@ -323,8 +323,8 @@ class Replicate:
         self, rows: Sequence[Rows]
     ) -> Generator[Evaluation, Summed, dict[Rows, GroupSums]]:
         """Have the present parameters evaluated on named rows."""
-        found = yield Evaluation(self.cell, self.w_P, rows)
-        return found[self.cell]
+        sums = yield Evaluation(self.cell, self.w_P, rows)
+        return sums[self.cell]
 
     def _is_evaluated(self) -> bool:
         rounds = self.round + 1
@@ -504,9 +504,9 @@ class Replicate:
         ids = self.participation.measured_on(current.cohort.ids)
         if ids:
             rows = Rows("train", tuple(ids))
-            found = yield from self._sums([rows])
+            sums = yield from self._sums([rows])
             self.train_accuracy = train_accuracy(
-                self.work.measures, self.run.objective, found[rows]
+                self.work.measures, self.run.objective, sums[rows]
             )
 
     def _finish(self, current: _Round) -> None:
@@ -629,11 +629,11 @@ class Replicate:
             sums = yield PersonalEvaluation(training, rows_of_each_client(tests))
             personal_N = values_of(measures, metric, sums[self.cell], tests.tests_N)
         self.clients.add(self.round, served, personal_N)
-        found = served_columns(
+        columns = served_columns(
             self.run.objective, self.clients.participations_N, served, personal_N
         )
-        self._stop_without_improvement(found, of_clients=True)
-        record.metrics = {**record.metrics, **found}
+        self._stop_without_improvement(columns, of_clients=True)
+        record.metrics = {**record.metrics, **columns}
 
 
 def _all_finite(w_P: Tensor) -> bool:

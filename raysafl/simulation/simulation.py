@@ -68,18 +68,20 @@ class Simulation:
     @property
     def round(self) -> int:
         """The number of the next round, of the replicate that is furthest."""
-        return max(own.round for own in self.replicates)
+        return max(replicate.round for replicate in self.replicates)
 
     @property
     def rounds_over(self) -> int:
         """How many rounds of all replicates are over: run, or not needed any more."""
-        rounds = self.run.rounds
-        return sum(rounds if own.done else own.round for own in self.replicates)
+        return sum(
+            self.run.rounds if replicate.done else replicate.round
+            for replicate in self.replicates
+        )
 
     @property
     def done(self) -> bool:
         """Whether all rounds have been run, or every replicate has ended before."""
-        return all(own.done for own in self.replicates)
+        return all(replicate.done for replicate in self.replicates)
 
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
@@ -90,7 +92,11 @@ class Simulation:
 
     def next_rounds(self) -> list[RoundOfReplicate]:
         """Begin a round of every replicate that takes part in one."""
-        return [own.next_round() for own in self.replicates if not own.done]
+        return [
+            replicate.next_round()
+            for replicate in self.replicates
+            if not replicate.done
+        ]
 
     def timed(self, records: list[Record], seconds: float) -> list[Record]:
         """Fill in the time since the records before these, and return them.
@@ -111,8 +117,11 @@ class Simulation:
 
     def kept(self) -> dict[int, KeptModel]:
         """Return the models that the run keeps after its last round, by replicate."""
-        kept = {own.number: own.kept() for own in self.replicates}
-        return {number: model for number, model in kept.items() if model is not None}
+        return {
+            replicate.number: model
+            for replicate in self.replicates
+            if (model := replicate.kept()) is not None
+        }
 
 
 class Lockstep(Generic[K]):
@@ -156,9 +165,9 @@ class Lockstep(Generic[K]):
         """
         begin = time.monotonic()
         turns = [
-            _Turn(key, rounds)
-            for key, one in runs.items()
-            for rounds in one.next_rounds()
+            _Turn(key, generator)
+            for key, simulation in runs.items()
+            for generator in simulation.next_rounds()
         ]
         failed: dict[K, BaseException] = {}
         for turn in turns:
@@ -173,8 +182,8 @@ class Lockstep(Generic[K]):
             if turn.record is not None:
                 records[turn.key].append(turn.record)
         return {
-            key: failed[key] if key in failed else one.timed(records[key], share)
-            for key, one in runs.items()
+            key: failed[key] if key in failed else simulation.timed(records[key], share)
+            for key, simulation in runs.items()
         }
 
     def _carry_out(self, asking: Sequence["_Turn[K]"]) -> dict[K, Any]:
@@ -186,8 +195,8 @@ class Lockstep(Generic[K]):
             if len(batch) > (self.most or len(batch)):
                 batches += _halves(batch)
                 continue
-            some = set(batch)
-            requests = [turn.request for turn in asking if turn.key in some]
+            chosen = set(batch)
+            requests = [turn.request for turn in asking if turn.key in chosen]
             try:
                 answer = requests[0].carry_out(self.work, requests)
             except Exception as error:
@@ -215,18 +224,18 @@ class _Turn(Generic[K]):
 
     Args:
         key: The run.
-        rounds: The round.
+        generator: The round.
 
     Attributes:
         request: What it asks for; None if it asks for nothing any more.
         record: What it has returned.
     """
 
-    __slots__ = ("key", "record", "request", "rounds")
+    __slots__ = ("generator", "key", "record", "request")
 
-    def __init__(self, key: K, rounds: RoundOfReplicate) -> None:
+    def __init__(self, key: K, generator: RoundOfReplicate) -> None:
         self.key = key
-        self.rounds = rounds
+        self.generator = generator
         self.request: Any = None
         self.record: Record | None = None
 
@@ -244,7 +253,7 @@ class _Turn(Generic[K]):
             failed[self.key] = answer
             return
         try:
-            self.request = self.rounds.send(answer)
+            self.request = self.generator.send(answer)
         except StopIteration as end:
             self.record = end.value
         # The user's own code may call `sys.exit`, which must not end the other runs.
@@ -260,8 +269,8 @@ def _next_kind(
         turn for turn in turns if turn.request is not None and turn.key not in failed
     ]
     for kind in KINDS:
-        if found := [turn for turn in asking if type(turn.request) is kind]:
-            return found
+        if of_kind := [turn for turn in asking if type(turn.request) is kind]:
+            return of_kind
     return []
 
 

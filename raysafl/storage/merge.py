@@ -84,8 +84,8 @@ def _contradiction(run_id: str, one: Store, other: Store) -> str:
     )
     return (
         f"run {run_id} has other rows in {one.path} than in {other.path}"
-        f"{f' ({unlike})' if unlike else ''}; `raysafl forget` deletes it in the folder that "
-        "is wrong"
+        f"{f' ({unlike})' if unlike else ''}; run it again in the folder that is "
+        "wrong, with --no-resume and its labels (--only)"
     )
 
 

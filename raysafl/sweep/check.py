@@ -8,7 +8,6 @@ folders stay readable.
 import math
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from raysafl.core.component import Component
@@ -19,16 +18,12 @@ from raysafl.storage.manifest import Label, Table, method_axis
 from raysafl.storage.statistics import OF_ACCURACY, known_statistics, statistics_of
 from raysafl.sweep.measures import Measures
 
-# A method of each part of Tune's, and what is said of a part that lacks it.
+# A method of each part of Tune's that a sweep takes, and an example of the part.
 PARTS_OF_TUNE = {
-    "search_alg": (
-        "suggest",
-        "suggests no configurations; give a Searcher of Tune's, such as OptunaSearch(), or "
-        "none to draw them at random",
-    ),
+    "search_alg": ("suggest", "a Searcher of Tune's, such as OptunaSearch()"),
     "scheduler": (
         "on_trial_result",
-        "stops no runs; give a scheduler of Tune's, such as tune.schedulers.ASHAScheduler()",
+        "a scheduler of Tune's, such as tune.schedulers.ASHAScheduler()",
     ),
 }
 # Tune's schedulers that give a run that has begun another configuration.
@@ -64,23 +59,6 @@ def check_runs(runs: Any) -> None:
         check_run(run, f"runs[{key!r}]")
 
 
-def check_axes(axes: Any) -> None:
-    """Refuse what is no list of different names."""
-    if isinstance(axes, str):
-        raise ValueError(
-            f"axes={axes!r} is one text; give a tuple with one name per label, such as "
-            f"axes=({axes!r},)"
-        )
-    if not isinstance(axes, Sequence):
-        raise ValueError(f"axes is {_what_it_is(axes)}; give a tuple of names")
-    for name in axes:
-        if not isinstance(name, str):
-            raise ValueError(
-                f"axes has {_what_it_is(name)}; the name of an axis is text"
-            )
-    _check_no_repeat(axes, "axes")
-
-
 def check_space(space: Mapping[str, Any], base: Run | None) -> None:
     """Refuse a grid without values or that is none, and fields that `base` does not have.
 
@@ -110,13 +88,13 @@ def _check_field(base: Any, path: str) -> None:
     for name in path.split("."):
         fields = _fields_of(part)
         if name not in fields:
-            inside = type(part).__name__
             parts = fields if part is base else ()
-            homes = [own for own in parts if name in _fields_of(getattr(part, own))]
-            meant = " or ".join(f"'{own}.{name}'" for own in homes)
+            homes = [home for home in parts if name in _fields_of(getattr(part, home))]
+            meant = " or ".join(f"'{home}.{name}'" for home in homes)
             hint = f"did you mean {meant}?" if homes else nearest(name, fields)
             raise ValueError(
-                f"space[{path!r}] names no field of base: {inside} has no '{name}'; {hint}"
+                f"space[{path!r}] names no field of base: {type(part).__name__} has no "
+                f"'{name}'; {hint}"
             )
         part = getattr(part, name)
 
@@ -159,13 +137,10 @@ def check_search(
         measures: what the runs measure; None if they are only known when sampled.
     """
     for name, part in (("search_alg", search_alg), ("scheduler", scheduler)):
-        method, advice = PARTS_OF_TUNE[name]
-        if part is not None and not hasattr(part, method):
-            raise ValueError(f"{name} is {_what_it_is(part)}, which {advice}")
-        if isinstance(part, type):
-            raise ValueError(
-                f"{name} is {_what_it_is(part)}; give {part.__name__}(...)"
-            )
+        method, example = PARTS_OF_TUNE[name]
+        is_usable = hasattr(part, method) and not isinstance(part, type)
+        if part is not None and not is_usable:
+            raise ValueError(f"{name} is {_what_it_is(part)}; give {example}, or none")
     # Their names are looked for, since Ray takes seconds to import.
     if {base.__name__ for base in type(scheduler).__mro__} & CHANGE_RUNS:
         raise ValueError(
@@ -173,15 +148,15 @@ def check_search(
             "have begun, but a run has one configuration from its first round to its last; "
             "take a scheduler that stops runs, such as tune.schedulers.ASHAScheduler()"
         )
-    taken = getattr(scheduler, "metric", None)
-    if taken is not None:
+    metric_of_scheduler = getattr(scheduler, "metric", None)
+    if metric_of_scheduler is not None:
         raise ValueError(
-            f"the scheduler has the metric '{taken}' already; make a new one without "
-            "metric and mode, and give these to the sweep"
+            f"the scheduler has the metric '{metric_of_scheduler}' already; make a new one "
+            "without metric and mode, and give these to the sweep"
         )
-    for given in (metric, getattr(search_alg, "metric", None)):
-        if isinstance(given, str) and given:
-            _check_metric(given, measures)
+    for column in (metric, getattr(search_alg, "metric", None)):
+        if isinstance(column, str) and column:
+            _check_metric(column, measures)
     if mode not in ("", "max", "min"):
         raise ValueError(f"mode is '{mode}'; give 'max' or 'min', or leave it out")
     if num_samples < 1:
@@ -197,93 +172,33 @@ def _check_metric(name: str, measures: Measures | None) -> None:
         raise ValueError(f"no run reports the metric '{name}': {nearest(name, known)}")
 
 
-@dataclass(frozen=True)
-class Entries:
-    """The entries of a sweep, with checks of everything that speaks of them.
+def check_axes(axes: Any) -> None:
+    """Refuse what is no list of different names."""
+    if isinstance(axes, str) or not all(isinstance(name, str) for name in axes):
+        raise ValueError(
+            f"axes is {_what_it_is(axes)}; give a tuple with one name per label, such as "
+            "axes=('method', 's')"
+        )
+    _check_no_repeat(axes, "axes")
+
+
+def check_labels(axes: Sequence[str], keys: Sequence[Key]) -> None:
+    """Refuse labels that do not match the axes, or that results cannot tell apart.
 
     Args:
         axes: the names of the axes.
         keys: the labels of each run on the axes; empty if the runs are only known when
-            they have been sampled. Only the axes are checked then.
-        measures: what the runs measure; None if it is only known then, too.
+            they have been sampled.
     """
-
-    axes: Sequence[str]
-    keys: Sequence[Key]
-    measures: Measures | None = field(default_factory=Measures)
-
-    def check_labels(self) -> None:
-        """Refuse labels that do not match the axes, or that results cannot tell apart."""
-        for key in self.keys:
-            if len(key) != len(self.axes):
-                raise ValueError(
-                    f"label {key} has {len(key)} values, but the axes are "
-                    f"{list(self.axes)}; give axes=(...) with one name per value"
-                )
-        for axis, labels in zip(self.axes, zip(*self.keys, strict=True), strict=False):
-            _check_distinct(axis, labels)
-        _check_no_repeat(self.keys, "the labels of the runs")
-
-    def check_table(self, table: Any) -> None:
-        """Refuse a table with unknown axes, labels or statistics."""
-        if not isinstance(table, Table):
-            raise ValueError(f"table is {_what_it_is(table)}; give a Table(...)")
-        for name in ("rows", "columns", "panels"):
-            for axis in getattr(table, name):
-                self._check_axis(axis, f"table: {name}")
-        if table.lines:
-            self._check_axis(table.lines, "table: lines")
-        _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
-        if table.baseline != "":
-            labels = dict(zip(self.axes, zip(*self.keys, strict=True), strict=False))
-            whole = (
-                table
-                if table.rows or table.columns
-                else table.replace(rows=list(self.axes[:-1]) or list(self.axes))
-            )
-            if axis := method_axis({a: labels.get(a, ()) for a in self.axes}, whole):
-                known = [key[self.axes.index(axis)] for key in self.keys]
-                if known and table.baseline not in known:
-                    raise ValueError(
-                        f"table: baseline: no run has {axis}={table.baseline!r}: "
-                        f"{_nearest_label(table.baseline, known)}"
-                    )
-        # What is not given follows from what the runs measure, and so does "final".
-        if table.statistic != "final":
-            self._check_statistic(table.statistic, "table: statistic")
-        for name in table.also if "also" in table.model_fields_set else ():
-            self._check_statistic(name, "table: also")
-
-    def _check_statistic(self, name: Any, where: str) -> None:
-        """Refuse a statistic that no run has."""
-        own = self.measures
-        if own is None:
-            return
-        none = [] if own.has_accuracy else OF_ACCURACY
-        known = known_statistics(own.columns, own.quality, [str(name)])
-        if known.keys() <= {*none}:
-            every = statistics_of(own.columns, own.quality)
-            names = [other for other in every if other not in none]
+    for key in keys:
+        if len(key) != len(axes):
             raise ValueError(
-                f"{where}: there is no statistic '{name}': {nearest(str(name), names)}"
+                f"label {key} has {len(key)} values, but the axes are {list(axes)}; give "
+                "axes=(...) with one name per value"
             )
-
-    def _check_axis(self, axis: str, where: str) -> None:
-        """Refuse an axis that the sweep does not have."""
-        if axis not in self.axes:
-            raise ValueError(
-                f"{where}: there is no axis '{axis}': {nearest(axis, self.axes)}"
-            )
-
-
-def as_key(label: Any) -> Key:
-    """Return labels as a tuple of plain values, also those of numpy and a single one."""
-    return tuple(map(without_numpy, label if isinstance(label, tuple) else (label,)))
-
-
-def without_numpy(value: Any) -> Any:
-    """Return a number of numpy as one of Python's, and anything else as it is."""
-    return value.item() if hasattr(value, "item") else value
+    for axis, labels in zip(axes, zip(*keys, strict=True), strict=False):
+        _check_distinct(axis, labels)
+    _check_no_repeat(keys, "the labels of the runs")
 
 
 def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
@@ -312,22 +227,72 @@ def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
                 )
 
 
+def check_table(
+    table: Table, axes: Sequence[str], keys: Sequence[Key], measures: Measures | None
+) -> None:
+    """Refuse a table with unknown axes, labels or statistics.
+
+    Args:
+        table: the table, with its rows or columns.
+        axes: the names of the sweep's axes.
+        keys: the labels of each run on them; empty if no run is known yet.
+        measures: what the runs measure; None if that is not known yet.
+    """
+    used = {name: getattr(table, name) for name in ("rows", "columns", "panels")}
+    used["lines"] = [table.lines] if table.lines else []
+    for name, names in used.items():
+        for axis in names:
+            if axis not in axes:
+                raise ValueError(
+                    f"table: {name}: there is no axis '{axis}': {nearest(axis, axes)}"
+                )
+    _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
+    if table.baseline != "" and keys:
+        labels = dict(zip(axes, zip(*keys, strict=True), strict=True))
+        axis = method_axis(labels, table)
+        if axis and table.baseline not in labels[axis]:
+            known = map(str, labels[axis])
+            raise ValueError(
+                f"table: baseline: no run has {axis}={table.baseline!r}: "
+                f"{nearest(str(table.baseline), known)}"
+            )
+    if measures is None:
+        return
+    # What is not given follows from what the runs measure, and so does "final".
+    if table.statistic != "final":
+        _check_statistic(table.statistic, "table: statistic", measures)
+    for name in table.also if "also" in table.model_fields_set else ():
+        _check_statistic(name, "table: also", measures)
+
+
+def _check_statistic(name: str, where: str, measures: Measures) -> None:
+    """Refuse a statistic that no run has."""
+    missing = [] if measures.has_accuracy else OF_ACCURACY
+    known = known_statistics(measures.columns, measures.quality, [name])
+    if known.keys() <= {*missing}:
+        every = statistics_of(measures.columns, measures.quality)
+        names = [other for other in every if other not in missing]
+        raise ValueError(
+            f"{where}: there is no statistic '{name}': {nearest(name, names)}"
+        )
+
+
+def as_key(label: Any) -> Key:
+    """Return labels as a tuple of plain values, also those of numpy and a single one."""
+    return tuple(map(without_numpy, label if isinstance(label, tuple) else (label,)))
+
+
+def without_numpy(value: Any) -> Any:
+    """Return a number of numpy as one of Python's, and anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
+
+
 def _check_no_repeat(values: Sequence[Any], where: str) -> None:
     seen = set()
     for value in values:
         if value in seen:
             raise ValueError(f"{where}: {value!r} is given twice; give it once")
         seen.add(value)
-
-
-def _nearest_label(label: Label, known: Sequence[Label]) -> str:
-    """Suggest a label: the nearest, or the one that differs in nothing but its type."""
-    twin = [repr(other) for other in known if str(other) == str(label)]
-    return (
-        f"did you mean {twin[0]}?"
-        if twin
-        else nearest(str(label), set(map(str, known)))
-    )
 
 
 def _what_it_is(value: Any) -> str:

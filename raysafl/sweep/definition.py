@@ -4,7 +4,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import Any
 
 from raysafl.core.algorithm import LocalTraining
@@ -24,23 +23,21 @@ from raysafl.storage.statistics import (
     quality_statistics,
 )
 from raysafl.sweep.check import (
-    Entries,
     as_key,
     check_axes,
+    check_labels,
     check_run,
     check_runs,
     check_search,
     check_space,
+    check_table,
 )
-from raysafl.sweep.html import html_table
 from raysafl.sweep.measures import LOSS, Measures
 
 # From a sampled configuration to a run.
 Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
 SMOKE_ROUNDS = 2
-# Largest number of labels of an axis that a notebook shows.
-MOST_LABELS = 12
 
 
 def smoke(run: Run) -> Run:
@@ -175,22 +172,6 @@ class Sweep:
         scale = "" if self.scale == PAPER else f", scale {self.scale}"
         return f"Sweep '{self.name}': {size} over {', '.join(self.axis_names)}{scale}"
 
-    def _repr_html_(self) -> str:
-        """Write the axes and their labels, or how they are sampled, for a notebook."""
-        keys = self._keys
-        if keys:
-            labels = {
-                axis: list(dict.fromkeys(key[i] for key in keys))
-                for i, axis in enumerate(self.axis_names)
-            }
-        else:
-            labels = {axis: _domain(values) for axis, values in self.space.items()}
-        rows = [[axis, _listed(values)] for axis, values in labels.items()]
-        title = f"<b>{escape(self.title)}</b><br>" if self.title else ""
-        notes = f"<p>{escape(self.notes)}</p>" if self.notes else ""
-        table = html_table(["axis", "labels"], rows, left=2)
-        return f"<p>{title}{escape(repr(self))}</p>\n{table}{notes}"
-
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""
         check_runs(self.runs)
@@ -208,11 +189,9 @@ class Sweep:
             scheduler=self.scheduler,
             measures=measures,
         )
-
-        entries = Entries(self.axis_names, self._keys, measures)
-        entries.check_labels()
+        check_labels(self.axis_names, self._keys)
         if self.table is not None:
-            entries.check_table(self.table)
+            check_table(self._laid_out, self.axis_names, self._keys, measures)
 
     @property
     def reported(self) -> list[str] | None:
@@ -239,14 +218,17 @@ class Sweep:
         Args:
             measures: what the runs measure.
         """
-        own = (getattr(self.search_alg, name, None) for name in ("metric", "mode"))
-        told, mode = (value if isinstance(value, str) else "" for value in own)
+        # A search algorithm may have been told when it was made.
+        given = (getattr(self.search_alg, name, None) for name in ("metric", "mode"))
+        metric_given, mode_given = (
+            value if isinstance(value, str) else "" for value in given
+        )
         is_searched = self.is_searched or self.scheduler is not None
         # Runs of a grid are only compared, and none is chosen.
         if self.is_grid and not (self.metric or is_searched):
             return {"searched_by": "", "goal": None}
-        metric = told or self.metric or measures.goal[0]
-        goal = metric, self.mode or mode or measures.mode(metric)
+        metric = metric_given or self.metric or measures.goal[0]
+        goal = metric, self.mode or mode_given or measures.mode(metric)
         by = metric if is_searched else ""
         return {"searched_by": by, "goal": goal, "is_drawn": not self.is_grid}
 
@@ -331,16 +313,18 @@ class Sweep:
             return list(self.space)
         return list(self.axes) or ["run"]
 
-    def _table(self, measures: Measures) -> Table:
+    @property
+    def _laid_out(self) -> Table:
+        """The table; without rows and columns of its own the last axis goes across."""
         axes = self.axis_names
+        table = self.table or Table()
+        if table.rows or table.columns:
+            return table
         across = axes[-1:] if len(axes) > 1 else []
         down = axes[: len(axes) - len(across)]
-        table = self.table or Table()
-        if not table.rows and not table.columns:
-            # `replace` would take what the table leaves open as given.
-            given = {name: getattr(table, name) for name in table.model_fields_set}
-            table = Table(**given | {"rows": down, "columns": across})
-        return with_defaults(table, measures)
+        # `replace` would take what the table leaves open as given.
+        given = {name: getattr(table, name) for name in table.model_fields_set}
+        return Table(**given | {"rows": down, "columns": across})
 
     def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
         """Return the manifest with the runs that were asked for in an earlier attempt.
@@ -352,9 +336,9 @@ class Sweep:
         if earlier is None or not earlier.entries:
             return manifest
         columns = {**earlier.columns, **manifest.columns}
-        own = Measures(columns, earlier.quality)
-        both = manifest.extended(earlier.entries).measuring(columns, own.quality)
-        return both.replace(table=self._table(own))
+        measures = Measures(columns, earlier.quality)
+        both = manifest.extended(earlier.entries).measuring(columns, measures.quality)
+        return both.replace(table=with_defaults(self._laid_out, measures))
 
     def measuring(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
         """Return the manifest with what some runs measure that were drawn or asked for.
@@ -368,14 +352,14 @@ class Sweep:
         new = list(runs)
         if not new:
             return manifest
-        own = Measures.of(new)
-        if manifest.entries and own.quality != manifest.quality:
-            own = replace(own, quality=LOSS)
-        changed = manifest.measuring(own.columns, own.quality)
+        measures = Measures.of(new)
+        if manifest.entries and measures.quality != manifest.quality:
+            measures = replace(measures, quality=LOSS)
+        changed = manifest.measuring(measures.columns, measures.quality)
         if manifest.entries:
             return changed
-        aim = {} if self.is_searched else self._aim(own)
-        return changed.replace(aim, table=self._table(own))
+        aim = {} if self.is_searched else self._aim(measures)
+        return changed.replace(aim, table=with_defaults(self._laid_out, measures))
 
     def manifest(
         self,
@@ -416,25 +400,12 @@ class Sweep:
             scale=self.scale,
             axes=axes,
             entries=list(entries.values()),
-            table=self._table(measures),
+            table=with_defaults(self._laid_out, measures),
             columns=dict(measures.columns),
             quality=measures.quality,
             **self._aim(measures),
             notes=self.notes,
         )
-
-
-def _domain(values: Any) -> list[Any]:
-    """Return the values of an axis of a search space, or the one domain of them."""
-    grid = values.get("grid_search") if isinstance(values, dict) else None
-    return [values] if grid is None else list(grid)
-
-
-def _listed(values: Sequence[Any]) -> str:
-    """List labels, and domains of Tune's as they were written."""
-    shown = [str(getattr(v, "domain_str", v)) for v in values[:MOST_LABELS]]
-    more = len(values) - MOST_LABELS
-    return ", ".join(shown) + (f", and {more} more" if more > 0 else "")
 
 
 def with_defaults(table: Table, measures: Measures) -> Table:
@@ -457,8 +428,8 @@ def with_defaults(table: Table, measures: Measures) -> Table:
         changes["statistic"] = statistic
     if "also" not in given:
         changes["also"] = also_by_default(measures.columns, measures.quality)
-    own = known.get(statistic)
-    if own and not own.is_fraction:
+    shown = known.get(statistic)
+    if shown and not shown.is_fraction:
         if "scale" not in given and ("unit" not in given or table.unit != "%"):
             changes["scale"] = 1.0
         if "unit" not in given and ("scale" not in given or table.scale != 100):

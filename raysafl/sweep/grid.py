@@ -119,12 +119,11 @@ def _path(base: Run, field: str) -> str:
         )
     if not found:
         ends = {path.rpartition(".")[2] for path in known}
-        twins = PAPERS.get(field.lower(), (field,))
-        twins = tuple(twin for twin in twins if twin in ends) or twins
-        hint = ", or ".join(
-            f"did you mean '{twin}'?" if twin in ends else nearest(twin, ends)
-            for twin in twins
-        )
+        fields = PAPERS.get(field.lower(), ())
+        meant = " or ".join(f"'{own}'" for own in fields if own in ends)
+        hint = f"did you mean {meant}?" if meant else nearest(field, ends)
+        if fields and not meant:
+            hint = f"the papers' name of {' or '.join(fields)}; {hint}"
         _, *parts = {type(part).__name__: None for part in base.components()}
         raise ValueError(
             f"neither the run nor its parts ({', '.join(parts)}) have a field '{field}': "

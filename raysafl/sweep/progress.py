@@ -55,20 +55,19 @@ def short(path: "Location") -> str:
 
 
 class TimeLeft:
-    """Estimates how long the rest of a sweep takes, by the rate of its packs.
+    """Estimates how long the rest of a sweep takes, by the rate at which its work is done.
 
-    The rate is the work that a pack does in a second. It is known from the second report on:
-    until the first one, a process has also started, read data and compiled. That is left
-    out, and so is what other packs do before each pack of the first ones has reported.
+    The rate is known from the second report on: until the first one, a process has also
+    started, read data and compiled. So what was done before is left out, and so is what was
+    done before each of the packs at work has reported.
     """
 
     def __init__(self) -> None:
-        self._now = self._worked = self._left = 0.0
         # How many packs have reported at the same time, at most.
         self._most = 0
-        # How many are at work, and what packs have done in how many seconds, summed.
-        self._at_work = 0
-        self._done = self._seconds = 0.0
+        # Since when the rate is measured, the work that was done then, and at the last report.
+        self._since = self._done_then = 0.0
+        self._now = self._done = self._left = 0.0
 
     def see(
         self,
@@ -77,32 +76,33 @@ class TimeLeft:
         planned: float,
         packs: Sequence[tuple[float, float]],
     ) -> None:
-        """Take note of the work of ended packs, of all, and of each at work with its share done."""
-        rest = [work * (1 - share) for work, share in packs]
-        waiting = max(planned - finished - sum(work for work, _ in packs), 0.0)
-        worked = planned - waiting - sum(rest)
-        reported = sum(share > 0 for _, share in packs)
-        if reported > self._most:
-            self._most = reported
-            self._done = self._seconds = 0.0
-        # If a process was lost, less has been done than before.
-        elif self._most and worked != self._worked:
-            self._done += max(worked - self._worked, 0.0)
-            self._seconds += self._at_work * (now - self._now)
-        else:
+        """Take note of how much has been done.
+
+        Args:
+            now: the time in seconds.
+            finished: the work of packs that have ended.
+            planned: the work of all packs.
+            packs: the work of each pack at work, and the share of it that is done.
+        """
+        done = finished + sum(work * share for work, share in packs)
+        if done == self._done:
             return
+        reported = sum(share > 0 for _, share in packs)
+        # If a process was lost, less has been done than before.
+        if reported > self._most or done < self._done:
+            self._most = max(reported, self._most)
+            self._since = now
+            self._done_then = done
         self._now = now
-        self._worked = worked
-        self._at_work = len(packs)
-        side_by_side = self._most if waiting else max(1, len(packs))
-        self._left = max([(waiting + sum(rest)) / side_by_side, *rest])
+        self._done = done
+        self._left = planned - done
 
     def seconds(self, now: float) -> float | None:
         """Return how many seconds are left; None as long as that is not known."""
-        if not self._done or not self._seconds:
+        if self._done == self._done_then or self._now == self._since:
             return None
-        left = self._left * self._seconds / self._done
-        return max(left - (now - self._now), 0.0)
+        rate = (self._done - self._done_then) / (self._now - self._since)
+        return max(self._left / rate - (now - self._now), 0.0)
 
 
 class Display:

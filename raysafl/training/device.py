@@ -169,14 +169,14 @@ def record(work: Callable[[], Any], pool: Any = None) -> Any:
         pool: the pool of memory of another graph that is alive, which this one shares;
             None for one of its own. Graphs can share if they leave no results in it.
     """
-    own = _stream_of(torch.cuda.current_device())
-    own.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(own):
+    stream = _stream_of(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         work()
-    torch.cuda.current_stream().wait_stream(own)
+    torch.cuda.current_stream().wait_stream(stream)
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=own):
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
         work()
     return graph
 

@@ -26,7 +26,6 @@ from raysafl.report.pages.screen import screen
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.sealed import OpenState, seal, sealed, unsealed
@@ -186,13 +185,6 @@ def test_a_mutated_configuration_is_a_run_or_a_clear_error(
     assert found is None or Run.from_json(found.to_json()).id == found.id
 
 
-@given(st.text(max_size=40) | st.binary(max_size=40).map(lambda b: b.decode("latin1")))
-@fuzz
-def test_text_that_is_no_configuration_is_a_clear_error(text: str) -> None:
-    assert tried(lambda: Run.from_json(text)) is None
-    assert tried(lambda: Manifest.from_json(text)) is None
-
-
 @given(
     path=st.lists(st.text(max_size=6), max_size=3).map(".".join),
     value=JSON,
@@ -251,36 +243,6 @@ def test_damaged_runs_are_refused_by_name_or_are_what_they_were(
         pd.testing.assert_frame_equal(tried(lambda: write_runs_table(whole)), before)
     finally:
         file.write_bytes(good)
-
-
-@given(st.data())
-@fuzz
-def test_rows_of_other_types_or_runs_are_left_out_with_the_name_of_their_file(
-    whole: Store, run: Run, data: st.DataObject
-) -> None:
-    (part,) = whole.rounds_path.glob("*.parquet")
-    before = part.read_bytes()
-    frame = pd.read_parquet(part)
-    name = data.draw(st.sampled_from(sorted(frame)))
-    values = data.draw(
-        st.sampled_from([None, "text", -1, 2.5, 10**12, [1], float("inf"), b"x"])
-    )
-    if data.draw(st.booleans()):
-        frame = frame.drop(columns=name)
-    else:
-        frame[name] = [values] * len(frame)
-    frame.to_parquet(part)
-    try:
-        found = tried(whole.rounds, part.name)
-        if found is not None:
-            # Rows of a run that has no entry in the commit count nowhere.
-            assert set(found["run_id"]) <= {run.id}
-            table = tried(lambda: write_runs_table(whole))
-            assert len(found) or set(table["status"]) == {"damaged"}
-            reported(whole)
-    finally:
-        part.write_bytes(before)
-        write_runs_table(whole)
 
 
 @given(st.data())

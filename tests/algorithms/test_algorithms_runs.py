@@ -17,7 +17,6 @@ from raysafl import (
     Logistic,
     Run,
     Uniform,
-    simulate,
 )
 from raysafl.algorithms import (
     AFL,
@@ -40,23 +39,9 @@ from raysafl.algorithms import (
 )
 from raysafl.core.algorithm import State
 from raysafl.core.record import Record
-from raysafl.quickstart import BASE as QUICKSTART
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
-
-
-def test_safari_without_arguments_helps_where_clients_with_classes_never_come() -> None:
-    # Four of ten clients never come, and each alone has the samples of its class.
-    lost = QUICKSTART.replace({"participation.s": 4, "data.partition.p": 1})
-    fedavg, safari = (
-        simulate(lost.replace(algorithm=own, replicates=3))
-        .groupby("seed")
-        .test_accuracy.apply(lambda found: found.dropna().tail(10).mean())
-        for own in (FedAvg(), SAFARI())
-    )
-    assert (safari > fedavg + 0.1).all()
-
 
 RULES: list[Algorithm] = [
     *(
@@ -133,11 +118,6 @@ def test_every_algorithm_learns_and_goes_on_bitwise_from_any_checkpoint(
                 assert all(torch.equal(x[k], y[k]) for k in x)  # type: ignore[index]
 
 
-@pytest.mark.parametrize("algorithm", [*RULES, *WRAPPED, *OTHERS], ids=repr)
-def test_every_algorithm_round_trips_through_json(algorithm: Algorithm) -> None:
-    assert Algorithm.from_json(algorithm.to_json()) == algorithm
-
-
 def one_round(algorithm: Algorithm, state: State, ids: Sequence[int], t: int) -> State:
     turn = algorithm.round(state, ids, Key(0, t))
     request = next(turn)
@@ -208,24 +188,3 @@ def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_centra
     assert record.kind == "central" and record.train_accuracy is not None
     assert (record.bytes_up, record.bytes_down, record.server_rounds) == (0, 0, 0)
     assert record.steps == RUN.rounds * 2 * -(-len(union) // 16)
-
-
-def test_clients_may_start_from_models_of_their_own() -> None:
-    sim = simulation(AFL(lr=15.0, max_delay=3))
-    seen: list[int] = []
-    train = WORKER.train
-
-    class Spy(Worker):
-        def __init__(self) -> None:
-            self.__dict__ = WORKER.__dict__
-
-        def train(self, asked):  # type: ignore[no-untyped-def]
-            for own in asked:
-                if own.cell == 0:
-                    starts_MP = own.w.reshape(-1, own.w.shape[-1])
-                    seen.append(len({tuple(row) for row in starts_MP.tolist()}))
-            return train(asked)
-
-    sim.work = Spy()
-    steps(sim, RUN.rounds)
-    assert seen[0] == 1 and max(seen) > 1

@@ -8,20 +8,15 @@ from helpers.quadratics import (
     ONE_STEP,
     START,
     drift_point,
-    gradient,
     halves,
     optimum,
     play,
-    train_locally,
 )
 
 from raysafl import Algorithm, FedAvg, LocalTraining
 from raysafl.algorithms import (
-    AFL,
     MIFA,
     SCAFFOLD,
-    Centralised,
-    FedAmplify,
     FedAU,
     FedAvgM,
     FedDyn,
@@ -105,40 +100,3 @@ def test_fedau_cut_at_1_is_fedavg_over_all_clients() -> None:
     for ids in CYCLE * 2:
         expected = play(FedAvg(lr=len(ids) / 4), [ids], state=expected)
     torch.testing.assert_close(cut.w_P, expected.w_P)
-
-
-def test_feddyns_h_is_the_mean_of_the_clients_and_theirs_are_their_last_gradients() -> (
-    None
-):
-    many = LocalTraining(lr=0.1, batch_size=1, steps=400)  # the local problem solved
-    state = play(FedDyn(alpha=1.0), [ALL, ALL], many)
-    torch.testing.assert_close(
-        torch.stack([*state.clients.values()]).mean(0), state.server["h"]
-    )
-    before = play(FedDyn(alpha=1.0), [ALL], many)
-    for i in ALL:
-        end = train_locally(i, before.w_P, many, -before.clients[i], 1.0)
-        torch.testing.assert_close(state.clients[i], gradient(i, end))
-
-
-def test_scaffolds_control_variates_become_the_gradients_at_the_optimum() -> None:
-    state = play(SCAFFOLD(), [ALL] * 500)
-    for i in ALL:
-        torch.testing.assert_close(state.clients[i], gradient(i, optimum()), **EXACT)
-    torch.testing.assert_close(
-        state.server["c"], torch.zeros(2, dtype=torch.float64), **EXACT
-    )
-
-
-def test_centralised_reaches_the_optimum_whoever_comes() -> None:
-    torch.testing.assert_close(play(Centralised(), [[0]] * 200).w_P, optimum(), **EXACT)
-
-
-def test_fedamplify_moves_fedavgs_settling_point_by_nothing() -> None:
-    state = play(FedAmplify(P=2, eta=1.5), [ALL] * 300)
-    torch.testing.assert_close(state.w_P, drift_point(), **EXACT)
-
-
-def test_afl_settles_where_fedavg_does_though_its_models_are_old() -> None:
-    state = play(AFL(lr=2.0, max_delay=3), [ALL] * 600)
-    torch.testing.assert_close(state.w_P, drift_point(), **EXACT)

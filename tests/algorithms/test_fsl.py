@@ -28,7 +28,7 @@ from raysafl.algorithms import (
     Setting,
     State,
 )
-from raysafl.training import ContinuedTraining, CosineRate, StepRate
+from raysafl.training import ContinuedTraining, StepRate
 
 COHORTS = [[0, 1], [1, 2], [3], [1, 2, 3]]
 SETTING = Setting(num_clients=4, client_samples=1, server_samples=1, local=LOCAL)
@@ -95,17 +95,6 @@ def test_a_client_that_stops_at_its_passs_end_trains_on_its_samples_once() -> No
     fsl = FSL().prepare(Setting(10, 100, 20, kept))
     # Four batches of 32, 32, 32 and 4 samples: E_s = 100 / 20, with one batch a pass.
     assert fsl.epochs == 5 and fsl.rate == pytest.approx(0.01 * 4 / 5)
-
-
-def test_a_local_training_that_is_given_is_replaced_by_the_runs() -> None:
-    given = LocalTraining(lr=0.5, batch_size=1, steps=1, schedule=CosineRate())
-    fsl = FSL(rate=0.4, epochs=1, local=given).prepare(SETTING)
-    assert fsl.local == LOCAL and asked(fsl, [0]).lr == pytest.approx(0.4)
-
-
-def test_what_is_given_is_kept() -> None:
-    given = FSL(epochs=3, batch_size=7, rate=0.4)
-    assert given.prepare(SETTING) == given.replace(local=SETTING.local)
 
 
 def test_the_servers_rate_falls_as_the_clients_does() -> None:
@@ -206,17 +195,3 @@ def test_pretraining_waits_inside_safari_for_the_first_client_round() -> None:
         kinds.append(client_round)
         assert ("pretrain" in state.server) == (before and not client_round)
     assert True in kinds and False in kinds
-
-
-def test_prepare_reaches_the_inner_algorithms() -> None:
-    nested = SAFARI(inner=FSL(inner=FSL(gamma=0.5))).prepare(SETTING)
-    outer = nested.inner
-    assert isinstance(outer, FSL) and isinstance(outer.inner, FSL)
-    assert outer.epochs == outer.inner.epochs == 5 and outer.inner.rate is not None
-
-
-def test_without_server_data_gamma_0_is_prepared_all_the_same() -> None:
-    fsl = FSL(gamma=0).prepare(Setting(4, 1, 0, LOCAL))
-    torch.testing.assert_close(
-        play(fsl, COHORTS).w_P, play(FedAvg(lr=None), COHORTS).w_P
-    )

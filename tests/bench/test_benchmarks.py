@@ -1,8 +1,6 @@
 """The benchmarks: workloads by hand, the plain loop against raysafl, and the measuring itself."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,19 +22,15 @@ from benchmarks.job import Job
 from benchmarks.plain import Draws, PlainLoop
 from benchmarks.processes import (
     Result,
-    interleaved,
-    peak_memory,
     seconds_per_round,
     together,
     turns,
 )
-from benchmarks.tables import cpu_rows, headline
+from benchmarks.tables import cpu_rows
 from benchmarks.watch import Busy, EndedRuns
 from benchmarks.workloads import (
-    EMPTY,
     S1,
     STANDARD,
-    TRIVIAL,
     samples_per_round,
     steady_rounds,
 )
@@ -108,12 +102,6 @@ def test_s1_is_safari_table_8_on_one_even_partition_with_pixels_in_0_to_1() -> N
     assert len(S1) == 24 and all(
         run.replicates == 5 and run.rounds == 150 for run in S1
     )
-
-
-def test_empty_rounds_train_one_sample_a_client_and_a_trivial_run_has_one() -> None:
-    sizes = {len(held) for held in EMPTY.data.split(EMPTY.data.load(), 0).clients}
-    assert sizes == {1} and EMPTY.participation.m == 2
-    assert TRIVIAL.rounds == 1 and TRIVIAL.data == EMPTY.data
 
 
 def test_copies_of_runs_differ_in_their_seeds_only_and_share_none() -> None:
@@ -191,15 +179,6 @@ def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory()
     assert plain.accuracy is not None and plain.accuracy > 0.6
 
 
-@pytest.mark.benchmarks
-def test_each_kind_has_the_results_of_its_own_turns() -> None:
-    jobs = [Job(what="plain", runs=[SMALL])]
-    longer = [Job(what="plain", runs=[SMALL.replace(rounds=4)])]
-    results = interleaved({"a": jobs, "b": longer}, 2)
-    rounds = {name: [len(one.seconds) for (one,) in results[name]] for name in results}
-    assert rounds == {"a": [3, 3], "b": [4, 4]}
-
-
 def test_every_other_turn_is_backwards(capsys: pytest.CaptureFixture[str]) -> None:
     called = list[str]()
     actions = {name: partial(called.append, name) for name in "ab"}
@@ -248,24 +227,6 @@ def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
     assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)
 
 
-def test_memory_of_descendants_is_counted() -> None:
-    inner = "import time; x = bytearray(200_000_000); print('ready', flush=True); time.sleep(60)"
-    code = (
-        "import subprocess, sys\n"
-        f"p = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE)\n"
-        "print(p.stdout.readline(), flush=True); sys.stdin.read(); p.kill()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None and process.stdin is not None
-        process.stdout.readline()
-        with peak_memory(process.pid) as peaks:
-            pass
-        process.stdin.close()
-    assert 200 < peaks[0] < 400
-
-
 def found_by(plan: Plan, *only: str) -> dict[str, Any]:
     """Measure once with a small plan; return what was found."""
     return Found({}).collect(measures(plan, only, repeats=1)).measures
@@ -292,26 +253,6 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_not_there() -
 
 
 @pytest.mark.benchmarks
-def test_the_cost_of_more_replicates_is_that_on_two_actors() -> None:
-    found = found_by(DRY, "replicates")
-    assert found.keys() == {"replicates", "replicates8_over_1"}
-    assert found["replicates8_over_1"] == found["replicates"]["two_actors"]["ratio"] > 0
-    rows = [row[0] for row in cpu_rows(found)]
-    assert rows == ["8 replicates of W4 over one, two actors"]
-
-
-def test_a_headline_names_the_versions_of_the_packages_that_are_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("benchmarks.found.PACKAGES", ("torch", "no-such-package"))
-    here = origin(repeats=7)
-    assert list(here["versions"]) == ["python", "raysafl", "torch"]
-    said = headline(here)
-    assert f"torch {torch.__version__.partition('+')[0]}" in said
-    assert "medians of 7" in said
-
-
-@pytest.mark.benchmarks
 def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     # Client actors are looked for once a second, so the sweep must take some seconds.
     longer = SMALL.replace(rounds=2000, eval_every=100)
@@ -323,27 +264,6 @@ def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     )
     assert 0 < found["s1_busy"] < 2
     assert "W1" not in found and "further_run_s" not in found
-
-
-@pytest.mark.benchmarks
-def test_a_pack_is_measured_on_actors_beside_plain_processes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = found_by(DRY, "packs")
-    said = capsys.readouterr().err.splitlines()
-    assert found["pack_round_ms"] == found["empty_pack"]["ms"][0] > 0
-    pack = found["pack_actors"]["W1"]
-    gain = pack["one_actor_seconds_per_round"] / pack["two_actors_seconds_per_round"]
-    assert pack["two_actors_speedup"] == pytest.approx(gain)
-    assert pack["share_of_ceiling"] == gain / pack["two_processes_ceiling"]
-    assert "W1" not in found and "actors" not in found
-    assert [line.split(" [")[0] for line in said] == [
-        *("plain", "two plain", "pack 1", "pack 2", "empty pack")
-    ]
-    assert [row[0] for row in cpu_rows(found)] == [
-        "W1, a pack of 8 runs: two client actors over one",
-        "empty round of a pack of 64 runs, one actor",
-    ]
 
 
 @pytest.mark.benchmarks
@@ -484,10 +404,3 @@ def test_rivals_take_turns_with_raysafl_and_the_plain_loop(
     for one in found.measures["W1"].values():
         assert one["accuracy"] > 0.5 and one["wall_seconds"] > sum(one["repeats"])
     assert "| raysafl, two client actors | **" in capsys.readouterr().out
-
-
-def test_a_framework_that_fails_is_told_with_what_it_printed(tmp_path: Path) -> None:
-    spec = tmp_path / "W1.json"
-    spec.write_text("{}")
-    with pytest.raises(ValueError, match=r"fedjax_jit.py failed on W1:\n(.|\n)*fedjax"):
-        rivals.rival(STANDARD["W1"], sys.executable, "fedjax_jit.py", spec)

@@ -59,23 +59,6 @@ def test_a_bundle_has_sources_the_data_of_the_workloads_and_packages(
     assert kinds == {"Mnist", "ParquetImages"} and '"cifar10"' in keys
 
 
-def test_missing_data_are_named(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (data / "cifar10").rename(data / "cifar")
-    assert main(["gpu", "--bundle", str(tmp_path / "gpu.tar.gz")]) == 2
-    assert f"no folder {data / 'cifar10'}" in capsys.readouterr().err
-
-
-def test_packages_that_nobody_offers_are_an_error(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(ValueError, match=r"(?s)pip cannot download.*pydantic"):
-        bundle.download(tmp_path / "wheels", "3.12")
-
-
 @pytest.mark.acceptance
 def test_an_unpacked_bundle_measures_without_ray_and_mlflow(
     unpacked: Path, capsys: pytest.CaptureFixture[str]

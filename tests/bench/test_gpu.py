@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +14,8 @@ import torch
 
 from benchmarks import gpu_jobs, pages
 from benchmarks.__main__ import main
-from benchmarks.device import device_of
 from benchmarks.floors import (
-    SMALL,
-    device_calls,
     floors_ms,
-    measured_rates,
     step_cost,
 )
 from benchmarks.found import Found, merge, origin
@@ -34,25 +29,17 @@ from benchmarks.gpu import (
     parts_of,
     with_floors,
 )
-from benchmarks.gpu_plan import DRY, MODELS, ON_GPU
+from benchmarks.gpu_plan import DRY, ON_GPU
 from benchmarks.job import Job
-from benchmarks.mps import mps
-from benchmarks.plain import PlainLoop
 from benchmarks.processes import (
-    Child,
     Result,
     against_plain,
-    kept_in_turns,
-    side_by_side,
 )
 from benchmarks.shared_data import FOLDER, load, shared
 from benchmarks.tables import gpu, gpu_rows
-from benchmarks.workloads import S1, SHORT
-from raysafl import CNN, Digits, Federation, Run
-from raysafl.data import ParquetImages
-from raysafl.models import CharLSTM, Logistic
-from raysafl.participation import Uniform
-from raysafl.sweep.here import worker_of
+from benchmarks.workloads import SHORT
+from raysafl import Digits, Federation, Run
+from raysafl.models import Logistic
 
 ROOT = Path(__file__).parents[2]
 SMALLER = SHORT.replace({"participation.m": 2})
@@ -102,22 +89,6 @@ def test_bits_are_digests_of_parameters_alone_and_in_a_pack() -> None:
     assert engines["loop"]["alone"] != engines["linear"]["alone"]
 
 
-def test_a_worker_is_made_anew_thirty_times_and_memory_is_read_after_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seeds = list[int]()
-
-    def noted(runs: Any, *rest: Any) -> Any:
-        seeds.append(runs[0].seed)
-        return worker_of(runs, *rest)
-
-    monkeypatch.setattr(gpu_jobs, "worker_of", noted)
-    found = of_job("memory")
-    assert seeds == list(range(30))
-    assert len(found["allocated_mb"]) == len(found["reserved_mb"]) == 30
-    assert min(found["allocated_mb"]) > 50
-
-
 def test_a_pack_that_is_predicted_to_take_too_long_is_skipped_and_says_so() -> None:
     found = of_job("packs", sizes=[1, 10**7], seconds=20.0)
     one = found["packs"]["1"]
@@ -126,29 +97,6 @@ def test_a_pack_that_is_predicted_to_take_too_long_is_skipped_and_says_so() -> N
     assert one["run_rounds_per_s"] == pytest.approx(1e3 / one["round_ms"])
     assert "predicted to take" in found["packs"][str(10**7)]["skipped"]
     assert found["step"].keys() == {"flop", "bytes"}
-
-
-def test_a_model_of_text_reads_pixels_as_characters() -> None:
-    run = SHORT.replace(model=CharLSTM(hidden=4))
-    dataset = gpu_jobs.samples_of(run)
-    digits = Digits().load()
-    assert dataset.train.x.shape == (len(digits.train), 64)
-    assert dataset.train.x.dtype == "int64"
-    assert set(dataset.train.x.ravel()) == set(range(10))
-    assert (dataset.train.y == digits.train.y).all()
-
-
-def test_the_models_are_linear_convolutional_with_dropout_and_recurrent() -> None:
-    kinds = ["Logistic", "CNN", "FslCifarNet", "CharLSTM"]
-    assert [gpu_jobs.name_of(run) for run in MODELS] == kinds
-    assert [gpu_jobs.name_of(run) for run in DRY.models] == kinds
-
-
-def test_the_plain_loop_can_stand_for_a_replicate_of_s1() -> None:
-    assert {run.participation.m for run in S1} == {5}  # type: ignore[attr-defined]
-    run = SMALLER.replace({"data.server": {"kind": "IidServer", "n0": 100}})
-    loop = PlainLoop(run.replace(participation=Uniform(m=2)), run.data.load())
-    assert sum(map(len, loop.held)) == 1437 - 100
 
 
 # Floors.
@@ -165,13 +113,6 @@ def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> No
     assert cost["bytes"] == 4 * (4 * parameters + batch * inputs + 2 * outputs)
 
 
-def test_a_convolution_costs_more_flop_than_its_dense_layers_alone() -> None:
-    small, large = (
-        step_cost(CNN(channels=[c], hidden=8), Digits().load(), 32) for c in (4, 8)
-    )
-    assert 1.8 < large["flop"] / small["flop"] < 2.2
-
-
 def test_the_floors_of_a_round_are_launches_bytes_and_flop_at_their_rates() -> None:
     rates = {
         "launch_us": 5.0,
@@ -184,27 +125,6 @@ def test_the_floors_of_a_round_are_launches_bytes_and_flop_at_their_rates() -> N
     floors = floors_ms(rates, pack, {"flop": 2e9, "bytes": 1e5})
     assert floors == pytest.approx({"launches": 0.7, "bytes": 1.0, "flop": 20.0})
     assert floors_ms({}, pack, {"flop": 1.0, "bytes": 1.0}) == {}
-
-
-def test_rates_are_positive_and_calls_are_counted() -> None:
-    rates: dict[str, float] = {}
-    for rate in measured_rates("cpu", SMALL._replace(rows=64, numbers=2**12)):
-        rates |= rate
-    assert rates.keys() == {
-        "launch_us",
-        "wait_us",
-        "copy_bytes_per_s",
-        "float32_flop_per_s",
-        "bfloat16_flop_per_s",
-    }
-    assert min(rates.values()) > 0
-    one = torch.ones(3)
-    some, more = (
-        device_calls(lambda n=n: [one.add_(1.0) for _ in range(n)], "cpu")["launches"]
-        for n in (10, 30)
-    )
-    # An operator may have inner ones.
-    assert more == 3 * some >= 30
 
 
 # Time.
@@ -269,33 +189,6 @@ def test_a_part_that_breaks_keeps_what_it_has_found(
     assert found == {"a": {"b": 1, "c": 2}}
 
 
-def test_the_reason_of_a_process_that_died_is_its_last_line() -> None:
-    error = RuntimeError("the process died:\nTraceback\n  here\nTypeError: no\n")
-    assert gpu_jobs.in_short(error) == ("RuntimeError: the process died: TypeError: no")
-
-
-def test_a_process_that_takes_longer_than_its_time_is_ended_and_named() -> None:
-    with (
-        pytest.raises(TimeoutError, match="'packs' took longer than the 0 s"),
-        Child(Job(what="packs", runs=[SMALLER]), seconds=0.3) as child,
-    ):
-        child.hear()
-
-
-@pytest.mark.benchmarks
-def test_jobs_side_by_side_tell_what_they_find_though_one_of_them_fails() -> None:
-    missing = SMALLER.replace({"data.dataset": ParquetImages(path="nowhere")})
-    runs = [SMALLER, missing, SMALLER]
-    found: dict[int, dict[str, Any]] = {}
-    with pytest.raises(ValueError, match="nowhere"):
-        for number, piece in side_by_side(
-            [Job(what="bits", runs=[run]) for run in runs], 60.0, most=2
-        ):
-            merge(found.setdefault(number, {}), piece)
-    assert found.keys() == {0, 2} and found[0] == found[2]
-    assert found[0]["Logistic"].keys() == set(gpu_jobs.ENGINES)
-
-
 def test_shared_data_are_decoded_once_and_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -324,66 +217,7 @@ def test_the_shortest_times_of_all_parts_fit_into_the_command() -> None:
 # MPS.
 
 
-def daemon(folder: Path, code: int) -> Path:
-    """Write a stand-in for NVIDIA's program, which notes how it is called."""
-    notes = folder / "notes"
-    program = folder / "nvidia-cuda-mps-control"
-    program.write_text(
-        "#!/bin/sh\n"
-        f'echo "$@ $(cat) $(basename $CUDA_MPS_PIPE_DIRECTORY)" >> {notes}\n'
-        f"echo not permitted; exit {code}\n"
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return notes
-
-
-def test_a_service_of_our_own_is_started_and_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes = daemon(tmp_path, 0)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with mps() as environment:
-        pipes = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
-        assert pipes.is_dir()
-    assert not pipes.exists()
-    said = [" ".join(line.split()) for line in notes.read_text().splitlines()]
-    assert said == ["-d pipe", "get_server_list pipe", "quit pipe"]
-
-
-def test_without_mps_or_where_it_may_not_be_started_the_reason_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ValueError, match=r"no MPS here: .* is not on the PATH"), mps():
-        pass
-    daemon(tmp_path, 1)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(ValueError, match="-d ended with 1: not permitted"), mps():
-        pass
-
-
 # The command.
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "W5"], "nothing is called 'W5' here: known are"),
-        (["--only", "pack"], "did you mean 'packs'"),
-        (["--repeats", "0"], "repeats must be at least 1"),
-    ],
-)
-def test_a_mistake_is_told_before_anything_is_measured(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["gpu", "--dry", *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def part(name: str) -> Part:
@@ -478,23 +312,6 @@ def test_a_gpu_that_is_not_there_is_an_error_of_exit_code_2(
     assert "sees no GPU here" in told and "--dry" in told
 
 
-def test_dry_computes_on_the_cpu() -> None:
-    assert device_of(dry=True) == "cpu"
-
-
-@pytest.mark.benchmarks
-def test_a_workload_is_compared_in_turns_and_goes_on_where_it_was() -> None:
-    run = DRY.workloads["W1"].run
-    jobs = {"plain": Job(what="plain", runs=[run], turns=2)}
-    every = [results["plain"].copy() for results in kept_in_turns(jobs, 2, 60.0)]
-    assert [len(results) for results in every] == [1, 2]
-    first, second = every[-1]
-    assert len(first.seconds) == len(second.seconds) == run.rounds
-    # The second turn goes on where the first one ended.
-    assert first.accuracy is not None and second.accuracy is not None
-    assert second.accuracy > first.accuracy
-
-
 def took(*seconds: float) -> list[Result]:
     """Results of turns with one steady round each."""
     more = {"engine": "loop", "device_mb": 7.0}
@@ -542,10 +359,6 @@ def test_a_pack_stands_beside_the_largest_of_its_floors(measured: Found) -> None
     assert found["pack_W4_run_rounds_per_s"] == max(rates)
 
 
-def test_without_a_measurement_the_readme_says_so(tmp_path: Path) -> None:
-    assert pages.of_readme(tmp_path)["gpu"] == "Not measured yet: no `gpu.json` here."
-
-
 def test_a_dry_run_is_not_rendered_as_a_measurement(
     measured: Found, tmp_path: Path
 ) -> None:
@@ -578,16 +391,6 @@ def test_a_measurement_is_rendered_with_its_floors_and_what_was_skipped(
     )
     assert rows["S1"] == "| S1 | skipped |  | needs / 25 s |"
     assert all(line.count("|") == 5 for line in lines[4:])
-
-
-def test_a_result_without_any_part_has_a_headline_and_no_rows() -> None:
-    found = Found(origin(dry=False))
-    setting = Setting("cpu", SMALLEST, 1, found.measures)
-    found.collect(measures(setting, seconds=0.0))
-    reports = found.measures["parts"].values()
-    assert [report["state"] for report in reports] == ["skipped"] * 9
-    assert {row[1] for row in gpu_rows(found.measures)} == {"skipped"}
-    assert gpu(found).startswith("unknown; ")
 
 
 @pytest.mark.benchmarks

@@ -74,15 +74,6 @@ def test_a_sweep_is_predicted_as_counted_by_hand() -> None:
     assert table8["memory of the report"] == 100_000 * 5 * 150 * 300 * 2
 
 
-def test_what_is_most_beyond_its_limit_stands_first() -> None:
-    measured, predicted, limits = prediction.tables(SCALING, CPU)
-    assert limits[0][0] == "processor time of the driver"
-    # 1,125 s over 244 s.
-    assert limits[0][2] == "**4.6x**"
-    assert ["parameters P", "7,850", "scaling.json, packs"] in measured
-    assert len({row[0] for row in predicted}) == len(predicted)
-
-
 def test_numbers_that_were_not_measured_are_named() -> None:
     assert prediction.missing(SCALING, CPU) == []
     old = {**SCALING, "trials": axis([1], seconds=lambda n: 1.0)}

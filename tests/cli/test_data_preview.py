@@ -103,7 +103,7 @@ def test_of_numbers_to_predict_there_are_samples_and_no_classes(tmp_path: Path) 
     console.print(table)
     line = console.export_text().splitlines()[-2]
     cells = [cell.strip() for cell in line.split("│")[1:-1]]
-    assert cells[1:] == ["1", "10", "3", "-", "-", "10", "-"]
+    assert cells[1:] == ["1", "10", "3", "10"]
 
 
 def test_labels_choose_runs(tmp_path: Path) -> None:

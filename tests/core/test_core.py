@@ -175,15 +175,6 @@ def test_sgd_needs_epochs_or_steps(length: dict[str, int]) -> None:
         LocalTraining(lr=0.1, batch_size=4, **length)
 
 
-@pytest.mark.parametrize("field", ["lr", "batch_size", "epochs"])
-def test_sgd_refuses_zero(field: str) -> None:
-    fields = {"lr": 0.1, "batch_size": 4, "epochs": 1, field: 0}
-    with pytest.raises(
-        ValueError, match=rf"LocalTraining: {field}: Input should be greater than 0"
-    ):
-        LocalTraining(**fields)
-
-
 @given(st.integers(1, 500), st.integers(1, 100), st.integers(1, 5))
 def test_num_steps_counts_the_batches_of_all_passes(
     samples: int, batch: int, epochs: int
@@ -196,13 +187,6 @@ def test_num_steps_counts_the_batches_of_all_passes(
     assert (
         LocalTraining(lr=1, batch_size=batch, steps=epochs).num_steps(samples) == epochs
     )
-
-
-def test_the_server_trains_under_its_own_id() -> None:
-    local = LocalTraining(lr=1, batch_size=1, steps=1)
-    w_P = torch.zeros(2)
-    request = Train.server(w_P, local)
-    assert request.ids == [SERVER] and request.local is local and request.w_P is w_P
 
 
 def test_help_describes_each_argument_of_what_an_algorithm_yields_and_is_sent() -> None:

@@ -71,16 +71,6 @@ def test_a_schedule_gives_the_rates_of_torchs_scheduler(
     assert rates == pytest.approx(torch_rates(theirs), rel=1e-6)
 
 
-def test_after_its_end_a_cosine_stays() -> None:
-    schedule = CosineRate(rounds=3, end=0.25)
-    assert [schedule.factor(t) for t in (3, 4, 100)] == [0.25] * 3
-
-
-def test_a_training_without_a_schedule_has_one_rate() -> None:
-    assert BASE.over(5) is BASE
-    assert BASE.rate(7) == LR
-
-
 def test_a_schedule_goes_to_json_and_back() -> None:
     local = BASE.replace(schedule=WarmUpRate(rounds=2, then=CosineRate(end=0.1)))
     assert LocalTraining.from_json(local.to_json()) == local

@@ -54,7 +54,8 @@ def test_a_misspelt_name_of_a_namespace_leads_to_the_nearest_of_all(
 
 def test_values_without_names_are_told_the_names(tiny: Run) -> None:
     assert told(Absent, 4, 5) == (
-        "Absent takes its values by name, (4, 5) has none: known are clients, m, s"
+        "Absent takes each value by its name, as in Absent(s=...), but 4 has none: "
+        "known are clients, m, s"
     )
 
 

@@ -323,9 +323,8 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None
     source = write_folder(tmp_path, [encode(noise(4, 4))], [0])
     table = pq.read_table(tmp_path / "train.parquet").rename_columns(["image", "digit"])
     pq.write_table(table, tmp_path / "train.parquet")
-    assert "train.parquet has no column 'label' (it has: image, digit)" in refused(
-        source
-    )
+    text = refused(source)
+    assert "train.parquet has no column 'label': known are digit, image" in text
 
 
 def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
@@ -334,7 +333,9 @@ def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
     assert "train.parquet mixes image shapes [(1, 4, 4), (1, 4, 5)]" in text
     write_folder(tmp_path, [encode(noise(4, 4))], [0])
     write_parquet(tmp_path / "test.parquet", [encode(noise(4, 4, 3))], [0])
-    assert "training images are (1, 4, 4), test images (3, 4, 4)" in refused(source)
+    assert "uint8 of shape [1, 4, 4], test inputs uint8 of shape [3, 4, 4]" in refused(
+        source
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,14 +346,9 @@ def test_bytes_that_are_no_image_are_refused(tmp_path: Path, content: bytes) -> 
     assert text.startswith(f"{tmp_path / 'train.parquet'}: an image cannot be decoded")
 
 
-@pytest.mark.parametrize(
-    ("labels", "given"), [([-1], "the least is -1"), ([], "there are none")]
-)
-def test_labels_start_at_zero_and_exist(
-    tmp_path: Path, labels: list[int], given: str
-) -> None:
-    source = write_folder(tmp_path, [encode(noise(4, 4))] * len(labels), labels)
-    assert f"labels must be integers from 0, but {given}" in refused(source)
+def test_labels_start_at_zero(tmp_path: Path) -> None:
+    source = write_folder(tmp_path, [encode(noise(4, 4))], [-1])
+    assert "must be a whole number from 0, but the least is -1" in refused(source)
 
 
 @pytest.mark.parametrize(
@@ -368,13 +364,13 @@ def test_labels_start_at_zero_and_exist(
             pa.array(["a", "b"]),
             "the label holds values of several types (int, str)",
         ),
-        ("label", pa.array([0, None]), "has rows without an image or a label"),
+        ("label", pa.array([0, None]), "the label has 1 row without a value"),
         ("image", pa.array([b"x", b"y"]), "an image cannot be decoded (row 0"),
-        ("image", pa.array([1, 2]), "'image' must be a struct with 'bytes'"),
+        ("image", pa.array([1, 2]), "row 0 does not hold the bytes of an image"),
         (
             "image",
             pa.array([None, {"bytes": b"x"}]),
-            "has rows without an image or a label",
+            "row 0 does not hold the bytes of an image",
         ),
     ],
     ids=["fractions", "words", "no label", "no bytes", "numbers", "no image"],

@@ -524,8 +524,8 @@ class Ragged(Pictures):
     ("dataset", "told"),
     [
         (Noisy(), "Leave the random transform out"),
-        (Triples(), "the first is of type tuple with 3 parts"),
-        (Ragged(), "have different shapes, [3], [4]"),
+        (Triples(), "the first is (tensor([0., 0., 0.]), 0, 1)"),
+        (Ragged(), "all samples must have the same shape"),
         (iter([1]), "has no length or no items by number"),
         (
             TensorDataset(torch.tensor([[torch.nan], [1.0]]), torch.zeros(2)),

@@ -8,7 +8,6 @@ import pytest
 import torch
 from helpers.gpu_program import Counts, counting
 from helpers.small_runs import (
-    Uploading,
     assert_equal_in_float32,
     play,
     small_run,
@@ -152,9 +151,3 @@ def test_the_memory_of_the_smallest_gpu_is_known() -> None:
         for i in range(torch.cuda.device_count())
     ]
     assert seen_here(float(len(totals))) == Seen(memory=min(totals))
-
-
-def test_a_model_that_cannot_be_recorded_is_named_with_other_engines() -> None:
-    run = small_run("CNN").replace(model=Uploading())
-    with pytest.raises(ValueError, match=r"cannot be recorded .* engine='vmap'"):
-        play(run, "cuda", "graph")

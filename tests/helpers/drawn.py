@@ -32,6 +32,12 @@ def study_of(
     return Study.of(Numbers.of(runs, manifest), table, CLIENTS.empty_table())
 
 
+def drawn(figure: Figure | None) -> Figure:
+    """The figure, of which the sweep must have numbers."""
+    assert figure is not None
+    return figure
+
+
 def picture_of(figure: Figure) -> Image.Image:
     """The picture of a figure, as the report has it."""
     return Image.open(io.BytesIO(to_png(figure)))

@@ -155,6 +155,7 @@ def test_the_command_line_accepts_every_command_that_a_document_shows() -> None:
     assert refused("raysafl run mine.py --scales smoke") and refused("raysafl bench")
 
 
+@pytest.mark.usefixtures("quick_sweeps", "untried_sweeps")
 @pytest.mark.parametrize("name", HERE)
 def test_the_python_of_a_page_runs_as_printed(
     name: str,

@@ -19,9 +19,8 @@ from helpers.experiments import FOLDER, forget_experiments, sweep_files
 from helpers.reports import markdown
 from helpers.small_data import write_all
 
-from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
+from raysafl import Hardware, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
-from raysafl.data.partitions import SamplesToSpread
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.runs_table import write_runs_table
@@ -38,7 +37,6 @@ SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"} | {
 PATHS = sweep_files()
 FILES = sorted(PATHS)
 ACCEPTANCE = pytest.mark.acceptance
-QUICK = ("safari_table3_mnist", "fast_figure2")
 # What the vectors of runs that advance together take is a share of it.
 MEMORY = 4e9
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
@@ -123,7 +121,10 @@ def sweep_of(name: str) -> Sweep:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in QUICK else pytest.param(name, marks=ACCEPTANCE) for name in FILES],
+    [
+        pytest.param(name, marks=[ACCEPTANCE] * (name != "safari_table3_mnist"))
+        for name in FILES
+    ],
 )
 def test_two_rounds_of_every_kind_of_entry_run_and_are_reported(
     name: str, here: World
@@ -199,21 +200,13 @@ def test_every_scale_has_the_same_entries_and_the_paper_scale_is_largest(
 OWN = ("authors", "own")
 SHARED = [  # two entries that are one run
     ("safari_table1_mnist", (4, 1), "safari_table8_mnist", (4, "FedAvg", 1)),
-    ("safari_table3_mnist", (1000, 2), "safari_table8_mnist", (4, "SAFARI", 2)),
-    ("safari_table5_mnist", (2, 0.8), "safari_table2_mnist", (2, "SAFARI", 1)),
-    ("safari_table10_mnist", (5, "SAFARI", 1), "safari_table8_mnist", (4, "SAFARI", 1)),
     (
         "safari_table11_cifar10",
         (5, "FedAvg", 1),
         "safari_table9_cifar10",
         (4, "FedAvg", 1),
     ),
-    ("safari_table4_cifar10", (10000, 2), "safari_table9_cifar10", (4, "SAFARI", 2)),
     ("safari_figure2", (10000,), "safari_table5_cifar10", (4, 0.4)),
-    (
-        *("fast_table2_cifar10", (*OWN, "Beta", 0.1)),
-        *("fast_table3_cifar10", (*OWN, "Beta", 0, 0.1)),
-    ),
     (
         *("fast_table4_cifar10", ("printed", "own", "Gamma", 0.1)),
         *("fast_table6_cifar10", ("printed", "own", "Gamma", 0, 0.1)),
@@ -223,18 +216,9 @@ SHARED = [  # two entries that are one run
         *("fast_table3_cifar10", (*OWN, "Beta", "Ada.(1)", 0.1)),
     ),
     (
-        *("fast_table6_fashion_mnist", ("authors", "365", "Gamma", 0, 0.1)),
-        *("fast_table2_fashion_mnist", ("authors", "365", "Gamma", 0.1)),
-    ),
-    (
-        *("fast_table8_fashion_mnist", (*OWN, 7, "Weibull")),
-        *("fast_table3_fashion_mnist", (*OWN, "Weibull", "Ada.(7)", 0.05)),
-    ),
-    (
         *("fast_figure3", ("CIFAR-10", "Beta", 0.5)),
         *("fast_table3_cifar10", (*OWN, "Beta", 0.5, 0.1)),
     ),
-    ("fsl_figure10", ("FSL", 0.02, 2), "fsl_figure5_cifar10", ("FSL", 0.02, 2)),
     ("fsl_figure7_emnist", (5, 5, "FSL"), "fsl_figure8_emnist", ("FSL", 1.0)),
 ]
 
@@ -301,17 +285,6 @@ def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> Non
     assert not [file for file in files | SCRIPTS if f"`{file}`" not in listed]
 
 
-def test_figures_of_data_and_cohorts_are_drawn_and_not_said_to_need_runs() -> None:
-    """FAST's figures 1 and 2 are drawn by `raysafl data show`, without a run."""
-    listed = (FOLDER / "README.md").read_text()
-    items = (FOLDER.parent / "docs" / "reproduction.md").read_text()
-    for n, picture in ((1, "labels-1.png"), (2, "participation-1.png")):
-        assert re.search(rf"`fast/figure{n}\.py` .*\| in seconds \|", listed)
-        assert re.search(rf"FAST, figure {n}, .*\| paper \|", items)
-        drawn = f"results/measured/fast_figure{n}/{picture}"
-        assert drawn in items and (FOLDER.parent / drawn).is_file()
-
-
 @pytest.mark.parametrize("name", ["pareto_server_data", "safari_and_fast"])
 def test_studies_of_server_data_draw_them_anew_for_each_seed(
     name: str, here: World
@@ -319,23 +292,6 @@ def test_studies_of_server_data_draw_them_anew_for_each_seed(
     for run in sweep_of(name).labelled().values():
         assert run.replicates > 1
         assert len(set(run.partition_seeds)) == run.replicates
-
-
-def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
-    """With alpha = 0.05 some clients hold about 2 to 4 labels; with alpha = 1 all hold all."""
-    labels = np.repeat(np.arange(10), 5000)
-    counts = {
-        alpha: [
-            np.bincount(labels[part], minlength=10) / len(part)
-            for part in Dirichlet(alpha=alpha).spread(
-                SamplesToSpread(labels, 10), 30, np.random.default_rng(0)
-            )
-        ]
-        for alpha in (0.05, 1.0)
-    }
-    few = sum(2 <= (share > 0.02).sum() <= 4 for share in counts[0.05])
-    # A client lacks some label with a probability of 5 %.
-    assert few >= 15 and sum((share > 0).all() for share in counts[1.0]) >= 25
 
 
 @pytest.mark.acceptance

@@ -56,21 +56,6 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
         np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
 
 
-def test_runs_of_one_law_that_all_differ_alike_deviate_by_it(fast: Any) -> None:
-    published = fast("authors_curves")
-    window = (900, 999)
-    values = {
-        (0.1, "Beta", q, method): 80.0 + 2 * (method == "fedavgm")
-        for q in ("0", "0.1", "0.5")
-        for method in published.SAME_LAW
-    }
-    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
-    theirs = pd.DataFrame({window: list(values.values())}, index=index)
-    deviation, pairs = published.deviations(theirs)
-    assert pairs[window][0.1] == 3
-    assert deviation[window][0.1] == pytest.approx(2 / np.sqrt(2))
-
-
 def test_comparisons_are_counted_alone_and_judged_together(fast: Any) -> None:
     published = fast("authors_curves")
     window = (900, 999)
@@ -111,13 +96,6 @@ def test_the_page_shows_our_curves_as_they_were_measured(
         store = Store(folder)
         number = f"{len(store.ledger())} of the {len(store.manifest().entries)} runs"
         assert number in page
-
-
-def test_each_of_the_authors_curves_is_one_run(fast: Any) -> None:
-    published = fast("authors_curves")
-    for data in published.NAMES:
-        curves = published.authors_curves(data)
-        assert not curves.duplicated([*published.ENTRY, "method", "step"]).any()
 
 
 @pytest.mark.parametrize("data", ["fashion", "cifar10"])
@@ -275,34 +253,6 @@ def test_a_mean_change_is_over_the_last_five_tests_of_all_seeds(fast: Any) -> No
     row = slips.mean_changes(found).iloc[0]
     # Two changes of 2 and 4 points: the standard error is 1, and t with one degree 12.7.
     assert row["mean change"] == "+3.0 ± 12.7" and row["entries"] == 2
-
-
-def test_a_rate_that_is_halved_shows_in_curves_at_its_round(fast: Any) -> None:
-    slips = fast("slips")
-    steps = np.arange(0, 10_000, 10)
-    late = steps >= 5000
-    parts = []
-    for curve in range(30):
-        noise = np.random.default_rng(curve).normal(size=len(steps))
-        # As of round 5,000, accuracy is 2 points higher and differs by half as much.
-        value = 0.7 + 0.02 * late + 0.01 * noise * np.where(late, 0.5, 1)
-        labels = {"alpha": 0.1, "participation": "Beta", "q": str(curve)}
-        parts.append(
-            pd.DataFrame({"step": steps, "value": value, "method": "fedavg", **labels})
-        )
-    table = slips.around_borders(pd.concat(parts)).set_index("round")
-
-    def found(column: str) -> list[float]:
-        return [float(cell.split()[0]) for cell in table[column]]
-
-    expected = np.array([0, 0, 2, 0, 0])
-    beside = np.array([0, -1, 2, -1, 0])
-    np.testing.assert_allclose(found("rise"), expected, atol=0.06)
-    np.testing.assert_allclose(found("rise against neighbours"), beside, atol=0.06)
-    # Differences of two independent tests deviate by the square root of 2 more.
-    np.testing.assert_allclose(found("steps"), -np.sqrt(2) / 4 * expected, atol=0.1)
-    halved = -np.sqrt(2) / 4 * beside
-    np.testing.assert_allclose(found("steps against neighbours"), halved, atol=0.1)
 
 
 def test_the_page_shows_what_the_slips_change(

@@ -13,6 +13,7 @@ CELLS = json.loads(FILE.read_text())["cells"]
 CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"]
 
 
+@pytest.mark.usefixtures("quick_sweeps", "untried_sweeps")
 def test_the_notebook_s_cells_run_the_quickstart_s_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ PAGE = (ROOT / "docs" / "one_page.md").read_text()
 SWEEP, ALGORITHM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.usefixtures("quick_sweeps", "untried_sweeps")
 def test_the_sweep_in_python_runs_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,12 +75,6 @@ def test_with_one_partition_a_printed_number_is_one_more_seed() -> None:
     assert math.isnan(inside["below"])
 
 
-def test_a_printed_mean_of_n_seeds_has_an_nth_of_the_variance_within() -> None:
-    one, five = (place([0.49, 0.50, 0.51], 52, seeds=n) for n in (1, 5))
-    assert one["z"] == pytest.approx(-2 / math.sqrt(1 + 1 / 3))
-    assert five["z"] == pytest.approx(-2 / math.sqrt(1 / 5 + 1 / 3))
-
-
 def test_a_printed_number_lies_among_partitions_by_hand() -> None:
     # within^2 is (2 + 2 + 8) / 3 = 4, MSB is 2 (100 + 0 + 100) / 2 = 200, so between^2
     # is 98, and the variance of our mean 200 / 6.
@@ -244,21 +238,6 @@ def test_the_nearest_reading_comes_first(sweep: Sweep) -> None:
     assert judging.readings(beside(sweep)).empty
 
 
-def test_the_nearest_statistic_is_one_that_most_entries_have(sweep: Sweep) -> None:
-    table = Table(rows=["n0"], columns=["p"], also=["best", "after_server"])
-    best = [0.7, 0.7, *[0.9] * 8]
-    after = [0.72, 0.72, *[math.nan] * 8]
-    wide = Sweep("x", sweep.runs, axes=("n0", "p"), table=table)
-    columns = {"best": best, "after_server": after}
-    paper = {(0, 1): (72.0, None), (50, 1): (90.0, None)}
-    found = judging.matching(beside(wide, columns, paper=paper))
-    overall = found[found["group"] == "all entries"].set_index("statistic")
-    assert overall.loc["after_server", "distance"] == pytest.approx(0)
-    assert overall.loc["after_server", "entries"] == 1
-    assert overall["best"].idxmax() == "best"
-    assert overall.loc["best", "distance"] == pytest.approx(1)
-
-
 def test_a_page_has_the_distance_beside_the_printed_spread(sweep: Sweep) -> None:
     # Ours are 50.5, 60.5 and 80.5 (p = 1), and 91.5; (1000, 10) has not run.
     paper = {
@@ -285,11 +264,6 @@ def test_a_page_has_the_distance_beside_the_printed_spread(sweep: Sweep) -> None
         "x: beside T, 1",
     ):
         assert line in text, line
-
-
-def test_smaller_runs_are_never_laid_beside_printed_numbers(sweep: Sweep) -> None:
-    found = beside(sweep.at("smoke"), paper={(50, 1): (61.25, 0.1)})
-    assert not found.paper and "61.25" not in page.comparison_page(found)
 
 
 def test_a_printed_number_finds_its_entry_in_spite_of_rounding() -> None:

@@ -47,6 +47,7 @@ def test_its_table_is_what_the_quickstart_prints(tmp_path: Path) -> None:
     assert agrees(f"...{shown}...", done.stdout), done.stdout
 
 
+@pytest.mark.usefixtures("quick_sweeps", "untried_sweeps")
 def test_the_study_runs_as_printed_and_with_two_more_seeds_keeps_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,8 +121,7 @@ def test_the_index_for_models_names_every_page_of_the_navigation(site: Path) -> 
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 900])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (900, "light")])
 def test_a_reader_finds_a_page_by_search_and_reads_a_tutorial(
     site: Path, browser: Any, width: int, scheme: str
 ) -> None:

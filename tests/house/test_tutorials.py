@@ -25,9 +25,6 @@ DOCUMENTS = sorted(DOCS.glob("tutorial_*.md"))
 SLOW = {"tutorial_cluster", "tutorial_paper"}
 
 
-pytestmark = pytest.mark.usefixtures("ray_local")
-
-
 def run(code: str, folder: Path) -> str:
     """Run a file in a folder, and return what it prints."""
     file = folder / "tutorial.py"
@@ -36,6 +33,7 @@ def run(code: str, folder: Path) -> str:
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("ray_local")
 def test_hospitals_learn_the_length_of_a_stay(tmp_path: Path) -> None:
     assert len(STAYS.splitlines()) < 120
     said = run(STAYS, tmp_path)
@@ -52,6 +50,7 @@ def test_hospitals_learn_the_length_of_a_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("ray_local")
 def test_a_study_of_images_shows_whom_the_model_serves(tmp_path: Path) -> None:
     run(DIGITS, tmp_path)
     run(SERVED, tmp_path)
@@ -77,7 +76,7 @@ def test_a_text_agrees_with_equal_words_and_near_numbers_only() -> None:
     assert agrees("9 ± 1.5\n", "9 ± 12.0\n") and not agrees("9 ± 1.5\n", "8 ± 1.5\n")
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("quick_sweeps")
 @pytest.mark.parametrize(
     "page",
     [

@@ -23,11 +23,22 @@ print(double(21), double(0.5), double.stats.cache_path, sum(hits.values()))
 """
 
 
-def doubled(file: Path, **env: str) -> list[str]:
-    command = [sys.executable, str(file)]
+def doubled(file: Path, *arguments: str, **env: str) -> list[str]:
+    command = [sys.executable, str(file), *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return done.stdout.split()
+
+
+# The loop is loaded, its index on disk is damaged, and it is loaded twice more.
+DAMAGED = """
+import pathlib, runpy, sys
+runpy.run_path(sys.argv[1])
+index, *_ = pathlib.Path(sys.argv[2]).glob("**/*.nbi")
+index.write_bytes(b"")
+for _ in range(2):
+    runpy.run_path(sys.argv[1])
+"""
 
 
 def test_a_loop_is_kept_on_disk_or_compiled_anew_where_it_is_damaged_or_cannot_be_kept(
@@ -36,11 +47,13 @@ def test_a_loop_is_kept_on_disk_or_compiled_anew_where_it_is_damaged_or_cannot_b
     file, kept = tmp_path / "loop.py", tmp_path / "kept"
     file.write_text(LOOP)
     values = ["42", "1.0"]
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == values
-    index, *_ = kept.glob("**/*.nbi")
-    index.write_bytes(b"")
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == values
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[3] == "2"
+    (tmp_path / "damaged.py").write_text(DAMAGED)
+    said = doubled(
+        tmp_path / "damaged.py", str(file), str(kept), NUMBA_CACHE_DIR=str(kept)
+    )
+    loads = [said[k : k + 4] for k in range(0, 12, 4)]
+    assert [load[:2] for load in loads] == [values] * 3
+    assert [load[3] for load in loads] == ["0", "0", "2"]
     (tmp_path / "__pycache__").write_text("not a folder")
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null")
     assert doubled(file, **nowhere) == [*values, "None", "0"]

@@ -164,23 +164,6 @@ def test_initial_parameters_are_those_that_the_module_starts_with() -> None:
     }
 
 
-def test_initial_parameters_need_no_gradient_and_are_not_shared() -> None:
-    flat = FlatModel(MLP(), (1, 8, 8), 10)
-    w_P = flat.init(Key(0))
-    assert not w_P.requires_grad and w_P.is_leaf
-    w_P += 1
-    assert not torch.equal(flat.init(Key(0)), w_P)
-
-
-def test_gradients_flow_through_the_flat_vector() -> None:
-    flat = FlatModel(OwnModule(case="plain"), (1, 2, 2), 3)
-    w_P = flat.init(Key(0)).requires_grad_()
-    x_B = torch.arange(8.0).view(2, 1, 2, 2)
-    flat.logits(w_P, x_B).sum().backward()
-    expected = torch.cat([x_B.flatten(1).sum(0).repeat(3), torch.full((3,), 2.0)])
-    assert w_P.grad is not None and torch.equal(w_P.grad, expected)
-
-
 class Embeds(Model):
     """One token, or one after each of the tokens, is predicted."""
 
@@ -239,23 +222,6 @@ def test_a_cnn_refuses_images_that_it_cannot_halve(shape: tuple[int, ...]) -> No
     assert f"the data is {list(shape)}" in str(caught.value)
 
 
-def test_a_cnn_takes_the_smallest_images_that_it_can_halve() -> None:
-    flat = FlatModel(CNN(channels=[2, 2], hidden=3), (1, 4, 4), 2)
-    assert flat.shapes["7.weight"] == (3, 2)  # one pixel of two channels is left
-
-
-@pytest.mark.parametrize(
-    ("make", "fields"),
-    [(MLP, {"hidden": []}), (MLP, {"hidden": [0]}), (CNN, {"channels": [4, -1]})],
-    ids=repr,
-)
-def test_a_width_below_one_is_refused(
-    make: type[Model], fields: dict[str, list[int]]
-) -> None:
-    with pytest.raises(ValueError, match=rf"{make.__name__}: {next(iter(fields))}"):
-        make(**fields)
-
-
 def test_one_linear_layer_is_recognised() -> None:
     assert FlatModel(Logistic(), (1, 28, 28), 10).linear_shape == (10, 784)
     assert FlatModel(OwnModule(case="plain"), (2, 3, 5), 4).linear_shape == (4, 30)
@@ -292,10 +258,3 @@ def test_a_linear_model_is_weights_then_bias(
     weight = w_P[:-classes].view(*flat.linear_shape)
     expected = x_B.flatten(1) @ weight.T + w_P[-classes:]
     torch.testing.assert_close(flat.logits(w_P, x_B), expected)
-
-
-def test_a_users_model_joins_by_being_defined() -> None:
-    model = OwnModule(case="group norm")
-    assert Model.kinds()["OwnModule"] is OwnModule
-    assert Model.from_json(model.to_json()) == model
-    assert FlatModel(model, (2, 3, 3), 4).num_parameters == 2 * 2 + (18 + 1) * 4

@@ -92,14 +92,6 @@ def test_the_bits_are_the_hash_in_plain_integers(n: int) -> None:
             assert ours.tolist() == [word(int(seed), count, i) for i in range(n)]
 
 
-def test_runs_of_eight_bits_are_uniform() -> None:
-    bits = (signs(SEEDS[1], 1, 800_000) > 0).view(-1, 8).long()
-    counts = (bits << torch.arange(8)).sum(1).bincount(minlength=256)
-    expected = bits.shape[0] / 256
-    chi2 = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi2 - 255) < 5 * (2 * 255) ** 0.5
-
-
 def test_a_mask_does_not_depend_on_the_batch_nor_on_what_ran_before() -> None:
     few, many = mask(0.5, SEEDS[0], 3, 20), mask(0.5, SEEDS[0], 8, 20)
     assert torch.equal(few, many[:3])
@@ -146,14 +138,6 @@ def test_limits_of_p() -> None:
     assert every.has_dropout and not every.logits(torch.zeros(1), x_B, SEEDS[0]).any()
 
 
-def test_without_a_seed_it_is_torchs_own() -> None:
-    torch.manual_seed(0)
-    ours = Dropout(0.5)(torch.ones(9))
-    torch.manual_seed(0)
-    assert torch.equal(ours, nn.Dropout(0.5)(torch.ones(9)))
-    assert torch.equal(Dropout(0.5).eval()(torch.ones(9)), torch.ones(9))
-
-
 @pytest.mark.parametrize(
     ("case", "what"),
     [
@@ -169,14 +153,6 @@ def test_other_random_layers_are_refused_with_the_way_out(case: str, what: str) 
         FlatModel(Own(case=case), (4,), 4)
     assert f"model Own draws random numbers in 0: {what}" in str(caught.value)
     assert "Use nn.Dropout layers" in str(caught.value)
-
-
-def test_gradients_are_dropped_with_the_values() -> None:
-    x = torch.ones(50, requires_grad=True)
-    with drawing_from(SEEDS[0]):
-        out = Dropout(0.5)(x)
-    out.sum().backward()
-    assert torch.equal(x.grad, out.detach())
 
 
 class Recurrent(Model):

@@ -18,7 +18,6 @@ from raysafl.models import (
     FslCifarNet,
     FslEmnistNet,
 )
-from raysafl.objectives import Classification
 
 Row = tuple[str, tuple[int, ...], int]
 
@@ -132,33 +131,6 @@ def test_outputs_of_no_class_take_part_in_the_loss_and_are_never_right() -> None
     assert measured["accuracy"] == pytest.approx(float(right))
 
 
-class FourOutputs(Model):
-    """A linear layer of four outputs, whatever the number of classes."""
-
-    def outputs_for(self, num_classes: int) -> int:
-        return 4
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        return nn.Linear(input_shape[0], 4, bias=False)
-
-
-def test_a_sample_taken_for_no_class_counts_for_no_class() -> None:
-    classes = np.array([0, 0, 0, 1, 1, 1])
-    taken_for = torch.tensor([0, 1, 3, 2, 1, 3])  # outputs 2 and 3 are of no class
-    part = Samples(np.eye(6, dtype=np.float32), classes)
-    dataset = Dataset("six", part, part, 2)
-    objective = Classification(metrics=["f1", "balanced_accuracy", "confusion"])
-    flat = FlatModel.on(FourOutputs(), dataset, objective)
-    rows = np.arange(6)
-    local = Trainer(flat, dataset, lambda r, client: rows, objective=objective)
-    w_P = nn.functional.one_hot(taken_for, 4).T.float().flatten()
-    (measured,) = evaluated(local.evaluator, w_P[None])
-    assert measured["confusion"] == [1, 1, 0, 1]
-    # F1 is 2 hits / (predictions + samples): a hit each, 1 and 2 predictions.
-    assert measured["f1"] == pytest.approx((2 / 4 + 2 / 5) / 2)
-    assert measured["balanced_accuracy"] == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize(
     ("model", "shape", "classes"),
     [
@@ -248,30 +220,3 @@ def test_the_char_lstm_learns_a_text_that_repeats() -> None:
     )
     # chance: log 6, 1/6
     assert measured["loss"] < 0.2 * np.log(6) and measured["accuracy"] == 1
-
-
-def test_the_char_lstm_refuses_images() -> None:
-    with pytest.raises(
-        ValueError, match=r"CharLSTM needs text, .* the data is \[1, 28, 28\]"
-    ):
-        FlatModel(CharLSTM(), (1, 28, 28), 10)
-
-
-def test_every_paper_model_comes_back_from_its_json_and_says_its_paper() -> None:
-    for model in (
-        FslEmnistNet(start="torch"),
-        FslCifarNet(dropout=(0, 0)),
-        CharLSTM(layers=1),
-    ):
-        assert Model.from_json(model.to_json()) == model
-    kinds = Model.kinds()
-    assert not [name for name in kinds if name.startswith("_")]
-    for name in (
-        "FslEmnistNet",
-        "FslCifarNet",
-        "FastFashionNet",
-        "FastCifarNet",
-        "CharLSTM",
-    ):
-        first = (kinds[name].__doc__ or "").splitlines()[0]
-        assert first.startswith(("FSL's", "FAST's"))

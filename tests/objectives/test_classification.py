@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.own_objective import blocks
+from helpers.sweeps_here import go
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from raysafl import Objective, Run, Runner, Sweep, load
+from raysafl import Objective, Run, Sweep, load
 from raysafl.core.objective import Metric
 from raysafl.objectives import Classification, has_plain_losses, is_plain, mean_of
 
@@ -160,10 +161,7 @@ def test_a_subclass_that_names_another_metric_is_judged_by_it(
     space: dict[str, Any] = {}
     exec(blocks()[0], space)
     run = tiny.replace(objective=space["objective"])
-    sweep = Sweep("rare", runs=[run])
-    outcome = Runner(
-        sweep, tmp_path / "rare", executor="here", track="none", quiet=True
-    ).run()
+    outcome, _ = go(Sweep("rare", runs=[run]), tmp_path / "rare")
     assert outcome.manifest.quality == "test_f1"
     best = outcome.best
     last = load(outcome).rounds.query(f"round == {run.rounds - 1}")

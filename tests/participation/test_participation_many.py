@@ -99,16 +99,6 @@ def test_at_most_m_are_kept_of_those_that_came(
     assert kept == (sorted(ids) if few else drawn(ids, m or 0, Key(seed), "at most"))
 
 
-@given(st.integers(1, 50), st.data())
-def test_groups_that_take_turns_are_even_blocks(
-    num_clients: int, data: st.DataObject
-) -> None:
-    groups = data.draw(st.integers(1, num_clients))
-    blocks = np.array_split(np.arange(num_clients), groups)
-    came = [pick(Cyclic(groups=groups), num_clients, Key(0, t)) for t in range(groups)]
-    assert came == [block.tolist() for block in blocks]
-
-
 @pytest.mark.parametrize(
     "policy",
     [
@@ -169,8 +159,3 @@ def test_probabilities_are_computed_once_for_equal_distributions_and_cannot_be_c
     for cached in (first, rates(Beta(), 50, 7)):
         with pytest.raises(ValueError, match="read-only"):
             cached[0] = 1.0
-
-
-def test_arguments_of_a_distribution_that_are_no_mapping_are_refused() -> None:
-    with pytest.raises(ValueError, match="valid dictionary"):
-        ScipyDistribution("beta", params="[red]q")  # type: ignore[arg-type]

@@ -154,10 +154,6 @@ def test_a_policy_and_its_state_survive_json(policy: Participation) -> None:
     assert cohorts(policy, 40, through_json=True) == cohorts(again, 40)
 
 
-def test_full_is_everyone() -> None:
-    assert cohorts(Full(), 3, clients=4) == [[0, 1, 2, 3]] * 3
-
-
 def beta_mass(a: float, b: float, clients: int) -> Any:
     """The mass of Beta(a, b) on each cell by quadrature of the printed density."""
     x = (np.arange(clients * 2000) + 0.5) / (clients * 2000)
@@ -196,12 +192,6 @@ def test_masses_are_those_of_the_printed_densities(
     mass = dist.masses(100)
     assert mass.sum() == pytest.approx(1)
     np.testing.assert_allclose(mass, expected, rtol=1e-4, atol=1e-9)
-
-
-def test_masses_far_in_a_tail_are_small_but_not_zero() -> None:
-    # Beta(1, 10) on [0.99, 1] has mass 0.01^10, below the rounding of its cdf near 1.
-    assert Beta().masses(100)[99] == pytest.approx(1e-20)
-    assert np.all(Gamma().masses(100) > 0) and np.all(Weibull().masses(100) > 0)
 
 
 @pytest.mark.parametrize("dist", [Beta(), Gamma(theta=0.05), Weibull(k=2)], ids=repr)
@@ -330,20 +320,6 @@ def test_a_markov_chain_steps_by_the_draws_of_its_own_round() -> None:
         assert cohort.ids == np.flatnonzero(on).tolist() != []
 
 
-def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
-    policy = Markov(mean=0.02, correlation=0.0, at_least_one=True)
-    state, forced = None, 0
-    for t in range(100):
-        state, cohort = policy.pick(state, 5, Key(0, t), None)
-        ids = cohort.ids
-        if not any(state):
-            forced += 1
-            assert len(ids) == 1
-        else:
-            assert ids == np.flatnonzero(state).tolist()
-    assert forced > 50
-
-
 def test_nobody_comes_as_often_as_ten_clients_of_rate_5_percent_stay_away() -> None:
     empty = sum(not ids for ids in cohorts(Bernoulli(rate=0.05), 4000, clients=10))
     expected = 0.95**10
@@ -459,9 +435,3 @@ def test_arguments_that_make_no_sense_are_refused(make: Any, told: str) -> None:
     with pytest.raises(ValueError) as caught:
         make()
     assert told in str(caught.value)
-
-
-def test_an_argument_of_a_distribution_can_be_an_axis() -> None:
-    policy = Arbitrary(dist=ScipyDistribution("lognorm", s=1.0), m=2)
-    assert policy.replace({"dist.s": 0.5}).dist == ScipyDistribution("lognorm", s=0.5)
-    assert Arbitrary(dist=Beta(), m=2).replace({"dist.b": 3}).dist == Beta(b=3)

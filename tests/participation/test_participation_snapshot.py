@@ -1,6 +1,5 @@
 """Snapshots against algorithms 1 and 2 of FAST, and what no policy may depend on."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from raysafl import SAFARI, FedAvg, Participation, Run, Snapshot, Uniform
 from raysafl.algorithms import Key
 from raysafl.participation import Arbitrary, Beta, Markov
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 BASE, UNIFORM = Arbitrary(dist=Beta(), m=3), Uniform(m=3)
@@ -120,30 +118,6 @@ def test_adaptive_q_is_algorithm_2_line_by_line(
     assert [q for q, _ in notes] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        CHAINS,
-        Snapshot(base=CHAINS, uniform=UNIFORM, adapt=3.0),
-        Snapshot(base=CHAINS, uniform=UNIFORM, every=3),
-    ],
-    ids=repr,
-)
-def test_a_state_that_went_through_json_has_the_same_future(
-    policy: Participation,
-) -> None:
-    accuracies = [None, *(t * 37 % 11 / 11 for t in range(39))]
-    whole, notes = play(policy, accuracies)
-    state: Any = policy.init()
-    for t in range(20):
-        state, _ = policy.pick(state, 10, Key(0, t), accuracies[t])
-    state = json.loads(json.dumps(state))
-    for t in range(20, 40):
-        state, cohort = policy.pick(state, 10, Key(0, t), accuracies[t])
-        assert cohort.ids == whole[t]
-        assert (cohort.enforce_prob, cohort.enforced) == notes[t]
-
-
 def simulation_of(run: Run) -> Simulation:
     return Simulation(run, Worker(run.cells, run.data.load(), run.model))
 
@@ -205,21 +179,3 @@ def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> 
         notes.append(record.enforce_prob)
     expected = play(policy, [None, *told[:-1]])[1]
     assert notes == [q for q, _ in expected]
-
-
-def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -> None:
-    policy = Snapshot(base=CHAINS, uniform=UNIFORM, adapt=4.0)
-    run = tiny.replace(participation=policy, rounds=8)
-    whole, first, second = simulate(run), simulation_of(run), simulation_of(run)
-    cut = [
-        (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
-        for _ in range(4)
-        for r in first.step()
-    ]
-    restore(second, dump(first))
-    while not second.done:
-        cut += [
-            (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
-            for r in second.step()
-        ]
-    assert cut == whole

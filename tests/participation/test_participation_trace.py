@@ -64,15 +64,6 @@ def test_the_content_of_the_file_is_part_of_the_id(tmp_path: Path, tiny: Run) ->
         Run.from_json(run.to_json())
 
 
-def test_the_file_can_be_an_axis(tmp_path: Path, tiny: Run) -> None:
-    first = tiny.replace(
-        participation=Trace(file=csv(tmp_path, [(i, 0, 5) for i in range(10)]))
-    )
-    table([(3, 0, 4)]).to_csv(tmp_path / "other.csv", index=False)
-    other = Trace(file=str(tmp_path / "other.csv"))
-    assert first.replace({"participation.file": other.file}).participation == other
-
-
 @pytest.mark.parametrize(
     ("rows", "names", "told"),
     [

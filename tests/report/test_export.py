@@ -3,34 +3,28 @@
 import io
 import itertools
 import re
-import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.drawn import study_of
+from helpers.drawn import drawn, study_of
 from helpers.scored import made
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 from scipy import stats
-from typer.testing import CliRunner
 
 import raysafl as fl
-from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report import export
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     LINES,
-    ON_SCREEN,
     literal,
     looks,
-    new_figure,
     to_file,
 )
 from raysafl.report.figures.venues import paper_style
@@ -142,36 +136,16 @@ def test_curves_share_a_range_without_the_climb_and_a_legend_names_their_methods
     None
 ):
     manifest, rows = study_of_many()
-    (figure,) = curves(study_of(manifest, rows), paper_style("5.5"))
-    shown = [axes for axes in figure.axes if axes.get_visible()]
-    # Three panels side by side and six above each other fit on a page.
-    assert [axes.get_title() for axes in shown] == POLICIES[:18]
-    assert "Shown are the first 18 of 26 panels." in figure.get_label()
+    figure = drawn(curves(study_of(manifest, rows), paper_style("icml")))
+    shown = figure.axes
+    # Two panels side by side and seven above each other fit on a page.
+    assert [axes.get_title() for axes in shown] == POLICIES[:14]
+    assert "Shown are the first 14 of 26 panels." in figure.get_label()
     assert all(len(axes.get_lines()) == len(METHODS) for axes in shown)
     ((low, high),) = {axes.get_ylim() for axes in shown}
     assert 45 < low < 51 and 80 < high < 85
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == METHODS
-
-
-def test_a_figure_has_its_own_letters_although_another_thread_draws() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def draw_large() -> None:
-        begun.set()
-        with replace(ON_SCREEN, letters=20).used():
-            ended.set()
-
-    other = threading.Thread(target=draw_large)
-    with ON_SCREEN.used():
-        other.start()
-        begun.wait()
-        # Long enough for what does not wait.
-        assert not ended.wait(0.1)
-        figure = new_figure(3, 2)
-        assert figure.subplots().set_title("a").get_fontsize() == ON_SCREEN.letters
-    other.join()
-    assert ended.is_set()
 
 
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
@@ -306,7 +280,6 @@ def test_labels_their_order_and_names_are_those_that_were_chosen(
         ("only", {"partition": ["2 class"]}, "did you mean '1 class'"),
         ("rename", {"SAFARY": "x"}, "did you mean 'SAFARI'"),
         ("rename", {"SAFARI": "FedAvg"}, "two things would have the name 'FedAvg'"),
-        ("width", "40", "2 to 20 inches"),
         ("width", "icmll", "did you mean 'icml'"),
         ("name", "curve", "did you mean 'curves'"),
         ("name", "served", "has no numbers for the figure 'served'"),
@@ -322,15 +295,13 @@ def test_a_misspelt_choice_is_told_with_the_nearest_name(
 def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
     brief: Path, tmp_path: Path
 ) -> None:
-    run = CliRunner().invoke
+    results = fl.load(brief)
     to = tmp_path / "paper"
-    command = ["export", str(brief), "--to", str(to)]
-    wrong = run(cli.app, [*command, "--only", "algorithm=R&E"])
-    assert isinstance(wrong.exception, ValueError) and not to.exists()
-    assert "did you mean 'R&D'" in str(wrong.exception)
-    shown = ["--only", "algorithm=R&D,FedAvg_50%", "--rename", "R&D=us"]
-    named = run(cli.app, [*command, *shown])
-    assert named.exit_code == 0, named.output
+    with pytest.raises(ValueError, match="did you mean 'R&D'"):
+        results.export(to, only={"algorithm": ["R&E"]})
+    assert not to.exists()
+    only = {"algorithm": ["R&D", "FedAvg_50%"]}
+    results.export(to, only=only, rename={"R&D": "us"})
     names = {file.name for file in to.iterdir()}
     figures = {name.rpartition(".")[0] for name in names} - {"table", "captions"}
     assert {"curves", "heatmap", "participation"} <= figures

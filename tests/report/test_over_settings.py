@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.drawn import study_of
+from helpers.drawn import drawn, study_of
 from helpers.scored import made
 
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.figures.intervals import intervals
+from raysafl.report.figures.venues import paper_style
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
@@ -86,7 +87,7 @@ def test_methods_without_a_common_seed_have_no_pairs() -> None:
 def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
     runs, manifest = planted(3, 4, seeds=3)
     study = study_of(manifest, runs=runs)
-    (figure,) = intervals(study)
+    figure = drawn(intervals(study))
     means = study.numbers.methods.interquartile_means
     better = study.numbers.methods.improvement
     better = better[better["over"] == better["over"][0]].assign(
@@ -99,7 +100,15 @@ def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
         at = [names.index(name) for name in own["method"]]
         points = np.asarray(axes.get_lines()[0].get_xydata())
         np.testing.assert_allclose(points, np.stack([own[column], at], axis=1))
-    assert intervals(study_of(manifest)) == []
+    assert intervals(study_of(manifest)) is None
+
+
+def test_intervals_of_many_methods_stand_side_by_side_in_a_narrow_column() -> None:
+    runs, manifest = planted(30, 2, seeds=2)
+    figure = drawn(intervals(study_of(manifest, runs=runs), paper_style("2.0")))
+    left, right = figure.axes
+    assert len(left.get_yticklabels()) == 30
+    assert left.get_position().y0 == right.get_position().y0
 
 
 def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.drawn import study_of
+from helpers.drawn import drawn, study_of
 from helpers.folders import finished
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 from rich.console import Console
@@ -89,8 +89,8 @@ def test_figures_draw_what_runs_are_judged_by(regressions: Store) -> None:
     assert (what.column, what.scale, what.label) == ("test_mae", 1, "test mae")
     assert regressions.file("curves.png").is_file()
     rows = regressions.rounds({manifest.entries[0].run_id})
-    (drawn,) = curves(study_of(manifest, rows))
-    (line,) = drawn.axes[0].get_lines()
+    figure = drawn(curves(study_of(manifest, rows)))
+    (line,) = figure.axes[0].get_lines()
     means = rows.groupby("round")["test_mae"].mean()
     np.testing.assert_allclose(line.get_ydata(), means)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from helpers.drawn import study_of
+from helpers.drawn import drawn, study_of
 from helpers.scored import made
 
 from raysafl.report.figures.served import clients_served
@@ -33,7 +33,8 @@ def points(came: list[list[int]], quality: list[list[float]]) -> tuple[np.ndarra
     ]
     numbers = study_of(manifest, runs=runs).numbers
     table = pa.Table.from_pylist(rows, schema=CLIENTS)
-    (figure,) = clients_served(Study.of(numbers, ROUNDS.empty_table(), table))
+    study = Study.of(numbers, ROUNDS.empty_table(), table)
+    figure = drawn(clients_served(study))
     (line,) = figure.axes[0].get_lines()
     return np.asarray(line.get_xydata()), str(figure.get_label())
 
@@ -57,4 +58,4 @@ def test_more_than_150_clients_are_20_groups_of_equal_size_by_how_often_they_cam
     groups = [order[k : k + 10] for k in range(0, 200, 10)]
     due = [[10 * came[own].mean(), 100 * quality[own].mean()] for own in groups]
     np.testing.assert_allclose(found, due)
-    assert "More than 150 clients are put together into 20 groups" in notes
+    assert "Of more than 150 clients a point is one of 20 groups" in notes

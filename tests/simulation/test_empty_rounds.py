@@ -17,7 +17,6 @@ from raysafl import (
     SAFARI,
     Algorithm,
     Cohort,
-    FedAvg,
     Participation,
     Run,
     Snapshot,
@@ -38,7 +37,7 @@ from raysafl.algorithms import (
     Update,
 )
 from raysafl.core.record import Record
-from raysafl.participation import Bernoulli, Trace
+from raysafl.participation import Trace
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Lockstep, Simulation
@@ -144,21 +143,6 @@ def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(tiny: Run) -
     run = tiny.replace(algorithm=Acts(), participation=Holes(), rounds=6)
     with pytest.raises(ValueError, match="in round 1 it gave no ids"):
         played(run)
-
-
-@pytest.mark.parametrize("kind", [FSL, FSLParallel])
-def test_under_fsl_the_server_learns_alone(kind: type[FSL], tiny: Run) -> None:
-    run = tiny.replace(
-        algorithm=kind(inner=FedAvg()), participation=Holes(), rounds=2, replicates=1
-    )
-    _, record = played(run.replace(eval_every=1))
-    assert record.kind == "server" and record.steps > 0 and record.server_rounds == 1
-
-
-def test_the_first_round_may_be_empty(tiny: Run) -> None:
-    run = tiny.replace(participation=Bernoulli(rate=1e-6), rounds=3, replicates=1)
-    records = played(run.replace(eval_every=1))
-    assert records[0].kind == "nobody" and records[0].train_loss is None
 
 
 def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:

@@ -82,11 +82,6 @@ def test_a_replicate_that_stops_early_keeps_the_model_of_its_last_round(
     assert torch.equal(kept.w_P, after[3])
 
 
-def test_a_run_keeps_nothing_unless_it_is_told(tiny: Run) -> None:
-    simulation, _ = kept_after(tiny, 0.4, 0.3, 0.2, 0.1)
-    assert simulation.kept() == {}
-
-
 def test_a_replicate_that_diverges_has_the_best_model_before_and_no_last_one(
     tiny: Run,
 ) -> None:

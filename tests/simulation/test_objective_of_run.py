@@ -17,10 +17,8 @@ from raysafl import (
     Uniform,
 )
 from raysafl.core.component import Component
-from raysafl.core.objective import Measures, mean_of
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
-from raysafl.core.work import GroupSums
 from raysafl.data import (
     ByUser,
     FromClients,
@@ -33,10 +31,9 @@ from raysafl.data import (
     StratifiedServer,
     Subset,
 )
-from raysafl.objectives import Classification, NextToken, Regression
+from raysafl.objectives import Classification, Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
-from raysafl.simulation.scores import train_accuracy
 from raysafl.simulation.simulation import Simulation
 
 
@@ -84,13 +81,6 @@ def test_the_objective_is_a_part_of_a_runs_json(tiny: Run) -> None:
     assert other.id != tiny.id and Run.from_json(other.to_json()) == other
 
 
-def test_the_objective_can_be_read_by_its_name(tiny: Run) -> None:
-    fields = {**tiny.model_dump(), "objective": {"kind": "NextToken"}}
-    assert Run.model_validate(fields).objective == NextToken()
-    with pytest.raises(ValueError, match="unknown kind 'Regresion': did you mean 'Reg"):
-        Run.model_validate({**fields, "objective": {"kind": "Regresion"}})
-
-
 def test_a_run_declares_its_columns(tiny: Run) -> None:
     assert list(tiny.columns()) == ["test_accuracy", "test_loss"]
     run = tiny.replace(objective=Classification(metrics=["per_class_accuracy"]))
@@ -115,12 +105,6 @@ def test_further_metrics_change_no_training(tiny: Run) -> None:
         assert one.test_accuracy == other.test_accuracy
         assert one.test_loss == pytest.approx(other.test_loss, rel=1e-6)
         assert one.metrics == {} and list(other.metrics) == ["test_f1"]
-
-
-def test_weights_of_one_give_the_test_losses_of_no_weights(tiny: Run) -> None:
-    same = tiny.replace(objective=Classification(class_weights=[1] * 10))
-    for one, other in zip(play(tiny), play(same), strict=True):
-        assert one.test_loss == pytest.approx(other.test_loss, rel=1e-4)
 
 
 def test_a_run_without_accuracy_continues_from_its_checkpoint() -> None:
@@ -187,12 +171,3 @@ def test_a_subset_of_numbers_is_drawn_without_classes() -> None:
     assert set(dataset.train.y) < set(Line().load().train.y)
     with pytest.raises(ValueError, match="classes=2 has no meaning; leave it out"):
         Subset(dataset=Line(), classes=2).load()
-
-
-def test_a_policy_that_asks_for_an_accuracy_is_told_that_there_is_none() -> None:
-    measures = Measures({"loss": mean_of("mean loss", lambda o, t: o)}, {"loss": 1})
-    found = GroupSums(np.array([3]), np.zeros((1, 1)))
-    with pytest.raises(
-        ValueError, match="Regression has no accuracy, which the policy"
-    ):
-        train_accuracy(measures, Regression(), found)

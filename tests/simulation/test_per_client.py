@@ -395,7 +395,6 @@ def test_clients_of_a_regression_are_compared_by_its_metric() -> None:
     assert NextToken().metric == "accuracy"
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_code_of_the_page_on_who_is_served_measures_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

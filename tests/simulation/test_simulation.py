@@ -94,16 +94,6 @@ def test_replicates_differ_from_each_other(tiny: Run) -> None:
     assert all(one != other for one, other in zip(*losses, strict=True))
 
 
-def test_the_same_run_twice_gives_the_same_records(tiny: Run) -> None:
-    assert facts(finish(simulation(tiny))) == facts(finish(simulation(tiny)))
-
-
-def test_every_algorithm_sees_the_same_cohorts(tiny: Run) -> None:
-    by_fedavg = finish(simulation(tiny))
-    by_safari = finish(simulation(tiny.replace(algorithm=SAFARI(client_prob=0.5))))
-    assert [r.cohorts[-1] for r in by_fedavg] == [r.cohorts[-1] for r in by_safari]
-
-
 def test_safari_with_q_1_records_what_fedavg_records(tiny: Run) -> None:
     a, b = (
         finish(simulation(tiny)),
@@ -347,19 +337,6 @@ def test_under_data_sharing_a_client_is_sent_its_samples_in_the_round_it_first_t
         assert up == 3 * model * rounds
 
 
-def test_a_run_that_shares_data_and_is_continued_sends_nobody_the_samples_twice(
-    tiny: Run,
-) -> None:
-    run = tiny.replace(data=tiny.data.replace(share=1.0), rounds=8)
-    undisturbed = finish(simulation(run))
-    first, second = simulation(run), simulation(run)
-    records = [record for _ in range(3) for record in first.step()]
-    restore(second, dump(first))
-    records += finish(second)
-    for r in range(2):
-        assert facts(records, r) == facts(undisturbed, r)
-
-
 def test_training_scores_of_one_step_are_those_of_the_start_on_the_clients_samples(
     tiny: Run,
 ) -> None:
@@ -461,20 +438,3 @@ def test_partition_and_model_do_not_change_with_the_global_random_state(
     np.random.seed(2)
     torch.manual_seed(2)
     assert facts(finish(simulation(tiny.replace(model=MLP(), rounds=1)))) == first
-
-
-def test_quickstart_shows_safari_above_fedavg_only_where_clients_are_missing() -> None:
-    from raysafl.quickstart import SWEEP
-
-    runs = SWEEP.labelled()
-
-    def last10(s: int, name: str, p: int) -> np.ndarray:
-        records = finish(simulation(runs[(s, name, p)]))
-        of = [[x.test_accuracy for x in records if x.replicate == r] for r in range(5)]
-        return np.array(of)[:, -10:].mean(axis=1)
-
-    hard = last10(4, "SAFARI", 1), last10(4, "FedAvg", 1)
-    easy = last10(0, "SAFARI", 10), last10(0, "FedAvg", 10)
-    spread = [np.hypot(a.std(ddof=1), b.std(ddof=1)) for a, b in (hard, easy)]
-    assert hard[0].mean() - hard[1].mean() > 2 * spread[0]
-    assert abs(easy[0].mean() - easy[1].mean()) < 2 * spread[1]

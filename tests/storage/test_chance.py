@@ -1,7 +1,6 @@
 """The number of classes that is read from a run's configuration."""
 
 import math
-from typing import Any
 
 import pytest
 
@@ -70,10 +69,3 @@ def test_chance_is_one_in_so_many_classes(tiny: Run) -> None:
     assert chance_of(config) == pytest.approx(1 / 45)
     assert math.isnan(chance_of({"data": {"kind": "Mine", "files": 3}}))
     assert math.isnan(chance_of({}))
-
-
-@pytest.mark.parametrize(
-    "config", [{}, {"data": "x"}, {"data": {"dataset": "x"}}, {"data": {"dataset": {}}}]
-)
-def test_a_damaged_configuration_has_no_chance_level(config: dict[str, Any]) -> None:
-    assert math.isnan(chance_of(config))

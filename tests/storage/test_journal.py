@@ -5,7 +5,6 @@ import io
 import json
 import random
 import shutil
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ from hypothesis import strategies as st
 from raysafl import Run
 from raysafl.quickstart import BASE
 from raysafl.storage import locks
-from raysafl.storage.files import atomic_write
 from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import Status
 from raysafl.storage.paths import Remote, StorageError, parse_location
@@ -555,23 +553,6 @@ def test_a_damaged_line_of_the_ledger_costs_the_run_of_this_line_alone(
     assert_holds(store, whole)
 
 
-def test_rows_that_cannot_be_read_are_kept_aside_when_their_runs_are_forgotten(
-    store: Store,
-) -> None:
-    store.commit(*ended(RUNS[:2]))
-    store.commit(*ended(RUNS[2:4]))
-    file = min(store.path.glob("rounds/*"))
-    file.write_bytes(file.read_bytes()[:-20])
-    damaged = file.read_bytes()
-    assert store.read().faults.keys() == {run.id for run in RUNS[:2]}
-    done = store.compact()
-    assert set(done.left) == {run.id for run in RUNS[:2]}
-    repair(store, verify(store))
-    assert [f.read_bytes() for f in store.path.glob("damaged/*")] == [damaged]
-    assert_holds(store, RUNS[2:4])
-    assert verify(store) == []
-
-
 def test_rows_of_clients_that_cannot_be_read_are_kept_aside_too(store: Store) -> None:
     store.commit(*ended(RUNS[:2]))
     contents = set()
@@ -582,27 +563,6 @@ def test_rows_of_clients_that_cannot_be_read_are_kept_aside_too(store: Store) ->
     aside = {file.name: file.read_bytes() for file in store.path.glob("damaged/*")}
     assert set(aside.values()) == contents and len(contents) == 2
     assert {name.partition("-")[0] for name in aside} == {"rounds", "clients"}
-
-
-def test_a_run_that_was_forgotten_has_not_begun_although_its_commit_stays(
-    store: Store,
-) -> None:
-    store.commit(*ended(RUNS[:2]))
-    (file,) = store.rounds_path.iterdir()
-    file.write_bytes(file.read_bytes()[:-20])
-    store.forget([RUNS[0].id])
-    assert len(list(store.path.glob("ledger/*"))) == 2
-    assert store.begun() == {RUNS[1].id}
-
-
-def test_all_is_forgotten_also_commits_of_which_no_line_can_be_read(
-    store: Store,
-) -> None:
-    store.commit(*ended(RUNS[:2]))
-    (file,) = store.path.glob("ledger/*")
-    file.write_bytes(b"no line of a ledger")
-    store.forget(None)
-    assert files(store) == []
 
 
 def test_an_entry_of_a_newer_version_is_named_and_outlives_compaction_and_repair(
@@ -644,17 +604,6 @@ def test_a_sealed_line_that_is_no_open_run_is_named_and_ends_no_reader(
     assert "it is no file of an open run" in str(finding)
 
 
-def test_a_link_in_the_ledger_that_leads_nowhere_ends_a_reader_with_the_reason(
-    store: Store,
-) -> None:
-    store.commit(*ended(RUNS[:1]))
-    (ledger,) = store.path.glob("ledger/*")
-    copy = ledger.with_name(f"{int(ledger.stem[:13]) + 1}{ledger.name[13:]}")
-    copy.symlink_to(store.path / "gone")
-    with pytest.raises(StorageError, match="perhaps as it is a link to a file that is"):
-        store.ledger()
-
-
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
@@ -672,16 +621,6 @@ def test_a_disk_that_fails_and_too_little_memory_are_no_damage(
 
     with pytest.raises(shown):
         read_rows("rounds", Failing(encoded(ended(RUNS[:1])[0])))
-
-
-def test_what_a_killed_writer_leaves_beside_the_results_is_deleted(
-    store: Store,
-) -> None:
-    torn = [store.path / name for name in (".manifest.json.7.part", "tune/.a.7.part")]
-    for file in torn:
-        atomic_write(file, b"torn")
-    store.tidy()
-    assert not any(file.exists() for file in torn)
 
 
 def test_what_a_killed_writer_leaves_is_named_and_deleted(store: Store) -> None:
@@ -749,18 +688,6 @@ def test_a_journal_in_an_object_store_survives_crashes_as_one_in_a_folder(
         store.compact()
         assert_mixed(store)
         assert verify(store) == []
-
-
-def test_rows_are_as_they_were_written_whatever_programs_read_them(
-    store: Store,
-) -> None:
-    store.commit(*ended(RUNS[:2]))
-    store.commit(*ended(RUNS[2:4]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read = pd.read_parquet(store.path / "rounds")
-    read = read.sort_values(["run_id", "replicate", "round"], ignore_index=True)
-    pd.testing.assert_frame_equal(read, store.rounds(), check_exact=True)
 
 
 def test_the_queries_of_the_documentation_read_a_compacted_folder(

@@ -12,7 +12,6 @@ import pytest
 from helpers.commands import EXPERIMENT, call_here
 
 from raysafl.storage.locks import is_held
-from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 
 RUN = ("run", "mine.py", "--track", "none", "--executor", "here")
@@ -81,16 +80,3 @@ def test_storage_that_gives_no_locks_is_refused_and_nothing_is_left_there(
     assert code == 2, said
     assert "results/mine (No locks available); choose another folder" in said
     assert not (experiment / "results").exists()
-
-
-def test_a_folder_that_gives_no_locks_is_named_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store(tmp_path / "s")
-    store.create()
-    refuse_flock(monkeypatch, tmp_path, errno.ENOLCK)
-    with (
-        pytest.raises(StorageError, match=r"s/\.lock \(No locks available\): move the"),
-        store.lock(),
-    ):
-        pass

@@ -121,19 +121,3 @@ def test_a_sweep_of_which_nothing_has_ended_has_an_empty_table(store: Store) -> 
     store.forget([*SHOWN])
     table = make_runs_table(store)
     assert table.empty and {"run_id", "status", "reason"} <= set(table)
-
-
-def test_a_label_on_an_axis_that_the_sweep_does_not_have_is_refused() -> None:
-    entry = Entry(run_id="a", labels={"x": 1, "z": 2})
-    with pytest.raises(ValueError, match="run a has a label on 'z', which is no axis"):
-        Manifest(name="s", axes=["x"], entries=[entry], table=Table(rows=["x"]))
-
-
-def test_a_table_of_many_columns_takes_further_ones_without_a_warning(
-    store: Store,
-) -> None:
-    runs = write_runs_table(store)
-    many = pd.DataFrame({f"of_class_{k}": 0.5 for k in range(150)}, index=runs.index)
-    store.write_runs(runs.join(many))
-    # pandas warns of a frame of many blocks, and a warning is an error here.
-    assert store.runs().assign(further=1)["further"].sum() == len(runs) > 0

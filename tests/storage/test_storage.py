@@ -24,13 +24,11 @@ from helpers.servers import Line, s3
 from raysafl import FedAvg, Hardware, Run, Runner
 from raysafl.algorithms import Key, Round, State
 from raysafl.quickstart import BASE
-from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
-from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.status import status_of, write_heartbeat
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
@@ -108,32 +106,6 @@ def test_a_remote_file_is_written_read_found_and_deleted_like_a_local_one(
         str(parse_location(f"{bucket}/")) == bucket
         and parse_location(f"file://{tmp_path}") == tmp_path
     )
-
-
-@pytest.mark.acceptance
-def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
-    tiny: Run, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "RACE_SECONDS", 0.05)
-    tables = []
-    for root in (bucket, str(tmp_path / "here")):
-        store = Store(parse_location(f"{root}/sweep"))
-        store.create()
-        with store.lock():
-            store.write_manifest(Sweep("sweep", [tiny]).manifest())
-            run_in_process(
-                tiny, store, Worker(tiny.cells, tiny.data.load(), tiny.model)
-            )
-        write_runs_table(store)
-        assert [s.path for s in find_sweeps(parse_location(root))] == [store.path]
-        assert [f.name for f in write_report(store)][:1] == ["table.md"]
-        assert not store.open_runs() and list(store.ledger()) == [tiny.id]
-        tables.append(
-            (store.rounds()[FACTS], store.runs()["final"], store.file("curves.png"))
-        )
-    pd.testing.assert_frame_equal(tables[0][0], tables[1][0])
-    pd.testing.assert_series_equal(tables[0][1], tables[1][1])
-    assert all(picture.is_file() for _, _, picture in tables)
 
 
 WRITE = """
@@ -218,19 +190,6 @@ def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
     with pytest.raises(StorageError, match="give it as text"):
         parse_location(Path("s3://bucket/x"))
     assert find_sweeps(parse_location(f"s3://bucket/{tmp_path.name}-nothing")) == []
-
-
-@pytest.mark.acceptance
-def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
-    server: str, bucket: str, tiny: Run
-) -> None:
-    line = Line(urlsplit(server).port or 0)
-    store = Store(parse_location(through(line, bucket)))
-    store.create()
-    line.close()
-    with pytest.raises(StorageError, match="NETWORK_CONNECTION"):
-        run_in_process(tiny, store, Worker(tiny.cells, tiny.data.load(), tiny.model))
-    assert Store(parse_location(bucket)).ledger() == {}
 
 
 class Waits(FedAvg):

@@ -231,12 +231,6 @@ def test_the_damage_of_one_run_leaves_the_other_as_it_was(
     ]
 
 
-def test_a_damaged_run_is_not_compacted(copy: Store) -> None:
-    changing(drop_rows)(copy)
-    file = rows_file(copy, RUNS[0].id)
-    assert copy.compact().left == [RUNS[0].id] and file.is_file()
-
-
 def test_the_digest_is_that_of_the_rows_in_any_order_and_form(formed: Store) -> None:
     rows = formed.read().rows
     order = np.random.default_rng(0).permutation(len(rows))
@@ -404,15 +398,6 @@ def damage_notes_of_pandas(store: Store) -> None:
     pq.write_table(table.replace_schema_metadata({"pandas": notes}), file)
 
 
-def repeat_row(store: Store) -> None:
-    runs = store.runs()
-    store.write_runs(pd.concat([runs, runs[:1]]))
-
-
-def another_table(store: Store) -> None:
-    store.write_runs(pd.DataFrame({"a": [1]}))
-
-
 def damage_state(store: Store) -> None:
     atomic_write(store.state_file(RUNS[0].id), b"x")
 
@@ -439,8 +424,6 @@ OTHERS = {
     edit_text: "runs.parquet: its numbers are not those .* first config.local.lr of",
     rename_column: "runs.parquet: it has a column 'fioal', which this raysafl does not make",
     damage_notes_of_pandas: "runs.parquet: pandas cannot read it",
-    repeat_row: "runs.parquet: it has not one row for each replicate of a run",
-    another_table: "runs.parquet: .*no column",
 }
 
 

@@ -1,20 +1,17 @@
 """The coordinator itself, stepped here as Tune steps it, with real client actors."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import ray
 from helpers.actors import end_actor, kill_actor
 from helpers.here import run_in_process
 
-from raysafl import FedAvg, Hardware, Run
-from raysafl.algorithms import Key
-from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl import Hardware, Run
 from raysafl.participation import Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
@@ -26,15 +23,6 @@ pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 CHAINS = Markov(mean=0.3, correlation=0.8)
-
-
-class Broken(Algorithm):
-    """Fails in its third round."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        if key.round == 2:
-            raise RuntimeError("a user's mistake")
-        return (yield from FedAvg().round(state, ids, key))
 
 
 @pytest.fixture
@@ -50,7 +38,6 @@ def configs(tiny: Run) -> dict[str, dict[str, Any]]:
     runs = {
         "tiny": tiny,
         "other": tiny.replace(seed=9),
-        "broken": tiny.replace(algorithm=Broken()),
         "chains": tiny.replace(participation=CHAINS),
     }
     dataset = ray.put(tiny.data.load())
@@ -154,21 +141,6 @@ def test_reset_for_another_run_equals_a_fresh_start(
     pd.testing.assert_frame_equal(
         store.rounds(other.id)[facts], reference.rounds()[facts]
     )
-
-
-def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
-    start: Any, store: Store
-) -> None:
-    trial = start("broken")
-    results = to_the_end(trial)
-    assert np.isnan(results[-1]["test_accuracy"])
-    entry = store.ledger().get(trial.open.pack.runs[0].id)
-    assert entry is not None and entry.status == "failed"
-    assert re.fullmatch(
-        r"round \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",
-        entry.reason,
-    )
-    assert sorted(store.rounds()["round"].unique()) == [0, 1]
 
 
 def test_setting_up_a_trial_touches_nothing_of_its_run(

@@ -31,7 +31,6 @@ from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.executor_choice import choose
-from raysafl.sweep.sampling import draw
 
 THREADS: set[int] = set()
 
@@ -93,16 +92,6 @@ def test_packs_of_any_size_give_the_same_rows(tiny: Run, tmp_path: Path) -> None
     one, _ = go(grid(tiny), tmp_path / "1", hardware=Hardware(pack=1))
     all_, _ = go(grid(tiny), tmp_path / "3", hardware=Hardware(pack=3))
     pd.testing.assert_frame_equal(rows_of(one), rows_of(all_))
-
-
-def test_a_random_space_gives_the_runs_that_tune_would_draw(
-    tiny: Run, tmp_path: Path
-) -> None:
-    outcome, _ = go(searched(tiny, None), tmp_path / "s")
-    drawn = {config["local.lr"] for config in draw({"local.lr": SPACE}, 3)}
-    assert outcome.ok and set(outcome.runs["label.local.lr"]) == drawn
-    again, _ = go(searched(tiny, None), tmp_path / "s")
-    assert again.skipped == len(drawn) == 3
 
 
 class Interrupted(Algorithm):
@@ -281,14 +270,6 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
     scheduler = tune.schedulers.ASHAScheduler()
     name, why = choose(asked(tiny, scheduler=scheduler), lambda: 0.0)
     assert name is ExecutorName.RAY and "scheduler" in why
-
-
-class Fails(Algorithm):
-    """An algorithm whose rounds fail."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        yield from ()
-        raise RuntimeError("on purpose")
 
 
 def test_a_sweep_says_in_one_line_who_carries_it_out(

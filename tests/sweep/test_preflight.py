@@ -102,17 +102,22 @@ CRASHES = algorithm(
 
 
 @pytest.mark.parametrize(
-    ("code", "how", "where"),
+    ("code", "seconds", "how", "where"),
     [
-        (LOOPS, "did not come to an end within 3 s", "while"),
-        (CRASHES, "ended the process that tried it by SIGSEGV", "os.kill"),
+        (LOOPS, 8.0, "did not come to an end within 8 s", "while"),
+        (CRASHES, 30.0, "ended the process that tried it by SIGSEGV", "os.kill"),
     ],
     ids=["loops", "crashes"],
 )
 def test_a_class_that_hangs_or_ends_its_process_is_named_with_the_way_out(
-    code: str, how: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    seconds: float,
+    how: str,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preflight, "SECONDS", 3.0)
+    monkeypatch.setattr(preflight, "SECONDS", seconds)
     with pytest.raises(ValueError, match="leaves that out") as error:
         go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
     first, second = str(error.value).splitlines()

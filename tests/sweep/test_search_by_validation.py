@@ -55,13 +55,6 @@ def test_of_a_search_over_a_function_one_run_says_no_more_than_what_all_measure(
     assert known.goal == ("val_accuracy", "max")
 
 
-def test_a_metric_of_validation_samples_is_refused_where_there_are_none(
-    tiny: Run,
-) -> None:
-    with pytest.raises(ValueError, match="no run reports the metric 'val_accuracy'"):
-        Sweep("s", space=LOCAL, base=tiny, metric="val_accuracy")
-
-
 def test_the_report_says_by_what_runs_were_chosen_or_stopped(
     tiny: Run, validated: Run
 ) -> None:

@@ -338,15 +338,6 @@ def test_an_experiment_may_use_a_module_that_lies_beside_it(
     assert outcome.ok, outcome.bad["reason"].tolist()
 
 
-@pytest.mark.acceptance
-def test_two_scales_never_end_in_one_table(tiny: Run, tmp_path: Path) -> None:
-    go(grid(tiny), tmp_path / "s")
-    with pytest.raises(
-        ValueError, match="holds sweep 'tiny' at scale 'paper', not 'tiny' at 'smo"
-    ):
-        go(grid(tiny).at("smoke"), tmp_path / "s")
-
-
 def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -531,21 +522,6 @@ def test_the_ledger_names_versions_commit_host_and_configuration(
         "commit",
     } <= set(entry)
     assert outcome.manifest.command == "raysafl run x.py"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"runs": ()}, "exactly one of them"),
-        ({"space": {"local.lr": 1}}, "needs base=Run"),
-        ({"name": "a/b", "runs": [1]}, "cannot be one"),
-    ],
-)
-def test_a_sweep_without_runs_or_with_a_bad_name_is_refused(
-    arguments: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        Sweep(**{"name": "x", **arguments})  # type: ignore[arg-type]
 
 
 def test_labels_that_do_not_match_the_axes_or_name_one_run_twice_are_refused(

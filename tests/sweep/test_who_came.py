@@ -84,7 +84,7 @@ def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
 ) -> None:
     drawn = []
 
-    def draw_raster(_: Any, __: Any, came: Any, *___: Any) -> None:
+    def draw_raster(_: Any, came: Any, *__: Any) -> None:
         drawn.append(came.mean(axis=0))
 
     # The last row is that of round 10, and the one before that of round 7.

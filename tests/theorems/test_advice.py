@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.commands import EXPERIMENT
@@ -13,10 +12,8 @@ from rich.console import Console
 
 from experiments.theorems.advise import (
     DRAWS,
-    Probe,
     advice_table,
     advise,
-    conclude,
     main,
     paths,
 )
@@ -29,25 +26,15 @@ from experiments.theorems.gradients import (
 )
 from experiments.theorems.premises import (
     least_g4,
-    most_client_prob,
     most_client_prob_convex,
 )
 from raysafl import (
-    SAFARI,
     Cohort,
-    FedAvg,
-    Federation,
-    Iid,
     LocalTraining,
-    Logistic,
     Participation,
     Run,
-    Uniform,
 )
 from raysafl.algorithms import Key
-from raysafl.core.problem import SERVER
-from raysafl.data import Dataset, Samples, Source
-from raysafl.objectives import Regression
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
@@ -56,11 +43,6 @@ def text(advice_of: Run, rounds: int = 2) -> str:
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(advice_table(advise(advice_of, rounds), "a run"))
     return console.export_text()
-
-
-def made_up(**fields: float) -> Probe:
-    values: dict[str, float] = dict.fromkeys(Probe.__dataclass_fields__, 0.0)
-    return Probe(**{**values, "L": 1.0, **fields})  # type: ignore[arg-type]
 
 
 def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
@@ -118,18 +100,6 @@ def test_the_paths_of_a_cohort_are_summed_and_freed_of_their_noise(tiny: Run) ->
         assert found > 0 < noise
 
 
-def test_a_whole_pass_has_no_noise_and_a_part_of_one_has(tiny: Run) -> None:
-    for local, noisy in (
-        (tiny.local, False),
-        (LocalTraining(lr=0.1, batch_size=32, steps=2), True),
-    ):
-        run = tiny.replace(local=local)
-        work = Worker(run.cells[:1], run.data.load(), run.model)
-        assert min(work.sizes(0)[0]) > 64
-        _, noise_N = paths(run, work, work.init(0), 0, torch.ones(10))
-        assert bool((noise_N > 0).all()) is noisy and noise_N.any() == noisy
-
-
 def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
     work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     sim = Simulation(tiny.replace(replicates=1), work)
@@ -139,41 +109,6 @@ def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
     expected = square(work.gradients(0, end_P.expand(10, -1)).mean(0))
     # 100: at most the run's
     assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(expected)
-
-
-def test_iid_clients_differ_less_than_clients_of_one_class(tiny: Run) -> None:
-    one, iid = advise(tiny, 1), advise(tiny.replace({"data.partition": Iid()}), 1)
-    assert iid.probes[0].sigma_g2 < one.probes[0].sigma_g2 / 10
-    least, most = (a.safari["largest allowed, means"].value for a in (one, iid))
-    assert least is not None and most is not None and least < most
-
-
-def test_the_rates_and_q_are_those_of_the_run(tiny: Run) -> None:
-    plain = advise(tiny, 1)
-    assert not plain.eta_s_given and plain.eta_s == pytest.approx(plain.K * 0.1 / 2)
-    assert plain.client_prob is None and plain.m == 3 and plain.safari_rates[1].holds
-    safari = tiny.replace(
-        algorithm=SAFARI(
-            client_prob=0.7, server_update=LocalTraining(lr=0.3, batch_size=5, steps=1)
-        )
-    )
-    advice = advise(safari, 1)
-    assert advice.eta_s_given and advice.eta_s == 0.3 and advice.client_prob == 0.7
-    work = Worker(safari.cells[:1], safari.data.load(), safari.model)
-    sizes = work.sizes(0)[0]
-    assert advice.K == pytest.approx(sum(-(-n // 32) for n in sizes) / 10)
-
-
-def test_maxima_and_means_go_into_the_bounds(tiny: Run) -> None:
-    work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
-    probes = [made_up(grad2=1.0, sigma_g2=2.0), made_up(grad2=3.0, sigma_g2=1.0)]
-    run = tiny.replace(local=LocalTraining(lr=0.2, batch_size=32, steps=2))
-    advice = conclude(run, work, probes, [3])
-    assert advice.K == 2 and advice.eta_s == pytest.approx(0.2)
-    for how, g1 in (("maxima", 3.0), ("means", 2.0)):  # eta_s L = 0.2: 8 / (0.8 G_1)
-        bound = advice.safari[f"as configured, {how}"].value
-        assert bound == pytest.approx(1 / (8 / (0.8 * g1) + 1))
-        assert bound == most_client_prob(2.0, g1, 0, L=1, eta_s=0.2, K=2).value
 
 
 def test_without_server_data_it_says_so(tiny: Run) -> None:
@@ -235,12 +170,6 @@ def test_weight_decay_belongs_to_the_objectives_and_brings_the_convex_theorems(
     assert "SAFARI 5" in said and "FAST 2" in said and "SAFARI 5  " not in text(tiny)
 
 
-def test_a_run_that_diverges_is_still_reported(tiny: Run) -> None:
-    advice = advise(tiny.replace({"local.lr": 1e38}), 4)
-    assert [p.round for p in advice.probes] == [0]
-    assert "lower the learning rates" in advice.stopped
-
-
 @pytest.mark.parametrize(
     "change", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip_norm": 1.0}], ids=str
 )
@@ -251,19 +180,6 @@ def test_it_is_refused_where_the_change_is_no_sum_of_gradients(
         advise(tiny.replace(local=tiny.local.replace(change)), 1)
 
 
-def test_mini_batches_for_the_noise_differ_between_rounds_and_between_clients(
-    tiny: Run,
-) -> None:
-    work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
-    w_P = work.init(0)
-    first, again, later, other = (
-        batch_gradients(work, client, w_P, 4, 3, Key(0, at))
-        for client, at in ((SERVER, 0), (SERVER, 0), (SERVER, 1), (0, 0))
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, later) and not torch.equal(first, other)
-
-
 def test_the_script_advises_on_the_run_that_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,30 +187,3 @@ def test_the_script_advises_on_the_run_that_is_named(
     main([str(tmp_path / "mine.py"), "--rounds", "1", "--only", "method=SAFARI"])
     said = capsys.readouterr().out
     assert "method=SAFARI" in said and "client_prob = 0.5" in said
-
-
-class Line(Source):
-    """Numbers to predict."""
-
-    def load(self) -> Dataset:
-        x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-        part = Samples(x, x.sum(1) + 1)
-        return Dataset("line", part, part, num_classes=0)
-
-
-def test_the_gradients_are_those_of_the_runs_objective() -> None:
-    run = Run(
-        data=Federation(dataset=Line(), clients=4, partition=Iid()),
-        model=Logistic(),
-        objective=Regression(),
-        algorithm=FedAvg(),
-        participation=Uniform(m=2),
-        local=LocalTraining(lr=0.01, batch_size=5, epochs=1),
-        rounds=2,
-    )
-    first = advise(run, 2).probes[0]
-    # At zero, the gradient of (w x + b - y)^2 is -2 y (x, 1).
-    train = Line().load().train
-    ones = np.ones((40, 1), np.float32)
-    gradient = (-2 * train.y[:, None] * np.hstack([train.x, ones])).mean(0)
-    assert first.grad2 == pytest.approx(np.square(gradient).sum(), rel=1e-4)

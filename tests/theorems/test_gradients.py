@@ -137,20 +137,6 @@ def test_the_noise_of_a_path_by_enumerating_all_orders() -> None:
     assert path_noise(sigma2, 4, samples=3, batch_size=10) == 0
 
 
-def test_the_workers_batches_have_the_noise_of_enumeration(tiny: Run) -> None:
-    work = Worker(tiny.cells[:1], tiny.data.load(), Logistic(zero_init=False))
-    w_P, held = work.init(0), work.population.splits[0].server
-    each_nP = work.trainer.gradients(
-        w_P.expand(len(held), -1), [held[[i]] for i in range(50)]
-    )
-    full_P = server_gradient(work, w_P)
-    assert full_P is not None
-    spread, n, size = gradient_noise(each_nP, full_P), len(held), 5
-    batches_JP = batch_gradients(work, SERVER, w_P, size, 2000, Key(1))
-    exact = spread / size * (n - size) / (n - 1)
-    assert gradient_noise(batches_JP, full_P) == pytest.approx(exact, rel=0.05)
-
-
 def test_smoothness_of_quadratics_is_their_largest_curvature() -> None:
     curves_NPP = torch.diag_embed(torch.tensor([[1.0, 5.0, 2.0], [0.5, -7.0, 3.0]]))
     target_P = torch.tensor([1.0, -2.0, 0.5])
@@ -164,21 +150,6 @@ def test_smoothness_of_quadratics_is_their_largest_curvature() -> None:
     assert (smoothness(gradient, target_P, start_NP, steps=2) <= got + 1e-3).all()
     zero = smoothness(lambda w_NP: 0 * w_NP, target_P, start_NP)
     assert zero.tolist() == [0, 0]
-
-
-def test_smoothness_of_logistic_regression_is_that_of_its_hessian(tiny: Run) -> None:
-    t, held = trainer(Logistic(), "linear")
-    w_P = t.model.init(Key(0))
-    x, y = t.inputs.at(torch.from_numpy(held[1]))
-
-    def loss(w: Tensor) -> Tensor:
-        return F.cross_entropy(t.model.logits(w, x), y)
-
-    hessian = torch.autograd.functional.hessian(loss, w_P)
-    exact = float(torch.linalg.eigvalsh(hessian).abs().max())
-    start = torch.randn(1, len(w_P), generator=torch.Generator().manual_seed(0))
-    got = smoothness(lambda w: t.gradients(w, held[1:2]), w_P, start, steps=60)
-    assert float(got[0]) == pytest.approx(exact, rel=2e-2)
 
 
 def test_safari_q_by_hand() -> None:
@@ -195,18 +166,6 @@ def test_safari_q_satisfies_the_inequality_of_the_proof_with_equality() -> None:
     assert 4 * q * s2 == pytest.approx(right)
 
 
-def test_safari_q_in_its_limits() -> None:
-    assert most_client_prob(0, 1, 0, L=1, eta_s=0.1, K=5).value == 1
-    assert most_client_prob(1e12, 1, 1, L=1, eta_s=0.1, K=5).value == pytest.approx(
-        0, abs=1e-9
-    )
-    assert most_client_prob(1, 0, 0, L=1, eta_s=0.1, K=5).value == 0
-    # printed: 1/(negative)
-    assert most_client_prob(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1
-    beyond = most_client_prob(1, 1, 1, L=10, eta_s=0.1, K=5)
-    assert beyond.value is None and "says nothing: L eta_s = 1" in beyond.meaning
-
-
 def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
     # 2 L K eta = 0.4: A = -0.6*5 + 2*4*1 = 5; B = 3 - 0.4*2.5 = 2
     bound = least_snapshot_prob(sigma_g2=1, g1=3, g2=5, g3=2.5, L=1, eta_c=0.1, K=2)
@@ -216,18 +175,6 @@ def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
         -(2 / K**2 - 4 * eta / K) * 5 + 4
     )
     assert left == pytest.approx(0)
-
-
-def test_fast_q_in_its_limits() -> None:
-    assert (
-        least_snapshot_prob(0, 3, 5, 2.5, L=1, eta_c=0.1, K=2).value == 0
-    )  # IID: remark 2
-    assert least_snapshot_prob(
-        1e12, 3, 5, 2.5, L=1, eta_c=0.1, K=2
-    ).value == pytest.approx(1)
-    assert least_snapshot_prob(1, 0, 0, 0, L=1, eta_c=0.1, K=2).value == 1
-    none = least_snapshot_prob(1, 1, 5, 9, L=1, eta_c=0.1, K=2)
-    assert none.value is None and "no q satisfies it" in none.meaning
 
 
 def test_the_rates_at_their_limits() -> None:

@@ -35,17 +35,6 @@ def test_every_learner_errs_as_the_theorem_says(
     assert lower(found) > 1 / 20
 
 
-def test_without_hidden_points_the_frequencies_are_those_of_the_coins() -> None:
-    found = {f.learner: f for f in experiment([World()], TRIALS)}
-    deviation = 4 * math.sqrt(0.25 / TRIALS)
-    # the wrong default
-    assert found["ERM"].frequency == found["adversary-aware"].frequency == 1
-    assert found["nearest neighbour"].frequency == 1
-    assert abs(found["memorise"].frequency - 1 / 2) < deviation
-    # wrong on either point
-    assert abs(found["random guess"].frequency - 3 / 4) < deviation
-
-
 @pytest.mark.parametrize("learner", CONSISTENT)
 def test_server_data_helps_at_the_rate_of_the_closed_form(learner: str) -> None:
     sizes = (0, 1, 3, 6, 12, 40)
@@ -60,23 +49,6 @@ def test_server_data_helps_at_the_rate_of_the_closed_form(learner: str) -> None:
     assert means[-1] < 0.001
 
 
-def test_the_learners_that_ignore_data_are_not_helped() -> None:
-    for learner in LEARNERS.keys() - set(CONSISTENT):
-        few, many = experiment([World(), World(server=500)], TRIALS, learners=[learner])
-        assert (
-            many.frequency == pytest.approx(few.frequency, abs=0.07)
-            and many.frequency > 0.5
-        )
-
-
-@pytest.mark.parametrize("learner", CONSISTENT)
-def test_with_many_rare_points_the_median_error_falls(learner: str) -> None:
-    worlds = [World(server=n, rare=20) for n in (0, 20, 80, 320)]
-    medians = [f.quantiles()[1] for f in experiment(worlds, 300, learners=[learner])]
-    assert all(a > b for a, b in itertools.pairwise(medians))
-    assert medians[0] > worlds[0].eps > medians[-1]
-
-
 def test_the_errors_of_the_two_targets_add_up_to_the_hidden_mass() -> None:
     # eqs. 2 to 4 of the proof, for a learner without coins of its own
     world = World(rare=5)
@@ -86,35 +58,10 @@ def test_the_errors_of_the_two_targets_add_up_to_the_hidden_mass() -> None:
     assert not nobody_hidden.any()
 
 
-def test_the_clients_who_come_hold_the_common_points_first() -> None:
-    world = World(clients=4, come=3, samples=5)
-    counts_TD = world.training(500, Key(0)("x"))
-    assert (counts_TD.sum(1) == 15).all()
-    # rare points are trained on only if more than (1 - omega) M n = 5 were drawn
-    drawn_TD = Key(0)("x").multinomial(20, world.mass_D, size=500)
-    assert (counts_TD[:, 1] == np.maximum(drawn_TD[:, 1] - 5, 0)).all()
-    assert world.mass_D.tolist() == pytest.approx([1 - 1 / 8, 1 / 8])
-
-
-def test_it_is_a_function_of_the_key() -> None:
-    first, again, other = (
-        errors("memorise", World(rare=9), 50, Key(s)) for s in (1, 1, 2)
-    )
-    assert (first == again).all() and (first != other).any()
-
-
 def test_the_lower_limit_by_hand() -> None:
     found = TheoremOutcome("ERM", World(), np.array([0.25] * 80 + [0.0] * 20))
     assert lower(found, 0.95) == pytest.approx(0.8 - math.sqrt(math.log(40) / 200))
     assert lower(TheoremOutcome("ERM", World(), np.zeros(10))) == 0
-
-
-@pytest.mark.parametrize(
-    "fields", [{"come": 0}, {"come": 10}, {"rare": 0}, {"server": -1}]
-)
-def test_a_world_outside_the_theorem_is_refused(fields: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"theorem 1 needs 0 < m < M|at least"):
-        World(**fields)
 
 
 def test_the_script_prints_its_table_and_draws(

@@ -9,7 +9,6 @@ import pytest
 from helpers.browser import opened_browser
 from helpers.servers import free_port
 
-from raysafl.quickstart import SWEEP
 from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
@@ -209,14 +208,14 @@ def test_the_page_of_a_run_has_its_curves_first_and_few_charts(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_a_notebook_shows_of_a_sweep_can_be_read(
+def test_what_a_notebook_shows_of_an_outcome_can_be_read(
     width: int, browser: Any, real_results: Path, tables: None
 ) -> None:
     store = Store(real_results / "quickstart")
     outcome = Outcome(store, store.manifest(), store.runs(), 0, 0, None, 1.0)
     page = browser.new_page(viewport={"width": width, "height": 900})
     seen = Seen(page)
-    page.set_content(outcome._repr_html_() + SWEEP._repr_html_())
+    page.set_content(outcome._repr_html_())
     assert page.get_by_role("cell", name="SAFARI", exact=True).count() == 2
     (size,) = page.evaluate(
         "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from helpers.gpu_program import GIB
-from helpers.precision import HAS_NEW_INTERFACE, parts, precision_restored, rounding
 
 import raysafl
 from raysafl.training.device import (
@@ -23,6 +24,37 @@ from raysafl.training.device import (
 )
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+HAS_NEW_INTERFACE = hasattr(torch.backends, "fp32_precision")
+
+
+def parts() -> list[Any]:
+    """Return what has a precision of its own in the new interface, from the widest on."""
+    if not HAS_NEW_INTERFACE:
+        return []
+    backends: Any = torch.backends
+    cudnn = backends.cudnn
+    return [backends, backends.cuda.matmul, cudnn, cudnn.conv, cudnn.rnn]
+
+
+def rounding() -> list[str]:
+    """Return which operators of a GPU round to TF32, whatever set them to it."""
+    get: Any = torch._C._get_fp32_precision_getter
+    operators = ("matmul", "conv", "rnn")
+    return [name for name in operators if get("cuda", name) == "tf32"]
+
+
+@contextmanager
+def precision_restored() -> Iterator[None]:
+    """Restore torch's precisions after a block."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [(part, part.fp32_precision) for part in parts()]
+    flags = (matmul.allow_tf32, cudnn.allow_tf32)
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = flags
+        for part, precision in before:
+            part.fp32_precision = precision
 
 
 @pytest.fixture(autouse=True)

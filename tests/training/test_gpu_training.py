@@ -9,7 +9,7 @@ from helpers.gpu_program import GIB, counting, trains_as_on_a_gpu
 from helpers.tasks import Task, Trainer, columns
 from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
 from test_trainer_dropout import Dropping
-from test_trainer_optimizer import BASE, KINDS, PRECISE
+from test_trainer_optimizer import BASE
 from torch import Tensor, nn
 
 from benchmarks.workloads import STANDARD
@@ -22,7 +22,7 @@ from raysafl.training import resident
 from raysafl.training.engine_choice import ENGINES
 from raysafl.training.engines import Batch, Gradients, Vmap
 from raysafl.training.gpu_training import GpuTraining
-from raysafl.training.memory import MOST_STACKED, GpuMemory, bytes_per_sample
+from raysafl.training.memory import MOST_STACKED, GpuMemory
 from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
 
@@ -79,32 +79,6 @@ MODELS: list[tuple[Model, str]] = [
     (MLP(hidden=[12]), "vmap"),
     (MLP(hidden=[12]), "loop"),
 ]
-# All kinds where steps are computed by hand and where they are recorded, some elsewhere.
-TRAINED = [
-    (*model, sgd)
-    for model in MODELS
-    for sgd in [BASE, *KINDS]
-    if model in MODELS[:2] or sgd in (BASE, KINDS[2], KINDS[7])
-]
-
-
-@pytest.mark.parametrize(("model", "engine", "sgd"), TRAINED, ids=repr)
-def test_the_program_trains_as_the_trainer_on_a_cpu_does(
-    trainer: MakeTrainer, model: Model, engine: str, sgd: LocalTraining
-) -> None:
-    plain = on_cpu(model, "vmap" if engine == "graph" else engine)
-    asked = tasks(plain.model, sgd, prox=0.1, offset=True)
-    expected = plain.train(asked)
-    tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
-    local = trainer(model, engine)
-    for _ in range(2):
-        found = local.train(asked)
-        torch.testing.assert_close(found.delta_MP, expected.delta_MP, **tolerance)
-        torch.testing.assert_close(found.loss_M, expected.loss_M, rtol=1e-5, atol=1e-6)
-        for column in ("steps_M", "rate_M", "samples_M"):
-            torch.testing.assert_close(
-                getattr(found, column), getattr(expected, column)
-            )
 
 
 @pytest.mark.parametrize(("model", "engine"), MODELS[:3], ids=repr)
@@ -164,16 +138,6 @@ def test_a_recorded_step_of_a_workload_has_at_most_so_many_operators(
     with counting() as counts:
         local.train(asked)
     assert counts.replays == 4 and 0 < counts.nodes <= 4 * most
-
-
-def test_tasks_with_one_start_take_it_to_the_device_once(
-    trainer: MakeTrainer,
-) -> None:
-    local = trainer(MLP(hidden=[12]), "graph")
-    w_P = local.model.init(Key(0))
-    asked = [task._replace(w_P=w_P, local=BASE) for task in tasks(local.model, BASE)]
-    starts = training_of(local).starts(columns(asked))
-    assert len(starts.w_VP) == 1 and starts.row_T.tolist() == [0] * len(asked)
 
 
 def test_a_recorded_step_serves_later_trainers_with_an_equal_model(
@@ -282,13 +246,6 @@ def test_tasks_are_divided_evenly_among_stacks(
     assert training_of(trainer(model, "graph")).stack_size(40, count) == size
 
 
-def test_the_bytes_of_a_sample_do_not_hold_those_of_the_parameters() -> None:
-    local = on_cpu(MLP(hidden=[1000]), "loop")
-    found = bytes_per_sample(local.model, local.objective, local.inputs)
-    # 64 inputs, 1,000 activations saved by the ReLU and by the layer, and 4 outputs.
-    assert 4 * (64 + 1000) <= found <= 3 * 4 * (64 + 1000 + 4)
-
-
 def refuse_many(patch: pytest.MonkeyPatch, engine: type, most: int) -> list[int]:
     """Let memory run out where more tasks than `most` are stacked; returns how many were."""
     gradients = engine.gradients  # type: ignore[attr-defined]
@@ -360,22 +317,6 @@ def test_starts_without_room_are_tried_again_and_then_refused_by_their_number(
             ask(columns(tasks_of_one_client(model, count)))
         assert isinstance(refused.value, TooLargeError) == (count == 1)
         assert tried == [count, count]
-
-
-@pytest.mark.parametrize(
-    "text", ["CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"]
-)
-def test_no_engine_is_blamed_for_a_lack_of_memory(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    local = on_cpu(MLP(hidden=[12]), "vmap")
-
-    def no_memory(*_: Tensor) -> None:
-        raise RuntimeError(text)
-
-    monkeypatch.setattr(local.engine, "_stacked_gradients", no_memory)
-    with pytest.raises(RuntimeError, match=text):
-        local.train(tasks(local.model, BASE))
 
 
 def test_evaluation_halves_the_models_that_do_not_fit(

@@ -146,14 +146,6 @@ def test_threads_change_no_bit(threads: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
 
 
-def test_the_start_is_left_as_it_was() -> None:
-    local = trainer("fused", 10, 64, "uint8")
-    asked = tasks(local, LocalTraining(lr=0.1, batch_size=8, epochs=1), prox=0.1)
-    before = asked[0].w_P.clone()
-    local.train(asked)
-    assert torch.equal(asked[0].w_P, before)
-
-
 @pytest.mark.acceptance
 def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(
     tmp_path: Path,

@@ -11,7 +11,7 @@ from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Update
 from raysafl.training import local_step
 from raysafl.training.gpu_training import GpuTraining, program_width
-from raysafl.training.memory import GpuMemory, power_of_two
+from raysafl.training.memory import GpuMemory
 from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
 
@@ -134,7 +134,3 @@ def test_what_was_yielded_is_not_changed_by_the_next_stack() -> None:
 def test_small_clients_of_many_sizes_share_a_few_widths() -> None:
     widths = {program_width(width, 50) for width in (*range(8, 50, 8), 50)}
     assert widths == {8, 16, 32, 50}
-
-
-def test_numbers_are_rounded_up_to_powers_of_two() -> None:
-    assert [power_of_two(n) for n in (1, 2, 3, 8, 9)] == [1, 2, 4, 8, 16]

@@ -278,21 +278,3 @@ def test_sums_of_hits_are_exact_however_they_are_shared() -> None:
         assert sum(hits(np.arange(i, 70, parts)) for i in range(parts)) == whole
     right = local.model.logits(w_1P[0], local.inputs.x).argmax(-1) == local.inputs.y
     assert whole == pytest.approx(int(right.sum()) / 6)
-
-
-class OneMean(Pinball):
-    """One loss for the whole batch, instead of one for each sample."""
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return super().losses(outputs, targets).mean()
-
-
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_losses_of_a_wrong_shape_name_the_users_method(engine: str) -> None:
-    local = trainer(OneMean(), engine)
-    with pytest.raises(
-        ValueError,
-        match=r"OneMean.losses \(test_trainer_objectives.py:\d+\) must return one loss per "
-        r"sample, for this batch a tensor of shape \[16\]; it returned a \w*Tensor of",
-    ):
-        local.train(tasks(local.model)[:1])

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -15,8 +13,8 @@ from raysafl.report.figures.style import (
     GREY,
     OKABE_ITO,
     ON_SCREEN,
-    Style,
     colours,
+    fitted,
     literal,
     new_figure,
     style_axes,
@@ -25,9 +23,11 @@ from raysafl.report.figures.style import (
 )
 
 WIDTH = 7.2  # inches
-# With more classes than this, a colour bar takes the legend's place.
+# Largest number of clients between which there are gaps.
+FEW = 60
+# Largest number of classes that have distinct colours, and names beside the colour bar.
 MANY = 12
-# Number of letters of a class's name in the legend.
+# Number of letters of a class's name.
 LETTERS_OF_NAME = 10
 # Further colours that can be told apart: grey, wine, indigo and sand.
 FURTHER = ("#999999", "#882255", "#332288", "#DDCC77")
@@ -55,7 +55,6 @@ def label_histogram(
         A PNG file.
     """
     clients, classes = counts.shape
-    # Distinct colours for few classes, else a colour scale.
     few = classes <= MANY
     shades = [*OKABE_ITO, *FURTHER][:classes] if few else colours(classes)
     figure = new_figure(WIDTH, 3.4)
@@ -71,59 +70,35 @@ def label_histogram(
     axes.set_xlim(-0.7, clients - 0.3)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title(wrapped(title, WIDTH - 1), loc="left")
-    _name_classes(figure, names or [str(c) for c in range(classes)], shades)
+    norm = BoundaryNorm(np.arange(classes + 1) - 0.5, classes)
+    scale = ScalarMappable(norm, ListedColormap(shades))
+    bar = figure.colorbar(scale, ax=figure.axes, pad=0.02, fraction=0.04)
+    ticks = np.linspace(0, classes - 1, min(classes, MANY)).round().astype(int)
+    words = [
+        str(names[tick])[:LETTERS_OF_NAME] if names else str(tick) for tick in ticks
+    ]
+    bar.set_ticks(ticks.tolist(), labels=list(map(literal, words)))
+    bar.set_label("class")
+    bar.minorticks_off()
     return to_png(figure)
 
 
-def _name_classes(figure: Figure, names: Sequence[str], shades: Sequence[str]) -> None:
-    """Name the class of each colour, with a colour bar if there are many."""
-    if len(shades) <= MANY:
-        handles = [
-            Patch(color=shade, label=literal(word[:LETTERS_OF_NAME]))
-            for shade, word in zip(shades, names, strict=True)
-        ]
-        figure.legend(
-            # The bars are stacked from below.
-            handles=handles[::-1],
-            loc="outside right center",
-            frameon=False,
-            title="class",
-        )
-    else:
-        norm = BoundaryNorm(np.arange(len(shades) + 1) - 0.5, len(shades))
-        scale = matplotlib.cm.ScalarMappable(norm, ListedColormap(shades))
-        bar = figure.colorbar(scale, ax=figure.axes, pad=0.02, fraction=0.04)
-        bar.set_ticks(np.linspace(0, len(shades) - 1, 6).round().astype(int).tolist())
-        bar.set_label("class")
-        bar.minorticks_off()
-
-
 def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None:
-    """Draw stacked bars; for many clients as one outline per class, which is faster."""
+    """Draw stacked bars as one outline per class, which is fast for many clients."""
     style_axes(axes)
     axes.grid(visible=False, axis="x")
-    places = np.arange(len(counts) + 1)
-    # Lines would hide thin pieces.
-    edge = 0.3 if len(shades) <= MANY else 0.0
-    bottom = np.zeros(len(counts))
-    for shade, column in zip(shades, counts.T, strict=True):
-        top = bottom + column
-        if len(counts) > 60:
-            axes.stairs(
-                top, places - 0.5, baseline=bottom, fill=True, color=shade, linewidth=0
-            )
-        else:
-            axes.bar(
-                places[:-1],
-                column,
-                0.8,
-                bottom,
-                color=shade,
-                edgecolor="white",
-                linewidth=edge,
-            )
-        bottom = top
-    axes.set_ylim(0, max(1.03 * float(bottom.max()), 1.0))
+    # The gap between two bars is a step without a value.
+    half = 0.4 if len(counts) <= FEW else 0.5
+    places = np.arange(len(counts))[:, None] + [-half, half]
+    edges = places.ravel()
+    total = counts.cumsum(axis=1)
+    for shade, upper, column in zip(shades, total.T, counts.T, strict=True):
+        top = np.full(len(edges) - 1, np.nan)
+        bottom = np.zeros(len(edges) - 1)
+        top[::2] = upper
+        bottom[::2] = upper - column
+        axes.stairs(top, edges, baseline=bottom, fill=True, color=shade, linewidth=0)
+    axes.set_ylim(0, max(1.03 * float(total.max()), 1.0))
 
 
 @ON_SCREEN.used()
@@ -138,51 +113,42 @@ def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
         A PNG file.
     """
     figure = new_figure(WIDTH, 3.8)
-    axes, side = figure.subplots(1, 2, sharey=True, width_ratios=[5, 1])
-    draw_raster(axes, side, came, title)
+    draw_raster(figure.subplots(), came, title, np.zeros(len(came), bool))
+    figure.supxlabel("dashed: the mean of the clients", color=GREY)
     return to_png(figure)
 
 
 def draw_raster(
-    axes: Axes,
-    side: Axes,
-    came: NDArray[np.bool_],
-    title: str,
-    enforced: NDArray[np.bool_] | None = None,
-    width: float = 4.8,
-    style: Style = ON_SCREEN,
+    axes: Axes, came: NDArray[np.bool_], title: str, enforced: NDArray[np.bool_]
 ) -> None:
     """Draw which clients came, and beside it each client's share of the rounds.
 
     Args:
-        axes: where the raster is drawn, `width` inches wide.
-        side: where the shares are drawn.
+        axes: where the raster is drawn.
         came: which clients came in which rounds, [rounds, clients].
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
     """
-    clients = came.shape[1]
+    rounds, clients = came.shape
+    colours = np.array([to_rgb(OKABE_ITO[int(second)]) for second in enforced])
+    picture = np.where(came.T[..., None], colours, 1.0)
+    axes.imshow(picture, aspect="auto", origin="lower", interpolation="antialiased")
+    if clients <= FEW:
+        # Rows of neighbours are told apart.
+        axes.hlines(np.arange(clients) + 0.5, -0.5, rounds - 0.5, "white", linewidth=1)
+    axes.set_xlabel("round")
+    axes.set_ylabel("client")
+    axes.set_title(fitted(axes, title))
+    side = axes.inset_axes((1.04, 0, 0.24, 1), sharey=axes)
+    share = 100 * came.mean(axis=0)
+    height = 0.8 if clients <= FEW else 1.0
+    side.barh(np.arange(clients), share, height, color=OKABE_ITO[0])
+    side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")
+    side.set_xlim(0, max(1.08 * float(share.max()), 1e-9))
+    side.set_xlabel("% of rounds")
+    side.tick_params(labelleft=False)
     for panel in (axes, side):
         style_axes(panel)
     axes.grid(visible=False)
-    when, who = np.nonzero(came)
-    second = np.zeros(len(came), bool) if enforced is None else enforced
-    shade = np.where(second[when], OKABE_ITO[1], OKABE_ITO[0])
-    # A mark is as wide as the room of one round, in points.
-    thick = float(np.clip(72 * width / len(came), 0.35, 6))
-    axes.vlines(when, who - 0.4, who + 0.4, color=shade, linewidth=thick)
-    axes.set_xlim(-0.5, len(came) - 0.5)
-    axes.set_ylim(-0.7, clients - 0.3)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("round")
-    axes.set_ylabel("client")
-    axes.set_title(wrapped(title, width, style.letters), loc="left")
-    side.set_ylim(axes.get_ylim())
-    share = 100 * came.mean(axis=0)
-    side.barh(
-        np.arange(clients), share, 0.8 if clients <= 60 else 1.0, color=OKABE_ITO[0]
-    )
-    side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")
-    side.set_xlim(0, max(1.08 * float(share.max()), 1e-9))
-    side.set_xlabel("rounds, %\n(dashed: mean)")
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))

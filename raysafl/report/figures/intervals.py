@@ -19,7 +19,7 @@ from raysafl.report.figures.style import (
 )
 
 
-def intervals(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
+def intervals(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     """Draw the interquartile mean of each method, and its share of wins over the baseline.
 
     The numbers and their 95 % intervals are those of the table of methods; one that has no
@@ -27,7 +27,7 @@ def intervals(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
     """
     methods = study.numbers.methods
     if not methods.is_told:
-        return []
+        return None
     means = methods.interquartile_means
     better = methods.improvement
     better = better[better["over"] == better["over"].iloc[:1].squeeze()]
@@ -35,8 +35,9 @@ def intervals(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         **{name: 100 * better[name] for name in ("probability", "low", "high")}
     )
     names = means["method"].tolist()
-    figure = style.figure(8.0, style.room * (0.3 * len(names) + 1.1))
-    left, right = figure.subplots(1, 2, sharey=True)
+    height = 0.3 * len(names)
+    # Both fit side by side into a column of any paper.
+    figure, (left, right) = style.panels(2, 1.0, height, beside=1.6, sharey=True)
     _draw(left, means, "iqm", names)
     left.set_xlabel(f"IQM of {label_of_numbers(methods.manifest.table)}")
     left.set_yticks(range(len(names)), [literal(name) for name in names])
@@ -51,7 +52,7 @@ def intervals(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         baseline = f"better than {shares['over'].iloc[0]} (%)"
         right.set_xlabel(wrapped(baseline, figure.get_figwidth() / 3, style.letters))
     entitle(figure, "", [], style)
-    return [figure]
+    return figure
 
 
 def _draw(axes: Axes, numbers: pd.DataFrame, column: str, names: list[str]) -> None:

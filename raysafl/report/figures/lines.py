@@ -4,15 +4,15 @@ The column is the test accuracy, or another one by which the runs are judged.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from raysafl.report.figures.style import (
-    Look,
-)
+from raysafl.report.figures.style import Look
 from raysafl.report.wording import quality_text
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import declaration_of
@@ -29,79 +29,90 @@ class Quantity:
 
     Attributes:
         column: the name of the column.
-        scale: the factor by which its values are multiplied.
-        highest: the upper limit of the band around the mean.
         label: the text at the vertical axis.
-        empty: what is said of a panel without rows.
-        lowest: the lower limit of the band.
+        scale: the factor by which its values are multiplied.
+        lowest: the lower limit of the band around the mean.
+        highest: the upper limit of the band.
     """
 
     column: str
-    scale: float
-    highest: float
     label: str
-    empty: str = "not run yet"
-    lowest: float = 0.0
+    scale: float = 1.0
+    lowest: float = -math.inf
+    highest: float = math.inf
 
     @classmethod
     def judging(cls, manifest: Manifest) -> "Quantity":
         """Return the quantity by which the runs of a sweep are judged."""
+        text = quality_text(manifest)
         column = declaration_of(manifest.quality, manifest.columns)
         if column is not None and column.is_fraction:
-            return cls(manifest.quality, 100, 100, f"{quality_text(manifest)} (%)")
-        text = quality_text(manifest)
-        return cls(manifest.quality, 1, math.inf, text, lowest=-math.inf)
+            return cls(manifest.quality, f"{text} (%)", 100, 0, 100)
+        return cls(manifest.quality, text)
 
 
-ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
-ENFORCED = Quantity(
-    "enforce_prob", 1, 1, "probability of an enforced round", "the same in all rounds"
-)
+ENFORCED = Quantity("enforce_prob", "probability of an enforced round", 1, 0, 1)
 
 
 def draw_curve(
     axes: Axes,
     rounds: pd.DataFrame,
     look: Look,
-    band: float = 0.2,
-    what: Quantity = ACCURACY,
-    first_mark: float | None = None,
+    band: float,
+    what: Quantity,
+    first_mark: float,
 ) -> tuple[float, float]:
     """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
 
     A replicate that ends before others of the run keeps its last value, as in the table.
-    Marks of the line begin at `first_mark`, from 0 to 1 of the way to the second one, so that
-    lines do not have theirs at the same rounds; None is a line without marks.
+
+    Args:
+        axes: the panel.
+        rounds: the run's rows that have a value.
+        look: how the line looks.
+        band: how dark the band is, from 0 (no band) to 1.
+        what: the column that is drawn.
+        first_mark: where the first mark is, from 0 to 1 of the way to the second one, so
+            that lines do not have theirs at the same rounds.
 
     Returns:
-        The lowest and the highest mean after the first fifth of the rounds; infinity and
-        minus infinity if there is none.
+        The lowest and the highest mean after the first fifth of the rounds.
     """
-    known = rounds.dropna(subset=what.column)
-    held = known.pivot(index="round", columns="replicate", values=what.column).ffill()
-    curve = pd.DataFrame({"mean": held.mean(axis=1), "std": held.std(axis=1)})
-    curve *= what.scale
-    numbers = curve.index.to_numpy(float)
-    mean = curve["mean"].to_numpy(float)
-    std = curve["std"].fillna(0.0).to_numpy(float)
-    gap = max(1, len(numbers) // MARKS_OF_LINE)
+    held = rounds.pivot(index="round", columns="replicate", values=what.column).ffill()
+    held *= what.scale
+    mean = held.mean(axis=1)
+    std = held.std(axis=1).fillna(0.0)
+    gap = max(1, len(held) // MARKS_OF_LINE)
     axes.plot(
-        numbers,
+        held.index,
         mean,
         color=look.colour,
         linestyle=look.dash,
         linewidth=1.4,
-        marker=look.mark if first_mark is not None or len(numbers) == 1 else None,
-        markevery=(int((first_mark or 0.0) * gap), gap),
+        marker=look.mark,
+        markevery=(int(first_mark * gap), gap),
         markersize=4.5,
         markerfacecolor=look.face,
     )
-    low = np.maximum(mean - std, what.lowest)
-    high = np.minimum(mean + std, what.highest)
     if std.any() and band:
+        low = np.maximum(mean - std, what.lowest)
+        high = np.minimum(mean + std, what.highest)
         axes.fill_between(
-            numbers, low, high, color=look.colour, alpha=band, linewidth=0
+            held.index, low, high, color=look.colour, alpha=band, linewidth=0
         )
-    later = mean[int(CLIMB * len(mean)) :]
-    later = later[np.isfinite(later)]
-    return float(later.min(initial=math.inf)), float(later.max(initial=-math.inf))
+    later = mean.iloc[int(CLIMB * len(mean)) :]
+    return float(later.min()), float(later.max())
+
+
+def scale_axes(axes: Axes, limits: Sequence[tuple[float, float]]) -> None:
+    """Number the rounds, and let the vertical axis reach from the lowest to the highest mean.
+
+    Args:
+        axes: a panel that shares its axes with all others.
+        limits: what `draw_curve` returned for the lines that are to be seen.
+    """
+    low = min(low for low, _ in limits)
+    high = max(high for _, high in limits)
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+    axes.set_ylim(low - margin, high + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))

@@ -23,7 +23,7 @@ class KnownFigure(NamedTuple):
     """A figure: its function, and its texts, into which `about` fills what runs are judged by.
 
     Attributes:
-        draw: returns the pages of the figure, none if the sweep has no numbers for it.
+        draw: returns the figure, or None if the sweep has no numbers for it.
         section: the section of the report.
         alt: the text for readers who cannot see it.
         caption: what it shows.
@@ -31,7 +31,7 @@ class KnownFigure(NamedTuple):
             many.
     """
 
-    draw: Callable[[Study, Style], list[Figure]]
+    draw: Callable[[Study, Style], Figure | None]
     section: str
     alt: str
     caption: str
@@ -104,8 +104,3 @@ FIGURES = {
         "better than the baseline. Bars are 95 % intervals, and the dashed line is a tie.",
     ),
 }
-
-
-def page_names(kind: str, pages: int) -> list[str]:
-    """Name the pages of a figure: `curves`, `curves-2` and so on."""
-    return [kind, *(f"{kind}-{i}" for i in range(2, pages + 1))][:pages]

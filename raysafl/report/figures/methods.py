@@ -7,26 +7,22 @@ from matplotlib.lines import Line2D
 
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.style import (
-    APART,
+    CHARACTERS,
+    LETTERS,
     Look,
     Style,
-    fitting_letters,
-    literal,
     looks,
     wrapped,
 )
-from raysafl.storage.manifest import METHOD_AXES, Label, label_text
+from raysafl.storage.manifest import Label
 
 # Largest number of methods that a legend names one by one.
 NAMED = 48
-# Largest number of methods that a legend names without a title.
-FEW = 8
 
 
 def looks_of(layout: Layout) -> dict[Label, Look]:
     """Give each method its look."""
-    values = layout.methods
-    return dict(zip(values, looks(len(values)), strict=True))
+    return dict(zip(layout.methods, looks(len(layout.methods)), strict=True))
 
 
 def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) -> None:
@@ -34,61 +30,49 @@ def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) ->
 
     Very many names would leave no room, so the first and the last one are named then.
     """
-    method = layout.method
-    if method is None:
-        return
-    known = list(looks_of(layout).items())
-    shown = [known[0], known[-1]] if len(known) > NAMED else known
-    many = len(shown) > FEW
-    name = "" if many or method in METHOD_AXES else f"{method} = "
-    named = [(f"{name}{label_text(value)}", look) for value, look in shown]
-    has_mark = not is_line or len(known) <= APART
-    name_below(figure, named, style, is_line, has_mark, method if many else "")
+    if layout.method is not None:
+        named = [(layout.method_name(m), look) for m, look in looks_of(layout).items()]
+        shown = [named[0], named[-1]] if len(named) > NAMED else named
+        name_below(figure, shown, style, is_line)
 
 
 def name_below(
-    figure: Figure,
-    named: Sequence[tuple[str, Look]],
-    style: Style,
-    is_line: bool,
-    has_mark: bool = True,
-    title: str = "",
+    figure: Figure, named: Sequence[tuple[str, Look]], style: Style, is_line: bool
 ) -> None:
     """Add a legend below a figure, to which room is added for it.
 
     Args:
+        figure: the figure.
         named: names with their looks.
+        style: the style of the figure.
         is_line: whether lines are named, or marks alone.
-        has_mark: whether lines have marks.
-        title: what the names are; empty for no title.
     """
-    width = 0.85 * figure.get_figwidth()
-    fits = fitting_letters(width, style.small)
-    names = [
-        literal(name) if len(name) <= fits else wrapped(name, width, style.small)
-        for name, _ in named
-    ]
-    fitting = fitting_letters(figure.get_figwidth(), style.small)
-    most = max(1, min(len(names), fitting // (max(map(len, names)) + 8)))
+    width = figure.get_figwidth()
+    names = [wrapped(name, 0.85 * width, style.small) for name, _ in named]
+    # A name has its line, and the room up to the next one, of eight letters together.
+    letters = width * CHARACTERS * LETTERS / style.small
+    fitting = max(1, int(letters // (max(map(len, names)) + 8)))
     # Columns are evenly filled.
-    columns = -(-len(names) // -(-len(names) // most))
-    lines = -(-len(names) // columns) + int(bool(title))
-    lines += sum(name.count("\n") for name in names)
+    columns = -(-len(names) // -(-len(names) // fitting))
+    lines = -(-len(names) // columns) + sum(name.count("\n") for name in names)
     figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
-    handles = []
-    for _, own in named:
-        line = Line2D(
-            [], [], color=own.colour, linestyle=own.dash if is_line else "none"
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            linestyle=look.dash if is_line else "none",
+            marker=look.mark,
+            markerfacecolor=look.face,
+            markersize=4.5,
         )
-        line.set(marker=own.mark if has_mark else "", markerfacecolor=own.face)
-        line.set(markersize=4.5)
-        handles.append(line)
+        for _, look in named
+    ]
     figure.legend(
         handles,
         names,
         loc="outside lower center",
         ncols=columns,
-        title=literal(title) or None,
         handlelength=3.2 if is_line else 1.0,
         columnspacing=1.2,
         frameon=False,

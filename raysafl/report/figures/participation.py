@@ -7,41 +7,42 @@ from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.part import POLICIES, entries_by_policy
-from raysafl.report.figures.federation import WIDTH, draw_raster
+from raysafl.report.figures.federation import draw_raster
 from raysafl.report.figures.study import Study
-from raysafl.report.figures.style import OKABE_ITO, ON_SCREEN, Style, entitle
+from raysafl.report.figures.style import (
+    OKABE_ITO,
+    ON_SCREEN,
+    Style,
+    entitle,
+    first_ones,
+)
 
 
-def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
+def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     """Draw which clients came in the first seed of the first run of each policy.
 
     Every round is drawn, evaluated or not. Enforced rounds have a colour of their own
-    where some rounds, but not all, were enforced.
-
-    Returns:
-        A figure of at most six policies; none if nothing has run.
+    where some rounds, but not all, were enforced. There are at most six policies, and no
+    figure if nothing has run.
     """
-    rounds = study.came
     policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
-    came_of = {str(run_id): rows for run_id, rows in rounds.groupby("run_id")}
-    drawn = [(own, e.run_id) for own in policies for e in own if e.run_id in came_of]
+    came_of = {str(run_id): rows for run_id, rows in study.came.groupby("run_id")}
+    drawn = [
+        (entries, entry.run_id)
+        for entries in policies
+        for entry in entries
+        if entry.run_id in came_of
+    ]
     if not drawn:
-        return []
-    wide = style.across(WIDTH / 1.5, min(2, len(drawn)))
-    tall = -(-len(drawn) // wide)
-    panel = 3.9 if wide > 1 else style.room * WIDTH / 1.5
-    figure = style.figure(
-        WIDTH * (1 if wide == 1 else 1.5), style.room * (2.3 * tall + 0.9)
-    )
-    grid = figure.subplots(tall, 2 * wide, width_ratios=[4, 1] * wide, squeeze=False)
-    pairs = grid.reshape(-1, 2)
+        return None
+    figure, panels = style.panels(len(drawn), 5.0, 2.3, across=2)
     # The number of clients of a run is 0 where its configuration is not known.
     known = study.numbers.runs.reindex(columns=["run_id", "config.data.clients"])
     clients = pd.to_numeric(
         known.groupby("run_id")["config.data.clients"].first()
     ).fillna(0)
     marked = False
-    for (axes, side), (entries, run_id) in zip(pairs, drawn, strict=False):
+    for axes, (entries, run_id) in zip(panels, drawn, strict=False):
         rows = came_of[run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
         came = came_in(rows, int(clients.get(run_id, 0)))
@@ -51,18 +52,16 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
         marked |= bool(enforced.any())
         shared = study.numbers.layout.shared([entry.labels for entry in entries])
         title = labels_text(shared, list(shared)) or study.numbers.manifest.name
-        draw_raster(axes, side, came, title, enforced, panel, style)
-        side.tick_params(labelleft=False)
-        side.set_xlabel("% of rounds")
-    for axes in pairs[len(drawn) :].flat:
-        axes.set_visible(False)
-    notes = ["this is the first seed", "dashed lines are means"]
-    if len(policies) > POLICIES:
-        notes.append(f"shown are the first {POLICIES} of {len(policies)} policies")
+        draw_raster(axes, came, title, enforced)
+    notes = [
+        "this is the first seed",
+        "dashed lines are means",
+        first_ones(min(POLICIES, len(policies)), len(policies), "policies"),
+    ]
     entitle(figure, "Who came when", notes, style)
     if marked:
         figure.supxlabel("orange: enforced rounds", color=OKABE_ITO[1])
-    return [figure]
+    return figure
 
 
 def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:

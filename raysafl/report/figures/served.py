@@ -14,15 +14,12 @@ from raysafl.report.figures.style import (
     ON_SCREEN,
     Style,
     entitle,
-    style_axes,
-    wrapped,
+    first_ones,
+    fitted,
 )
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
-# Largest number of panels, and of panels side by side.
-MOST = 12
-ACROSS = 3
 # Largest number of clients of a run that are drawn one by one.
 ONE_BY_ONE = 150
 # Into how many points more clients are put together.
@@ -30,53 +27,37 @@ POINTS = 20
 RATE = "rounds in which it trained (%)"
 
 
-def _quantity_of(manifest: Manifest) -> Quantity:
-    """Return the column of `clients/` that stands for what the runs are judged by."""
-    what = Quantity.judging(manifest)
-    # Runs that differ in their metric are judged by the loss, which all have.
-    column = "loss" if what.column == "test_loss" else "quality"
-    label = f"client's {what.label.removeprefix('test ')}"
-    return replace(what, column=column, label=label)
-
-
-def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
+def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     """Draw each client's quality against the share of rounds in which it has trained.
 
-    There is one panel for each combination of the labels beside the method, at most 12.
-    Each method has a colour and a mark, and each client of a run is one point: the mean
-    over replicates, after the last round in which clients were evaluated. The clients
-    of a larger federation are put together into 20 points, by how often they came.
-    Replicates that have not finished are left out, as in the table. There is none if no
-    run has evaluated its clients.
+    There is one panel for each combination of the labels beside the method. Each method has
+    a colour and a mark, and each client of a run is one point: the mean over replicates,
+    after the last round in which clients were evaluated. The clients of a larger federation
+    are put together into 20 points, by how often they came. Replicates that have not
+    finished are left out, as in the table. There is none if no run has evaluated its
+    clients.
     """
     layout = study.numbers.layout
-    what = _quantity_of(study.numbers.manifest)
-    of_run = _points_of_clients(study.clients, study.numbers.runs, what)
     manifest = study.numbers.manifest
+    what = _quantity_of(manifest)
+    of_run = _points_of_clients(study.clients, study.numbers.runs, what)
     entries = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not entries:
-        return []
+        return None
     others = [axis for axis in layout.axes if axis != layout.method]
     every = layout.combinations(manifest.replace(entries=entries), others)
-    panels = every[:MOST]
-    wide = style.across(3.1, min(ACROSS, len(panels)))
-    height = style.room * (2.5 * -(-len(panels) // wide) + 1.5)
-    figure = style.figure(
-        max(6.4, 3.1 * wide + 0.4), height if style.is_fixed else max(4.6, height)
+    figure, panels = style.panels(
+        len(every), 3.1, 2.5, 3, below=RATE, sharex=True, sharey=True
     )
-    grid = figure.subplots(
-        -(-len(panels) // wide), wide, sharex=True, sharey=True, squeeze=False
-    )
-    places = dict(zip(panels, grid.flat, strict=False))
-    for panel, axes in places.items():
-        style_axes(axes)
-        labels = dict(zip(others, panel, strict=True))
-        title = wrapped(words_of(labels), 3.0 * style.room, style.letters)
-        axes.set_title(title)
-    drawn = [entry for entry in entries if entry.key(others) in places]
-    for entry in drawn:
-        look = looks_of(layout)[layout.method_of(entry)]
-        places[entry.key(others)].plot(
+    panel_of = dict(zip(every, panels, strict=False))
+    for labels, axes in panel_of.items():
+        axes.set_title(fitted(axes, words_of(dict(zip(others, labels, strict=True)))))
+    looks = looks_of(layout)
+    for entry in entries:
+        if entry.key(others) not in panel_of:
+            continue
+        look = looks[layout.method_of(entry)]
+        panel_of[entry.key(others)].plot(
             of_run[entry.run_id]["rate"],
             of_run[entry.run_id]["value"],
             linestyle="none",
@@ -88,30 +69,31 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> list[Figure]:
             alpha=0.75,
         )
     # No client trains in more than 100 % of the rounds; a point there is seen as a whole.
-    left, right = grid.flat[0].get_xlim()
-    grid.flat[0].set_xlim(left, min(right, 102))
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.set_visible(False)
-    for axes in list(places.values())[-wide:]:
-        text = wrapped(RATE, 3.0 * style.room, style.letters)
-        axes.set_xlabel(text)
-        axes.tick_params(labelbottom=True)
+    left, right = panels[0].get_xlim()
+    panels[0].set_xlim(left, min(right, 102))
     figure.supylabel(what.label)
+    large = study.clients["client"].max() >= ONE_BY_ONE
+    groups = f"a point is one of {POINTS} groups of equal size, by how often they came"
     notes = [
+        f"of more than {ONE_BY_ONE} clients {groups}"
+        if large
+        else "a point is a client",
         "points are means over seeds",
         "they are of the last evaluation of the clients",
+        first_ones(len(panels), len(every), "panels"),
     ]
-    own = study.clients["run_id"].isin([entry.run_id for entry in drawn])
-    if study.clients.loc[own, "client"].max() < ONE_BY_ONE:
-        notes.insert(0, "a point is a client")
-    else:
-        groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
-        notes.append(f"{groups} of equal size, by how often they came")
-    if len(panels) < len(every):
-        notes.append(f"shown are the first {len(panels)} of {len(every):,} panels")
     entitle(figure, "Who is served", notes, style)
     name_methods(figure, layout, style, is_line=False)
-    return [figure]
+    return figure
+
+
+def _quantity_of(manifest: Manifest) -> Quantity:
+    """Return the column of `clients/` that stands for what the runs are judged by."""
+    what = Quantity.judging(manifest)
+    # Runs that differ in their metric are judged by the loss, which all have.
+    column = "loss" if what.column == "test_loss" else "quality"
+    label = f"client's {what.label.removeprefix('test ')}"
+    return replace(what, column=column, label=label)
 
 
 def _points_of_clients(
@@ -128,8 +110,8 @@ def _points_of_clients(
     kept = kept.assign(rate=rate, value=what.scale * kept[what.column])
     means = kept.groupby(["run_id", "client"], as_index=False)[["rate", "value"]].mean()
     return {
-        str(run_id): _put_together(own[["rate", "value"]])
-        for run_id, own in means.groupby("run_id")
+        str(run_id): _put_together(points[["rate", "value"]])
+        for run_id, points in means.groupby("run_id")
     }
 
 

@@ -6,7 +6,6 @@ No global state of matplotlib is changed for longer than a figure is drawn.
 import io
 import re
 import textwrap
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,16 +23,9 @@ from raysafl.core.text import printable
 from raysafl.storage.manifest import Table
 
 # A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
-# digit follows, so that prices are none. Of LaTeX's commands it has only such as are signs.
-FORMULA = re.compile(
-    r"(\$(?!\s)(?:[\w ^{}()+=<>,./|!'-]|\\(?:(?:var)?(?:epsilon|theta|rho|sigma|phi)"
-    r"|alpha|beta|[gG]amma|[dD]elta|zeta|eta|Theta|iota|kappa|[lL]ambda|mu|nu|xi|Xi|pi|Pi"
-    r"|Sigma|tau|upsilon|Phi|chi|[pP]si|[oO]mega|infty|times|cdot|le|ge|ne|to|sim|ell"
-    r"|hat|bar|tilde|mathrm|frac|sqrt)(?![A-Za-z]))+(?<!\s)\$(?!\d))"
-)
+# digit follows, so that prices are none. LaTeX would read `%`, `#`, `&` and `~` otherwise.
+FORMULA = re.compile(r"(\$(?!\s)[^$%#&~]+(?<!\s)\$(?!\d))")
 DPI = 150
-# Held as long as matplotlib's settings are other than the default ones.
-SETTINGS_LOCK = threading.RLock()
 # Size of the letters, in points.
 LETTERS = 9
 # What has the size of numbers and legends.
@@ -43,6 +35,10 @@ SMALL = (
 # Letters of this size that fit in one inch.
 CHARACTERS = 13
 GREY = "#555555"
+# Inches of the title, the legend and the names of the axes, on the screen.
+ABOVE_AND_BELOW = 1.2
+# Inches that a figure on the screen has at least.
+SMALLEST = (6.4, 2.0)
 # These colours can be told apart by colour-blind readers (docs/papers.md#okabe-ito).
 # The pale ones are last.
 OKABE_ITO = (
@@ -82,12 +78,11 @@ class Style:
     """How large a figure and its letters are.
 
     Attributes:
-        width: the width of a figure in inches; it is less if few panels need less room,
-            unless the width is fixed.
-        height: the largest height of a page in inches.
-        is_fixed: whether the figure has this width exactly, and no title: in a paper the
+        width: the largest width of a figure in inches.
+        height: its largest height in inches.
+        is_fixed: whether every figure has this width exactly, and no title: in a paper the
             caption has its words.
-        room: the size of a panel, compared with one on the screen.
+        scale: the size of a panel, compared with one on the screen.
         letters: the size of names and titles, in points.
         small: the size of numbers and legends, in points.
         font: the name of the font.
@@ -96,32 +91,58 @@ class Style:
     width: float = 10.5
     height: float = 12.8
     is_fixed: bool = False
-    room: float = 1.0
+    scale: float = 1.0
     letters: float = LETTERS
     small: float = LETTERS - 1
     font: str = "DejaVu Sans"
 
-    def across(self, panel: float, most: int) -> int:
-        """Return how many panels of some inches fit side by side, `most` at most."""
-        return max(1, min(most, int((self.width + 0.01) // (panel * self.room))))
+    def panels(
+        self,
+        number: int,
+        width: float,
+        height: float,
+        across: int = 4,
+        beside: float = 0.5,
+        below: str = "",
+        **options: Any,
+    ) -> tuple[Figure, list[Axes]]:
+        """Make a figure of empty panels; of more than fit on a page the first ones.
 
-    def figure(self, width: float, height: float) -> Figure:
-        """Make an empty figure that is this large on the screen.
+        All sizes are inches on the screen.
 
         Args:
-            width: the inches that it needs on the screen; those of the style if they are
-                fixed.
-            height: its height in inches, already in the style's own room.
+            number: how many panels there are, at least one.
+            width: the width of a panel.
+            height: the height of a panel.
+            across: the largest number of panels side by side.
+            beside: the room beside all panels.
+            below: the name of the horizontal axis, at the lowest panel of each column.
+            options: further arguments of `Figure.subplots`.
         """
-        return new_figure(self.width if self.is_fixed else width, height)
+        fitting = int((self.width / self.scale - beside) // width)
+        rows = -(-number // max(1, min(across, fitting)))
+        # Rows are evenly filled.
+        wide = -(-number // rows)
+        page = int((self.height / self.scale - ABOVE_AND_BELOW) // height)
+        tall = max(1, min(rows, page))
+        size = (width * wide + beside, height * tall + ABOVE_AND_BELOW)
+        if self.is_fixed:
+            figure = new_figure(self.width, self.scale * size[1])
+        else:
+            figure = new_figure(max(SMALLEST[0], size[0]), max(SMALLEST[1], size[1]))
+        grid = list(figure.subplots(tall, wide, squeeze=False, **options).flat)
+        for axes in grid[number:]:
+            axes.remove()
+        for axes in grid[:number]:
+            style_axes(axes)
+        for axes in grid[:number][-wide:]:
+            axes.tick_params(labelbottom=True)
+            axes.set_xlabel(below)
+        return figure, grid[:number]
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Draw and save with letters of this font and size, which a PDF file holds as such.
-
-        Another thread waits meanwhile, as matplotlib's settings are those of all threads:
-        MLflow's draws curves of single runs while a report is drawn.
-        """
+        """Draw and save with letters of this font and size, which a PDF file holds as such."""
         ours: dict[Any, Any] = {
             "font.family": [self.font],
             **dict.fromkeys(SMALL.split(), self.small),
@@ -134,7 +155,7 @@ class Style:
             # Equal figures are equal files.
             "svg.hashsalt": "raysafl",
         }
-        with SETTINGS_LOCK, matplotlib.rc_context(ours):
+        with matplotlib.rc_context(ours):
             yield
 
 
@@ -147,8 +168,7 @@ def looks(n: int) -> list[Look]:
     More methods have a colour scale.
     """
     if n > APART:
-        scale = enumerate(colours(n))
-        return [Look(colour, mark=MARKS[i % len(MARKS)]) for i, colour in scale]
+        return [Look(colour, mark=".") for colour in colours(n)]
     # Of two methods of one colour, the later one has another dash and hollow marks.
     size = len(LINES)
     return [
@@ -204,21 +224,20 @@ def _can_be_drawn(formula: str) -> bool:
     return True
 
 
-def fitting_letters(width: float, letters: float = LETTERS) -> int:
-    """Return how many letters of this many points fit into `width` inches."""
-    return max(10, int(width * CHARACTERS * LETTERS / letters))
-
-
 def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
     """Break a text, its letters of this many points, into lines that fit into `width` inches."""
     # No line ends within `classes = 2`.
     whole = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
-    return literal(textwrap.fill(whole, fitting_letters(width, letters)))
+    lines = textwrap.fill(whole, max(10, int(width * CHARACTERS * LETTERS / letters)))
+    return literal(lines.replace("\N{NO-BREAK SPACE}", " "))
 
 
-def fitted_title(text: str, figure: Figure, wide: int, style: Style) -> str:
-    """Break the title of one of `wide` panels side by side into lines that fit above it."""
-    return wrapped(text, 0.9 * figure.get_figwidth() / wide, style.letters)
+def fitted(axes: Axes, text: str) -> str:
+    """Break a text into lines that fit above or below one of the panels of a figure."""
+    grid = axes.get_gridspec()
+    assert grid is not None  # it has one by `Figure.subplots`
+    width = 0.9 * axes.figure.bbox.width / axes.figure.dpi / grid.ncols
+    return wrapped(text, width, float(axes.title.get_fontsize()))
 
 
 def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> None:
@@ -228,17 +247,19 @@ def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> N
     if not style.is_fixed:
         parts = [title, ", ".join(kept)]
         width = figure.get_figwidth()
-        lines = [wrapped(part, width) for part in parts if part]
-        figure.suptitle("\n".join(lines))
+        figure.suptitle("\n".join(wrapped(part, width) for part in parts if part))
 
 
-def new_figure(
-    width: float, height: float, layout: Literal["constrained"] | None = "constrained"
-) -> Figure:
-    """Make an empty figure, its size in inches, on a canvas that only writes files."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+def first_ones(shown: int, every: int, what: str) -> str:
+    """Say that the first ones are shown, if these are not all."""
+    return f"shown are the first {shown} of {every:,} {what}" if shown < every else ""
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Make an empty figure, its size in inches."""
+    return Figure(
+        figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white"
+    )
 
 
 def style_axes(axes: Axes) -> None:
@@ -248,6 +269,12 @@ def style_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
     axes.tick_params(color=GREY, length=3)
+
+
+def turn_labels(axes: Axes) -> None:
+    """Let the labels of the horizontal axis, which are fixed, end at their ticks at an angle."""
+    for label in axes.get_xticklabels():
+        label.set(rotation=40, ha="right", rotation_mode="anchor")
 
 
 def to_png(figure: Figure) -> bytes:
@@ -260,7 +287,7 @@ def to_png(figure: Figure) -> bytes:
 
 def rendered(figure: Figure) -> Image.Image:
     """Draw a figure once; to save it as a file would draw it twice, for its layout."""
-    canvas: Any = figure.canvas  # that of `new_figure`
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 

@@ -15,9 +15,6 @@ WIDTHS = {
 }
 # The width of the text of NeurIPS and ICLR, in inches.
 USUAL = "5.5"
-# Widths in inches that a page can have.
-NARROWEST = 2.0
-WIDEST = 20.0
 # A font of the family of Times, which comes with matplotlib.
 TIMES = "STIXGeneral"
 
@@ -42,11 +39,13 @@ def paper_style(width: str = USUAL) -> Style:
             f"the width is inches, or VENUE or VENUE:2 for both columns, not '{width}': "
             f"{nearest(name, WIDTHS)}"
         )
-    if not NARROWEST <= inches <= WIDEST:
-        raise ValueError(
-            f"a figure is {NARROWEST:g} to {WIDEST:g} inches wide, not {width}"
-        )
     # Smaller letters than these cannot be read in print.
     return Style(
-        inches, height=8.0, is_fixed=True, room=0.52, letters=8.0, small=7.0, font=TIMES
+        inches,
+        height=8.0,
+        is_fixed=True,
+        scale=0.52,
+        letters=8.0,
+        small=7.0,
+        font=TIMES,
     )
