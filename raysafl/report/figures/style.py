@@ -216,7 +216,10 @@ def label_of_numbers(table: Table) -> str:
 
 
 def _can_be_drawn(formula: str) -> bool:
-    """Whether matplotlib knows all that a formula has."""
+    """Whether matplotlib knows all that a formula has, and LaTeX carries nothing out."""
+    # What stands in \text{...} matplotlib draws as it is, and LaTeX reads as commands.
+    if r"\text" in formula:
+        return False
     try:
         MathTextParser("path").parse(formula)
     except ValueError:
