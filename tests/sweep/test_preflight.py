@@ -50,6 +50,8 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoRay
 
     monkeypatch.setattr("raysafl.sweep.on_ray.tuning.ray_session", start)
+    # On a busy machine, small data take longer to load than a sweep waits for them.
+    monkeypatch.setattr("raysafl.sweep.new_runs.LOADING_SECONDS", 30)
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> None:
