@@ -18,7 +18,7 @@ differ in its last digit on a GPU.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -262,42 +262,56 @@ def combine_shares(
             sums[cell] = sums[cell] + sum_P if cell in sums else sum_P
 
     starts, sizes_R = tasks.cells()
-    totals = zip(*_totals(column["client"], columns_5T, starts, sizes_R), strict=True)
+    totals = _totals(column["client"], columns_5T, starts, sizes_R)
     steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
-    columns = (steps_T.long(), rate_T.float(), samples_T.long(), loss_T, accuracy_T)
-    # An empty row for each task whose client keeps nothing.
-    nothing_T00 = torch.empty(len(tasks), 0, 0)
     sizes = sizes_R.tolist()
-    split = [own.split_with_sizes(sizes) for own in (*columns, nothing_T00)]
+    parts_of = {
+        "steps_M": steps_T.long().split_with_sizes(sizes),
+        "rate_M": rate_T.float().split_with_sizes(sizes),
+        "samples_M": samples_T.long().split_with_sizes(sizes),
+        "loss_M": loss_T.split_with_sizes(sizes),
+        "accuracy_M": accuracy_T.split_with_sizes(sizes),
+        # An empty row for each task whose client keeps nothing.
+        "moments_MVP": torch.empty(len(tasks), 0, 0).split_with_sizes(sizes),
+    }
+    cells = column["cell"][starts].tolist()
+    counts = column["averaged"][starts].tolist()
     trained: dict[int, Trained] = {}
-    for start, size, cell, count, own_totals, *own in zip(
-        starts.tolist(),
-        sizes,
-        column["cell"][starts].tolist(),
-        column["averaged"][starts].tolist(),
-        totals,
-        *split,
-        strict=True,
-    ):
-        some = range(start, start + size)
+    for r, start in enumerate(starts.tolist()):
+        cell, count, some = cells[r], counts[r], range(start, start + sizes[r])
+        columns = {name: parts[r] for name, parts in parts_of.items()}
         if start in kept:
-            own[-1] = torch.from_numpy(np.stack([kept[i] for i in some]))
+            moments_MVP = np.stack([kept[i] for i in some])
+            columns["moments_MVP"] = torch.from_numpy(moments_MVP)
         update: Update | MeanUpdate
         if count:
             if cell in sums:
                 means[cell] = (sums[cell] / (UNITS * count)).astype(np.float32)
-            update = MeanUpdate(torch.from_numpy(means[cell]), *own)
+            update = MeanUpdate(torch.from_numpy(means[cell]), **columns)
         else:
             delta_MP = np.stack([rows[i] for i in some])
-            update = Update(torch.from_numpy(delta_MP), *own)
-        trained[cell] = Trained(update, *own_totals)
+            update = Update(torch.from_numpy(delta_MP), **columns)
+        trained[cell] = Trained(
+            update,
+            steps=totals.steps[r],
+            samples=totals.samples[r],
+            loss=totals.loss[r],
+            correct=totals.correct[r],
+        )
     return trained
 
 
-def _totals(
-    client_T: Ints, columns_5T: Floats, starts: Ints, sizes_R: Ints
-) -> tuple[list[int], list[int], list[float], list[float]]:
-    """Return each cell's `Trained.steps`, `samples`, `loss` and `correct`.
+class Totals(NamedTuple):
+    """Of each cell `Trained.steps`, `samples`, `loss` and `correct`."""
+
+    steps: list[int]
+    samples: list[int]
+    loss: list[float]
+    correct: list[float]
+
+
+def _totals(client_T: Ints, columns_5T: Floats, starts: Ints, sizes_R: Ints) -> Totals:
+    """Return the totals of each cell.
 
     A sum of floats has the bits of torch's sum over the cell's tasks alone: sums over
     the rows of a matrix have them.
@@ -313,7 +327,7 @@ def _totals(
     whole = (np.add.reduceat(own_T, starts) for own_T in (steps_T, seen_T))
     steps, samples = (sums.astype(np.int64).tolist() for sums in whole)
     loss, correct = totals_2R.tolist()
-    return steps, samples, loss, correct
+    return Totals(steps, samples, loss, correct)
 
 
 def in_order(values: Mapping[int, T]) -> list[T]:

@@ -60,28 +60,20 @@ def checked_pick(
         )
         _refuse(policy, must, round, f"it returned {in_brief(state)}")
     ids = cohort.ids
-    # What almost every policy returns: Python's integers in ascending order, each once.
-    is_plain = (
-        type(ids) is list and set(map(type, ids)) <= {int} and ids == sorted(set(ids))
-    )
-    if not (is_plain and (not ids or (ids[0] >= 0 and ids[-1] < num_clients))):
-        try:
-            array = np.asarray(ids)
-        except (TypeError, ValueError):  # Rows of unequal lengths, for example.
-            array = np.zeros((1, 1))
+    # Almost every policy returns Python's integers, which are taken as they are.
+    if type(ids) is not list or not set(map(type, ids)) <= {int}:
+        array = np.asarray(ids)
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
             _refuse(policy, must, round, f"the ids are {in_brief(ids)}")
-        outside = array[(array < 0) | (array >= num_clients)]
-        if len(outside):
-            what = f"the cohort holds client {outside[0]}, which does not exist"
+        ids = array.astype(np.int64).tolist()
+    for i in (min(ids, default=0), max(ids, default=0)):
+        if not 0 <= i < num_clients:
+            what = f"the cohort holds client {i}, which does not exist"
             _refuse(policy, must, round, what)
-        ids = [int(i) for i in array]
-        if len(set(ids)) < len(ids):
-            what = f"the cohort holds a client twice: {in_brief(ids)}"
-            _refuse(policy, must, round, what)
-    if ids is not cohort.ids or type(cohort.enforced) is not bool:
-        cohort = replace(cohort, ids=ids, enforced=bool(cohort.enforced))
-    return state, cohort
+    if len(set(ids)) < len(ids):
+        what = f"the cohort holds a client twice: {in_brief(ids)}"
+        _refuse(policy, must, round, what)
+    return state, replace(cohort, ids=ids, enforced=bool(cohort.enforced))
 
 
 def checked_round(algorithm: Algorithm, generator: Any, round: int) -> Round:
@@ -140,19 +132,22 @@ def checked_request(
             "local out for them, or give request.local.begun_anew(), which keeps nothing"
         )
         _refuse(algorithm, REQUEST, round, what)
-    weight_M = request.weight_M if isinstance(request, TrainMean) else None
-    rows = (len(ids), num_parameters)
-    for name, tensor, shape in (
-        ("w_P", request.w_P, rows[1:]),
-        ("offset_MP", request.offset_MP, rows),
-        ("w_MP", request.w_MP, rows),
-        ("weight_M", weight_M, rows[:1]),
+    if wrong := _wrong_shape("w_P", request.w_P, num_parameters):
+        _refuse(algorithm, REQUEST, round, wrong)
+    shape_of_rows = (len(ids), num_parameters)
+    for name, shape in (
+        ("offset_MP", shape_of_rows),
+        ("w_MP", shape_of_rows),
+        ("weight_M", (len(ids),)),
     ):
-        is_left_out = name != "w_P" and tensor is None
-        if not is_left_out and not _has_shape(tensor, shape):
-            one_each = "" if name == "w_P" else ", with one row or number per id"
-            _refuse_shape(algorithm, REQUEST, round, name, tensor, shape, one_each)
-    if weight_M is not None and not _are_weights(weight_M):
+        tensor = getattr(request, name, None)
+        if tensor is not None and (wrong := _wrong_shape(name, tensor, *shape)):
+            what = f"{wrong}, with one row or number per id"
+            _refuse(algorithm, REQUEST, round, what)
+    weight_M = request.weight_M if isinstance(request, TrainMean) else None
+    if weight_M is not None and not (
+        (weight_M >= 0).all() and 0 < weight_M.double().sum() < math.inf
+    ):
         what = (
             f"weight_M is {in_brief(weight_M)}, but must be finite numbers of at least 0, "
             "not all of them 0"
@@ -197,11 +192,10 @@ def checked_state(
             kept are no tensors, or a client's is no vector [P].
     """
     must = "return a State, for example replace(state, w_P=...)"
-    shape = (num_parameters,)
     if not isinstance(state, State):
         _refuse(algorithm, must, round, f"it returned {in_brief(state)}")
-    if not _has_shape(state.w_P, shape):
-        _refuse_shape(algorithm, must, round, "w_P of its State", state.w_P, shape)
+    if wrong := _wrong_shape("w_P of its State", state.w_P, num_parameters):
+        _refuse(algorithm, must, round, wrong)
     for name, kept in (("server", state.server), ("clients", state.clients)):
         if not isinstance(kept, Mapping):
             what = f"{name} of its State is {in_brief(kept)}, but must be a dictionary"
@@ -210,13 +204,10 @@ def checked_state(
         if not isinstance(tensor, Tensor):
             what = f"server[{key!r}] is {in_brief(tensor)}, but must be a tensor"
             _refuse(algorithm, must, round, what)
-    for i in ids:
-        if i in state.clients and not _has_shape(state.clients[i], shape):
-            smaller = "; what is smaller can be a row of a tensor in server"
-            name = f"clients[{i}]"
-            _refuse_shape(
-                algorithm, must, round, name, state.clients[i], shape, smaller
-            )
+    for i in state.clients.keys() & ids:
+        if wrong := _wrong_shape(f"clients[{i}]", state.clients[i], num_parameters):
+            what = f"{wrong}; what is smaller can be a row of a tensor in server"
+            _refuse(algorithm, must, round, what)
     return state
 
 
@@ -228,21 +219,6 @@ def refuse_no_request(algorithm: Algorithm, round: int) -> NoReturn:
     """
     what = "it returned without a yield, so nobody would have trained"
     _refuse(algorithm, REQUEST, round, what)
-
-
-def _refuse_shape(
-    algorithm: Algorithm,
-    must: str,
-    round: int | None,
-    name: str,
-    value: Any,
-    shape: Sequence[int],
-    more: str = "",
-) -> NoReturn:
-    what = (
-        f"{name} is {in_brief(value)}, but must be a tensor of shape {[*shape]}{more}"
-    )
-    _refuse(algorithm, must, round, what)
 
 
 def _refuse(component: Component, must: str, round: int | None, what: str) -> NoReturn:
@@ -266,11 +242,8 @@ def _is_json(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _are_weights(weight_M: Tensor) -> bool:
-    """Return whether all numbers are finite and at least 0, and one is above 0."""
-    total = float(weight_M.double().sum())
-    return bool((weight_M >= 0).all()) and 0 < total < math.inf
-
-
-def _has_shape(tensor: Any, shape: Sequence[int]) -> bool:
-    return isinstance(tensor, Tensor) and tensor.shape == tuple(shape)
+def _wrong_shape(name: str, value: Any, *shape: int) -> str:
+    """Say that a value is no tensor of a shape; an empty text if it is one."""
+    if isinstance(value, Tensor) and value.shape == shape:
+        return ""
+    return f"{name} is {in_brief(value)}, but must be a tensor of shape {[*shape]}"

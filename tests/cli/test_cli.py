@@ -13,7 +13,6 @@ from helpers.commands import EXPERIMENT
 from helpers.commands import call_here as call
 from helpers.patience import PATIENCE
 
-import raysafl
 from raysafl.cli.options import SweepOptions, grouped_help
 
 
@@ -63,10 +62,6 @@ def test_run_report_sync_and_run_again(
     )
     code, said = call(monkeypatch, "sync", "results")
     assert code == 0 and "2 runs are in MLflow" in said
-
-
-def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert call(monkeypatch, "--version") == (0, f"raysafl {raysafl.__version__}\n")
 
 
 def test_the_help_of_run_shows_each_option_in_a_group_and_an_example(
@@ -172,24 +167,6 @@ def test_list_names_every_family_with_a_line_each(
     assert prob["type"] == "float" and prob["default"] == "0.8" and prob["description"]
     code, said = call(monkeypatch, "list")
     assert code == 0 and "StratifiedServer" in said
-
-
-@pytest.mark.usefixtures("ray_local")
-def test_doctor_says_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, said = call(monkeypatch, "doctor")
-    assert code == 0 and "FAIL" not in said
-    for part in ("torch ", "CPU cores", "(embedded)", "ray: starts on 127.0.0.1"):
-        assert part in said
-
-
-@pytest.mark.usefixtures("ray_local")
-def test_doctor_says_how_to_mend_what_does_not_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path / "none"))
-    code, said = call(monkeypatch, "doctor")
-    assert code == 1
-    assert "FAIL  data:" in said and "set RAYSAFL_DATA to the folder" in said
 
 
 def test_the_installed_command_starts_and_answers(tmp_path: Path) -> None:

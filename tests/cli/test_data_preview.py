@@ -16,19 +16,15 @@ from raysafl import (
     ByColumn,
     Dirichlet,
     Federation,
-    IidServer,
     Run,
     Sweep,
     Uniform,
     from_pandas,
 )
-from raysafl.cli.data_preview import entropy, preview
-from raysafl.data import Dataset, Samples, Source
-from raysafl.objectives import Regression
+from raysafl.cli.data_preview import preview
 from raysafl.report.figures.federation import (
     MANY,
     label_histogram,
-    participation_raster,
 )
 
 NAMES: dict[str, Any] = {}
@@ -79,33 +75,6 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
     ]
 
 
-def test_partitions_that_differ_by_the_seed_are_shown_apart(tmp_path: Path) -> None:
-    two = BASE.replace({"data.partition_seeds": 2, "replicates": 2})
-    runs = [two, two.replace(seed=1), two.replace({"seed": 2, "rounds": 3})]
-    table, _ = preview(Sweep(name="seeds", runs=runs), tmp_path, {}, rounds=2)
-    assert list(table.columns[1].cells) == ["2", "1"]
-
-
-class Numbers(Source):
-    """Numbers to predict."""
-
-    def load(self) -> Dataset:
-        part = Samples(np.ones((40, 2), np.float32), np.ones(40, np.float32))
-        return Dataset("numbers", part, part, num_classes=0)
-
-
-def test_of_numbers_to_predict_there_are_samples_and_no_classes(tmp_path: Path) -> None:
-    data = Federation(dataset=Numbers(), server=IidServer(n0=10))
-    run = BASE.replace(data=data, objective=Regression())
-    table, files = preview(Sweep(name="s", runs=[run]), tmp_path, {})
-    assert files[0].name == "labels-1.png" and len(pixels(files[0].read_bytes()))
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(table)
-    line = console.export_text().splitlines()[-2]
-    cells = [cell.strip() for cell in line.split("│")[1:-1]]
-    assert cells[1:] == ["1", "10", "3", "10"]
-
-
 def test_labels_choose_runs(tmp_path: Path) -> None:
     _, files = preview(SWEEP, tmp_path, {"data": "skewed"}, rounds=3)
     assert [file.name for file in files] == ["labels-1.png", "participation-1.png"]
@@ -113,26 +82,6 @@ def test_labels_choose_runs(tmp_path: Path) -> None:
         ValueError, match="no run has data=skewd: did you mean 'skewed'"
     ):
         preview(SWEEP, tmp_path, {"data": "skewd"})
-
-
-def test_a_sampled_sweep_shows_its_base(tmp_path: Path) -> None:
-    sampled = Sweep(name="s", space={"local.lr": object()}, base=BASE)
-    _, files = preview(sampled, tmp_path, {})
-    assert len(files) == 2
-    with pytest.raises(
-        ValueError, match="samples its runs, so there is no labels to choose by"
-    ):
-        preview(sampled, tmp_path, {"x": "1"})
-    made = Sweep(name="s", space={"local.lr": object()}, base=lambda config: BASE)
-    with pytest.raises(
-        ValueError, match="samples its runs, so there is nothing to show"
-    ):
-        preview(made, tmp_path, {})
-
-
-def test_entropy_is_zero_for_one_class_and_log2_for_equal_ones() -> None:
-    rows = np.array([[7, 0, 0, 0], [3, 3, 0, 0], [2, 2, 2, 2], [0, 0, 0, 0]])
-    np.testing.assert_allclose(entropy(rows), [0, 1, 2, 0])
 
 
 def test_the_stack_shows_each_class_in_its_share() -> None:
@@ -153,17 +102,6 @@ def test_the_stack_shows_each_class_in_its_share() -> None:
 def test_any_number_of_classes_and_clients_is_drawn(classes: int, clients: int) -> None:
     counts = np.ones((clients, classes), int)
     assert pixels(label_histogram(counts, counts[0], (), "t")).std() > 5
-
-
-def test_the_raster_is_as_dense_as_they_come() -> None:
-    blue = "#0072B2"
-    came = np.zeros((40, 10), bool)
-    empty = share_of(participation_raster(came, "t"), blue)
-    came[:, :5] = True
-    half = share_of(participation_raster(came, "t"), blue)
-    came[:] = True
-    full = share_of(participation_raster(came, "t"), blue)
-    assert empty < 0.001 and full > 0.25 and half == pytest.approx(full / 2, rel=0.1)
 
 
 def test_the_command_prints_the_table_and_where_the_pictures_are(

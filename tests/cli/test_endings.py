@@ -53,17 +53,6 @@ def test_an_odd_experiment_file_is_one_clear_error(
     assert message in str(error.value)
 
 
-def test_a_folder_as_an_experiment_is_told_and_a_link_that_leads_to_itself_too(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "one.py").write_text("")
-    with pytest.raises(ValueError, match=r"it is a folder.*such as .*one\.py"):
-        load_sweep(tmp_path)
-    (tmp_path / "loop.py").symlink_to("loop.py")
-    with pytest.raises(ValueError, match="there is no experiment file"):
-        load_sweep(tmp_path / "loop.py")
-
-
 def test_ctrl_c_raised_by_an_experiment_file_ends_the_command_as_ctrl_c_does(
     tmp_path: Path,
 ) -> None:
@@ -113,16 +102,6 @@ def test_a_mistake_in_raysafl_shows_its_traceback_and_how_to_report_it(
     assert code == BUG == 3
     assert 'redaction.py", line ' in said and "TypeError" in said
     assert said.endswith("and the experiment file.\n")
-
-
-def test_files_and_memory_are_no_mistakes_of_raysafl(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    full = OSError(28, "No space left on device", "/a/b")
-    assert say(full, capsys) == (2, "Error: /a/b: No space left on device\n")
-    assert say(MemoryError(), capsys) == (2, "Error: MemoryError\n")
-    assert say(StorageError("gone"), capsys) == (2, "Error: gone\n")
-    assert say(KeyboardInterrupt(), capsys)[0] == 130
 
 
 @pytest.fixture
@@ -210,12 +189,6 @@ def test_all_commands_end_alike_on_a_damaged_folder(
         found, said = call_here(monkeypatch, command, *query, "results/quickstart")
         assert found == code, said
         assert "`raysafl verify` says which" in said or file.name in said, said
-
-
-def test_a_file_in_the_place_of_a_folder_is_named(folder: Path) -> None:
-    (folder / "open").write_text("")
-    with pytest.raises(StorageError, match=r"open is no folder.*move it away"):
-        Store(folder).create()
 
 
 def test_markup_in_names_and_labels_is_printed_as_it_is(

@@ -1,14 +1,9 @@
 """Datasets from real and from written files; partitions and server data by counting."""
 
-import gzip
-import hashlib
 import io
 import socket
 import struct
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +22,7 @@ from raysafl.data import (
     Dataset,
     Mnist,
     ParquetImages,
-    Samples,
     StratifiedServer,
-    data_root,
 )
 from raysafl.data.partitions import SamplesToSpread
 
@@ -44,14 +37,6 @@ FILES = [
 
 # --- datasets
 # ------------------------------------------------------------------------------
-
-
-def test_the_data_root_is_the_environments_or_a_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert data_root().name == "raysafl" and data_root().is_absolute()
-    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
-    assert data_root() == tmp_path.resolve()
 
 
 # How many of UCI's test images show each digit, and the first of them, row by row.
@@ -84,11 +69,6 @@ def test_digits_are_scikit_learns_to_the_bit_and_in_its_order() -> None:
     train, test = DIGITS.train, DIGITS.test
     for mine, theirs in zip((train.x, test.x, train.y, test.y), split, strict=True):
         assert np.array_equal(mine.reshape(theirs.shape), theirs)
-
-
-def test_digits_are_stratified() -> None:
-    fifth = np.array(OF_EACH_DIGIT) / 5
-    assert np.abs(np.bincount(DIGITS.test.y) - fifth).max() < 1
 
 
 def write_idx(path: Path, values: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
@@ -169,16 +149,6 @@ def test_a_missing_mnist_names_folder_files_and_the_way_out(no_mirror: Path) -> 
     assert f"Missing: {', '.join(FILES)}." in text and "RAYSAFL_DATA" in text
 
 
-def test_a_half_missing_mnist_names_only_what_is_missing(no_mirror: Path) -> None:
-    write_mnist(no_mirror)
-    (no_mirror / FILES[0]).unlink()
-    (no_mirror / FILES[3]).unlink()
-    with pytest.raises(
-        ValueError, match=rf"Missing: {FILES[0]}, {FILES[3]}\. Put the files"
-    ):
-        Mnist().load()
-
-
 @pytest.mark.parametrize("size", [0, 100])
 def test_a_damaged_mnist_is_not_called_missing(no_mirror: Path, size: int) -> None:
     write_mnist(no_mirror)
@@ -187,36 +157,6 @@ def test_a_damaged_mnist_is_not_called_missing(no_mirror: Path, size: int) -> No
         ValueError, match=rf"MNIST files in {no_mirror} are damaged .*delete them"
     ):
         Mnist().load()
-
-
-@pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A small MNIST behind a real HTTP server on loopback."""
-    content = write_mnist(tmp_path / "source")
-    resources = []
-    for name in FILES:
-        packed = gzip.compress((tmp_path / "source" / name).read_bytes())
-        (tmp_path / "source" / f"{name}.gz").write_bytes(packed)
-        resources.append((f"{name}.gz", hashlib.md5(packed).hexdigest()))
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "source"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(MNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
-    monkeypatch.setattr(MNIST, "resources", resources)
-    yield content
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_mnist_is_downloaded_where_there_is_a_network(
-    mirror: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path / "root"))
-    check_small_mnist(Mnist().load(), mirror)
-    assert (tmp_path / "root" / "MNIST" / "raw" / FILES[0]).is_file()
 
 
 def encode(
@@ -280,15 +220,6 @@ def test_parquet_images_come_back_pixel_by_pixel(
     )
 
 
-def test_palettes_and_transparency_become_rgb(tmp_path: Path) -> None:
-    pixels = noise(2, 4, 4, 3)
-    opaque = np.concatenate([pixels, np.full((2, 4, 4, 1), 255, np.uint8)], axis=-1)
-    source = write_folder(tmp_path, [encode(p) for p in opaque], [0, 1])
-    assert np.array_equal(source.load().train.x, pixels.transpose(0, 3, 1, 2))
-    palette = encode(np.zeros((4, 4, 3), np.uint8), "GIF", "P")
-    assert write_folder(tmp_path, [palette], [0]).load().train.x.shape == (1, 3, 4, 4)
-
-
 @given(
     low=st.floats(-10, 10),
     span=st.floats(0.01, 10),
@@ -304,85 +235,12 @@ def test_parquet_pixels_are_scaled_to_low_and_high(
     np.testing.assert_allclose(seen, [low, low + span], atol=1e-12)
 
 
-def test_an_empty_range_of_values_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"ParquetImages: low \(1.0\) must be below high \(1.0\)"
-    ):
-        ParquetImages(path="x", low=1)
-
-
-def test_a_missing_parquet_file_is_named(tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "own", [encode(noise(4, 4))], [0])
-    (tmp_path / "own" / "test.parquet").unlink()
-    text = refused(source)
-    assert text.startswith(f"{tmp_path / 'own' / 'test.parquet'} is missing")
-    assert "RAYSAFL_DATA" in text
-
-
 def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
     source = write_folder(tmp_path, [encode(noise(4, 4))], [0])
     table = pq.read_table(tmp_path / "train.parquet").rename_columns(["image", "digit"])
     pq.write_table(table, tmp_path / "train.parquet")
     text = refused(source)
     assert "train.parquet has no column 'label': known are digit, image" in text
-
-
-def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
-    source = write_folder(tmp_path, [encode(noise(4, 4)), encode(noise(4, 5))], [0, 1])
-    text = refused(source)
-    assert "train.parquet mixes image shapes [(1, 4, 4), (1, 4, 5)]" in text
-    write_folder(tmp_path, [encode(noise(4, 4))], [0])
-    write_parquet(tmp_path / "test.parquet", [encode(noise(4, 4, 3))], [0])
-    assert "uint8 of shape [1, 4, 4], test inputs uint8 of shape [3, 4, 4]" in refused(
-        source
-    )
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"no image", encode(noise(4, 4))[:40]], ids=len
-)
-def test_bytes_that_are_no_image_are_refused(tmp_path: Path, content: bytes) -> None:
-    text = refused(write_folder(tmp_path, [content], [0]))
-    assert text.startswith(f"{tmp_path / 'train.parquet'}: an image cannot be decoded")
-
-
-def test_labels_start_at_zero(tmp_path: Path) -> None:
-    source = write_folder(tmp_path, [encode(noise(4, 4))], [-1])
-    assert "must be a whole number from 0, but the least is -1" in refused(source)
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "told"),
-    [
-        (
-            "label",
-            pa.array([0.5, 1.0]),
-            "the label holds values of several types (float, int)",
-        ),
-        (
-            "label",
-            pa.array(["a", "b"]),
-            "the label holds values of several types (int, str)",
-        ),
-        ("label", pa.array([0, None]), "the label has 1 row without a value"),
-        ("image", pa.array([b"x", b"y"]), "an image cannot be decoded (row 0"),
-        ("image", pa.array([1, 2]), "row 0 does not hold the bytes of an image"),
-        (
-            "image",
-            pa.array([None, {"bytes": b"x"}]),
-            "row 0 does not hold the bytes of an image",
-        ),
-    ],
-    ids=["fractions", "words", "no label", "no bytes", "numbers", "no image"],
-)
-def test_columns_of_another_kind_are_refused(
-    column: str, values: Any, told: str, tmp_path: Path
-) -> None:
-    source = write_folder(tmp_path, [encode(noise(4, 4))] * 2, [0, 1])
-    table = pq.read_table(tmp_path / "train.parquet").drop_columns([column])
-    pq.write_table(table.append_column(column, values), tmp_path / "train.parquet")
-    text = refused(source)
-    assert text.startswith(str(tmp_path / "train.parquet")) and told in text
 
 
 @pytest.mark.parametrize("content", [b"", b"label,image"], ids=["empty", "text"])
@@ -478,23 +336,6 @@ def test_other_seeds_give_other_partitions(partition: Iid | ClassesPerClient) ->
     assert len(found) == 20
 
 
-def test_which_samples_of_a_class_a_client_gets_is_drawn() -> None:
-    labels = np.zeros(20, np.int64)
-    found = {
-        str(spread(ClassesPerClient(p=1), labels, 1, 2, seed)[0]) for seed in range(20)
-    }
-    assert len(found) == 20
-
-
-@given(st.integers(0, 10**6))
-def test_ten_clients_of_one_class_each_cover_all_ten(seed: int) -> None:
-    labels = DIGITS.train.y
-    parts = spread(ClassesPerClient(p=1), labels, 10, 10, seed)
-    assert all(len(set(labels[part])) == 1 for part in parts)
-    assert sorted(int(labels[part[0]]) for part in parts) == list(range(10))
-    assert {len(part) for part in parts} == {np.bincount(labels).min()}
-
-
 def test_which_client_holds_which_class_is_drawn() -> None:
     labels = DIGITS.train.y
     first = [
@@ -510,17 +351,6 @@ def test_more_classes_per_client_than_there_are_is_refused() -> None:
     assert str(caught.value) == (
         "p = 11 classes per client, but the data has 10; p must be from 1 to 10"
     )
-
-
-def test_too_many_clients_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="1438 clients cannot share 1437 training samples"
-    ):
-        Federation(clients=1438).split(DIGITS, 0)
-    with pytest.raises(
-        ValueError, match=r"2000 clients with p = 1 classes each are too many"
-    ):
-        Federation(clients=2000, partition=ClassesPerClient(p=1)).split(DIGITS, 0)
 
 
 # --- the server's data
@@ -589,17 +419,6 @@ def test_server_data_that_leaves_nothing_is_refused(
     )
 
 
-def test_a_class_too_small_to_stratify_is_named() -> None:
-    labels = np.repeat([0, 1, 2], [40, 40, 3])
-    part = Samples(np.zeros((83, 1, 2, 2), np.uint8), labels)
-    with pytest.raises(ValueError) as caught:
-        Federation(server=StratifiedServer(n0=30)).split(Dataset("x", part, part, 3), 0)
-    assert str(caught.value) == (
-        "stratified server data needs 10 samples of class 2, but there are 3; "
-        "choose a smaller n0 or IidServer"
-    )
-
-
 # --- federations
 # -----------------------------------------------------------------------------
 
@@ -626,20 +445,6 @@ def test_replicates_take_so_many_partitions_in_turn() -> None:
     assert [three.split_seed(r) for r in range(7)] == [7, 8, 9, 7, 8, 9, 7]
     for r in range(6):
         assert ids(three, r) == ids(shared.replace(seed=7 + r % 3), 0)
-
-
-def test_several_partitions_need_a_first_seed() -> None:
-    with pytest.raises(ValueError, match="give a seed, for example 0, or leave out"):
-        Federation(seed=None, partition_seeds=2)
-
-
-def test_without_a_server_it_holds_nothing() -> None:
-    federation = Federation()
-    assert (
-        not federation.has_server_data
-        and federation.split(DIGITS, 0).server.tolist() == []
-    )
-    assert Federation(server=IidServer(n0=1)).has_server_data
 
 
 def test_the_partition_does_not_change_who_the_server_draws() -> None:

@@ -98,13 +98,6 @@ def test_unbalanced_parts_are_all_samples_and_none_is_empty(
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
 
 
-@given(st.integers(1, 40), st.integers(0, 10**6))
-def test_no_client_has_fewer_than_min_samples(least: int, seed: int) -> None:
-    labels = np.repeat(np.arange(5), 100)
-    partition = Dirichlet(alpha=1, balanced=False, min_samples=least)
-    assert min(map(len, spread(partition, labels, 5, 5, seed))) >= least
-
-
 @given(problems(), st.floats(0.5, 10), BALANCED, st.integers(0, 10**6))
 def test_dirichlet_is_a_function_of_the_seed(
     problem: Any, alpha: float, balanced: bool, seed: int
@@ -180,13 +173,6 @@ def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(
     assert abs(np.mean(alike) - (alpha + 1) / (4 * alpha + 1)) < 0.03
 
 
-def test_one_client_holds_everything() -> None:
-    labels = np.repeat(np.arange(3), 5)
-    for balanced in (True, False):
-        (part,) = spread(Dirichlet(alpha=0.01, balanced=balanced), labels, 3, 1)
-        assert part.tolist() == list(range(15))
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -200,18 +186,6 @@ def test_arguments_out_of_range_are_refused(fields: Any, told: str) -> None:
     with pytest.raises(ValueError) as caught:
         Dirichlet(**fields)
     assert told in str(caught.value)
-
-
-def test_what_cannot_be_met_is_refused() -> None:
-    labels = np.repeat(np.arange(2), 10)
-    with pytest.raises(
-        ValueError, match="3 clients with min_samples = 7 each need 21 training"
-    ):
-        spread(Dirichlet(alpha=1, min_samples=7), labels, 2, 3)
-    with pytest.raises(
-        ValueError, match="left some of 10 clients with fewer than min_samples = 2"
-    ):
-        spread(Dirichlet(alpha=0.01, balanced=False, min_samples=2), labels, 2, 10)
 
 
 # --- natural

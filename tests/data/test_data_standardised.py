@@ -23,10 +23,7 @@ from raysafl.data import (
     OtherDatasetServer,
     ParquetImages,
     Samples,
-    Shakespeare,
     Source,
-    Subset,
-    Synthetic,
 )
 from raysafl.models import FlatModel
 from raysafl.training.inputs import Inputs
@@ -60,10 +57,6 @@ def inputs(samples: Samples) -> list[float]:
     x, _ = Inputs(samples, torch.device("cpu")).at(torch.arange(len(samples)))
     assert x.dtype == torch.float32 and samples.x.dtype == np.uint8
     return [float(value) for value in x.flatten()]
-
-
-def test_inputs_without_it_are_from_0_to_1() -> None:
-    assert inputs(Shades().load().train) == pytest.approx([0, 0.2, 0.4, 1])
 
 
 def test_true_takes_mean_and_deviation_of_the_training_images_for_both_parts() -> None:
@@ -122,14 +115,6 @@ def test_parquet_images_are_standardised_from_low_to_high(tmp_path: Path) -> Non
     assert for_any_range == pytest.approx(inputs(Shades(standardise=True).load().train))
 
 
-def test_a_subset_is_scaled_as_the_whole_is() -> None:
-    whole = Digits(standardise=True)
-    part = Subset(dataset=whole, train=100, test=10).load()
-    train = whole.load().train
-    for samples in (part.train, part.test):
-        assert (samples.scale, samples.shift) == (train.scale, train.shift)
-
-
 @pytest.mark.parametrize("kind", ["other dataset", "letters"])
 def test_the_servers_own_images_are_scaled_as_the_runs_dataset(kind: str) -> None:
     server = (
@@ -147,12 +132,6 @@ def test_the_servers_own_images_are_scaled_as_the_runs_dataset(kind: str) -> Non
     assert brightest == pytest.approx((1 - MEAN) / STD, rel=1e-6)
 
 
-def test_a_scale_of_the_servers_own_dataset_is_refused() -> None:
-    other = Subset(dataset=Digits(standardise=True), train=50)
-    with pytest.raises(ValueError, match="scaled as the run's dataset is; give"):
-        OtherDatasetServer(dataset=other, n0=2, classes=[0] * 10)
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -164,17 +143,6 @@ def test_a_scale_of_the_servers_own_dataset_is_refused() -> None:
 def test_what_is_no_mean_and_deviation_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"Mnist: standardise: (give False|the mean)"):
         Mnist(standardise=value)
-
-
-def test_images_of_one_shade_cannot_be_standardised_by_their_own_numbers() -> None:
-    with pytest.raises(ValueError, match="'shades' cannot be standardised: all pixels"):
-        Shades(pixels=[7] * 4, standardise=True).load()
-
-
-@pytest.mark.parametrize("kind", [Shakespeare, Synthetic], ids=lambda k: k.__name__)
-def test_data_without_images_do_not_have_the_field(kind: type[Source]) -> None:
-    with pytest.raises(ValueError, match="unknown field 'standardise'"):
-        kind(standardise=True)
 
 
 IMAGES = [

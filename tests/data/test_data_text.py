@@ -83,15 +83,6 @@ def test_samples_are_windows_of_one_speakers_text_and_what_follows(
         assert all(text in words for text in own.tolist())
 
 
-def test_too_many_speakers_are_refused_with_how_many_there_are(play: Path) -> None:
-    with pytest.raises(ValueError) as caught:
-        Shakespeare(speakers=3, length=5, file="play.txt").load()
-    assert str(caught.value) == (
-        "play.txt has 3 speakers, 2 of them with enough text for length = 5 and test = 0.2, but "
-        "speakers = 3; lower speakers or length"
-    )
-
-
 def test_a_missing_or_unreadable_text_is_named(play: Path) -> None:
     with pytest.raises(
         ValueError, match=r"shakespeare/input.txt is missing: a play text with"
@@ -228,13 +219,3 @@ def test_alpha_changes_no_sample_as_it_shifts_all_outputs_of_a_user_alike() -> N
     none, much = (Synthetic(alpha=alpha, users=20).load() for alpha in (0, 5))
     for one, other in ((none.train, much.train), (none.test, much.test)):
         assert np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
-
-
-def test_synthetic_follows_its_own_seed() -> None:
-    first, again, other = (Synthetic(users=3, seed=s).load().train for s in (0, 0, 1))
-    assert np.array_equal(first.x, again.x) and np.array_equal(first.y, again.y)
-    assert len(first) != len(other) or not np.array_equal(first.x, other.x)
-    with pytest.raises(
-        ValueError, match="alpha: Input should be greater than or equal to 0"
-    ):
-        Synthetic(alpha=-1)

@@ -117,15 +117,6 @@ def test_emnist_drops_what_it_is_told_and_renumbers(root: Path) -> None:
     assert Emnist(drop=[46, 0]) == Emnist(drop=[0, 46])
 
 
-@pytest.mark.parametrize("drop", [[47], [-1], [3, 3], [*range(46)]])
-def test_emnist_refuses_other_labels_and_to_keep_a_single_class(
-    drop: list[int],
-) -> None:
-    with pytest.raises(ValueError, match="distinct labels from 0 to 46, 45 at most"):
-        Emnist(drop=drop)
-    assert len(Emnist(drop=[*range(45)]).drop) == 45
-
-
 def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
 
@@ -162,14 +153,6 @@ def test_cifar10_reads_the_pickled_batches(
     dataset = Cifar10().load()
     check(dataset, x, y, 2)
     assert dataset.num_classes == 10 and dataset.names[:2] == ("airplane", "automobile")
-
-
-def test_a_damaged_cifar10_is_not_read(root: Path) -> None:
-    write_cifar(root)  # complete, but the published checksums do not fit
-    with pytest.raises(
-        ValueError, match=r"the CIFAR-10 files in .* are damaged .*delete them"
-    ):
-        Cifar10().load()
 
 
 def test_stl10_reads_column_major_images_and_labels_from_one(

@@ -204,19 +204,6 @@ def test_a_share_that_does_not_fit_is_refused(
         Federation(clients=CLIENTS, **change).split(labelled(), 0)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, float("nan")])
-def test_a_share_is_at_least_0_and_below_1(share: float) -> None:
-    with pytest.raises(ValueError, match="server"):
-        Validation(server=share)
-    with pytest.raises(ValueError, match="clients"):
-        Validation(clients=share)
-
-
-def test_two_shares_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="both shares are 0"):
-        Validation()
-
-
 def test_an_algorithm_that_trains_on_server_data_still_needs_some(tiny: Run) -> None:
     data = Federation(dataset=Synthetic(), validation=Validation(server=0.1))
     with pytest.raises(ValueError, match="SAFARI trains on server data"):

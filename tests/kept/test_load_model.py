@@ -16,7 +16,6 @@ from raysafl.kept.content import read_models
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
-from raysafl.sweep.prepare import prepare
 
 
 class Tied(fl.Model):
@@ -158,18 +157,6 @@ def test_a_replicate_that_diverged_has_no_model_and_it_is_said_which_have_one(
     fl.load_model(store.path, run, 0)
 
 
-def test_a_class_that_is_not_known_here_is_named(
-    tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tiny.replace(model=Tied(), keep="last")
-    store = folder_of(tmp_path / "kept", run)
-    known = fl.Model.kinds()
-    others = {kind: own for kind, own in known.items() if own is not Tied}
-    monkeypatch.setattr(fl.Model, "kinds", classmethod(lambda cls: others))
-    with pytest.raises(ValueError, match="class of the model, Tied, is not known here"):
-        fl.load_model(store.path, run.id)
-
-
 def test_code_that_builds_other_parameters_is_refused(
     tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,48 +192,3 @@ def test_missing_and_damaged_models_are_noticed_and_forgotten(
     left = [own.name for own in store.path.glob("models/*")]
     assert left == [f"{runs[2].id}.safetensors"]
     assert verify(store) == []
-
-
-def test_compaction_leaves_models_alone(tiny: fl.Run, tmp_path: Path) -> None:
-    run = tiny.replace(keep="last")
-    store = folder_of(tmp_path / "kept", run)
-    before = store.model(run.id).read_bytes()
-    store.compact()
-    assert store.model(run.id).read_bytes() == before
-    assert verify(store) == []
-    fl.load_model(store.path, run)
-
-
-def test_a_model_of_no_run_is_noticed(tiny: fl.Run, tmp_path: Path) -> None:
-    run = tiny.replace(keep="last")
-    store = folder_of(tmp_path / "kept", run)
-    store.model("a" * 12).write_bytes(b"")
-    (finding,) = verify(store)
-    assert "rows, a checkpoint, models or a state" in finding.what
-    repair(store, [finding])
-    assert [own.name for own in store.path.glob("models/*")] == [
-        f"{run.id}.safetensors"
-    ]
-
-
-class Exotic(fl.Model):
-    """A frozen parameter of a type that safetensors cannot write."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build a layer with a parameter that is not used."""
-        layer = nn.Sequential(
-            nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes)
-        )
-        scale = torch.zeros(2, dtype=torch.complex128)
-        layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
-        return layer
-
-
-def test_a_model_that_cannot_be_written_is_refused_before_anything_runs(
-    tiny: fl.Run,
-) -> None:
-    run = tiny.replace(model=Exotic(), keep="last")
-    with pytest.raises(
-        ValueError, match=r"test_load_model\.py.* written as safetensors"
-    ):
-        prepare([tiny.replace(model=Exotic()), run])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from helpers.here import run_in_process
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -227,15 +226,6 @@ def test_several_numbers_are_predicted_in_the_order_of_their_columns(
     assert found[:, 1].mean() == pytest.approx(2 * found[:, 0].mean(), rel=0.2)
 
 
-def test_classes_without_names_are_predicted_by_their_numbers(tmp_path: Path) -> None:
-    run = run_on(fl.data.Synthetic(users=5))
-    model = fl.load_model(kept(run, tmp_path / "kept").path, run)
-    x = run.data.load().test.x
-    found = model.predict(x)
-    assert found.dtype == np.int64
-    assert np.array_equal(found, model(torch.from_numpy(x)).argmax(1).numpy())
-
-
 class Logit(fl.Objective):
     """One output for two classes, which only this objective can read."""
 
@@ -255,28 +245,6 @@ def test_outputs_that_only_an_own_objective_can_read_are_returned_as_they_are(
     outputs = model(model.inputs(people())).detach().numpy()
     assert outputs.shape == (200, 1)
     assert np.array_equal(model.predict(people()), outputs[:, 0])
-
-
-def test_columns_that_are_renamed_in_a_session_have_their_new_names_in_the_file(
-    tmp_path: Path,
-) -> None:
-    old = source_of("ill")
-    renamed = people().rename(columns={"height": "size"})
-    new = fl.from_pandas(
-        renamed,
-        label="ill",
-        features=["age", "income", "size"],
-        client="town",
-        test_share=0.25,
-        standardise=True,
-    )
-    assert new == old and new.load().train.x is old.load().train.x
-    run = run_on(new)
-    model = fl.load_model(kept(run, tmp_path / "kept").path, run)
-    assert model.features.names == ("age", "income", "size")
-    assert len(model.predict(renamed)) == 200
-    with pytest.raises(ValueError, match="lacks the columns size"):
-        model.predict(people())
 
 
 def test_the_examples_of_the_page_on_kept_models_run(

@@ -70,8 +70,8 @@ class Page(HTMLParser):
 
 @cache
 def usual() -> set[tuple[str, tuple[str, ...]]]:
-    """The elements of a page whose labels are words."""
-    return {*Page(html(sweep_of("word")[1])).elements, ("code", ())}
+    """The elements of a page whose labels are words, which may break behind a `_`."""
+    return {*Page(html(sweep_of("a_word")[1])).elements, ("code", ())}
 
 
 def squeezed(text: str) -> str:

@@ -96,14 +96,6 @@ def test_methods_are_compared_over_common_seeds_only() -> None:
     )
 
 
-def test_nothing_is_compared_without_two_common_seeds() -> None:
-    runs, manifest = sweep({"a": [0.5, 0.6], "b": [0.7]})
-    assert paired(runs, manifest, Layout.of(manifest)).empty
-    assert paired(runs[:0], manifest, Layout.of(manifest)).empty
-    alone = sweep({"a": [0.1, 0.2]})
-    assert paired(*alone, Layout.of(alone[1])).empty
-
-
 def test_places_of_the_other_axes_are_kept_apart() -> None:
     entries = [
         Entry(run_id=f"{m}{s}", labels={"method": m, "s": s})
@@ -160,17 +152,3 @@ def test_seeds_of_one_partition_are_one_pair() -> None:
     pair = paired(runs, manifest, Layout.of(manifest)).iloc[0]
     test = stats.ttest_1samp([40, 50, 60], 0)
     assert pair["seeds"] == 3 and pair["p"] == pytest.approx(test.pvalue)
-
-
-def test_infinite_numbers_are_compared_without_a_warning() -> None:
-    runs, manifest = sweep({"a": [math.inf, 0.5, 0.6], "b": [math.inf, 0.7, 0.9]})
-    pair = paired(runs, manifest, Layout.of(manifest)).iloc[0]
-    assert pair["seeds"] == 3 and pair["diff"] == pytest.approx(25)
-    assert math.isnan(pair["p"])
-
-
-def test_a_declared_statistic_without_any_value_has_no_paired_comparison() -> None:
-    runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.5, 0.6]})
-    table = manifest.table.replace(statistic="final_mae")
-    manifest = manifest.replace(table=table)
-    assert paired(runs, manifest, Layout.of(manifest)).empty

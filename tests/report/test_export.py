@@ -5,12 +5,10 @@ import itertools
 import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import drawn, study_of
 from helpers.scored import made
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
@@ -22,9 +20,7 @@ from raysafl.report import export
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
-    LINES,
     literal,
-    looks,
     to_file,
 )
 from raysafl.report.figures.venues import paper_style
@@ -97,13 +93,6 @@ def letters_of(figure: Figure) -> set[float]:
 # --- the figures
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_width_is_given_in_inches_or_by_the_name_of_a_venue(width: str) -> None:
-    style = paper_style(width)
-    assert style.width == pytest.approx(WIDTHS[width])
-    assert min(style.letters, style.small) >= 7
-
-
 @pytest.mark.parametrize("width", ["3.25", "icml:2"])
 def test_all_letters_of_an_exported_figure_have_seven_points_and_it_has_its_width(
     measured: SweepResults, width: str
@@ -116,20 +105,6 @@ def test_all_letters_of_an_exported_figure_have_seven_points_and_it_has_its_widt
         assert min(letters_of(figure)) >= 7
         assert figure.get_figwidth() == pytest.approx(WIDTHS[width])
         assert not figure.get_suptitle()
-
-
-def test_sixteen_methods_differ_without_colour() -> None:
-    for n in range(2, 17):
-        every = looks(n)
-        grey = {(look.mark, look.is_filled) for look in every}
-        assert len(grey) == n
-    # Dashes tell apart those whose greys are nearest.
-    greys = [np.dot(to_rgb(c), (0.299, 0.587, 0.114)) for c in LINES]
-    close = [
-        (i, j) for i, j in itertools.combinations(range(4), 2)
-        if abs(greys[i] - greys[j]) < 0.15
-    ]  # fmt: skip
-    assert close and all(looks(8)[i].dash != looks(8)[j].dash for i, j in close)
 
 
 def test_curves_share_a_range_without_the_climb_and_a_legend_names_their_methods() -> (
@@ -173,21 +148,6 @@ def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> N
     assert r"50\% \& \#1 & \textbf{1.00} $\pm$ 0.10 \\" in text
     ends = r"x\textasciicircum{}2\textasciitilde{}\{\}\textbackslash{} & 2 \\"
     assert ends in text
-
-
-def test_latex_leaves_out_repeated_labels_and_names_the_axis_across_once() -> None:
-    rows: list[list[str]] = [[*"0a12"], [*"0b34"], [*"1b56"]]
-    lines = latex(Grid("c", ["s", "p", "q = 7", "q = 8"], rows, 2), "q").splitlines()
-    assert lines[2:-2] == [
-        r"& & \multicolumn{2}{c}{q} \\",
-        r"\cmidrule(lr){3-4}",
-        r"s & p & 7 & 8 \\",
-        r"\midrule",
-        r"0 & a & 1 & 2 \\",
-        r" & b & 3 & 4 \\",
-        r"\addlinespace",
-        r"1 & b & 5 & 6 \\",
-    ]
 
 
 def test_a_formula_in_a_name_is_one_in_latex_and_in_figures_and_other_dollars_are_not(
@@ -330,27 +290,3 @@ def planted(runs: pd.DataFrame | None = None) -> Study:
     rows, sweep = made(values)
     empty = ROUNDS.empty_table(), CLIENTS.empty_table()
     return export.study_of(rows if runs is None else runs, sweep, *empty)
-
-
-def test_numbers_are_labels_in_a_choice_as_in_tables() -> None:
-    values = {(p, m): [0.5, 0.6] for p in (1, 2, 10) for m in ("FedAvg", "SAFARI")}
-    _, sweep = made(values, ("p", "algorithm"))
-    by_text = export.shown_sweep(sweep, {"p": ["10", "1"]}, {})
-    assert export.shown_sweep(sweep, {"p": [10, 1.0]}, {}) == by_text
-    assert [entry.labels["p"] for entry in by_text.entries] == [10, 10, 1, 1]
-
-
-def test_names_of_what_is_not_shown_change_nothing() -> None:
-    sweep = planted().numbers.manifest
-    names = {"FedAvg": "x", "algorithm": "method", "SAFARI": "ours", "b": "hard"}
-    # Of `setting` one label is left, so neither the axis nor its labels are shown.
-    only = {"setting": ["a"], "algorithm": ["FedAvg", "SAFARI"]}
-    named = export.shown_sweep(sweep, only, names | {"a": "easy", "setting": "place"})
-    labels = [entry.labels for entry in named.entries]
-    assert labels == [{"method": "x"}, {"method": "ours"}]
-
-
-def test_of_runs_that_have_not_ended_there_is_nothing_to_write() -> None:
-    runs = planted().numbers.runs.assign(status="running", final=np.nan)
-    with pytest.raises(ValueError, match="no run of made that is shown has ended yet"):
-        planted(runs)

@@ -3,15 +3,12 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from helpers.scored import made
 from scipy import stats
 
-import raysafl as fl
 from raysafl.report.analysis.evidence import Floats
 from raysafl.report.analysis.method_statistics import (
     MethodStatistics,
@@ -22,7 +19,6 @@ from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.results import results_document
 
-MEASURED = Path(__file__).parents[2] / "results" / "measured"
 # J. Demsar, JMLR 2006, table 6: the AUC of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data
 # sets. The mean ranks below are printed there, too. Two values of
 # 0.975 have the ranks 2 and 3, so the first of them is a little higher here.
@@ -106,15 +102,6 @@ def test_the_interval_is_the_expanded_percentile_interval_of_draws_within_settin
     assert found[1:] == pytest.approx(expected, abs=0.2 * np.std(drawn))
     plain = np.quantile(drawn, [0.025, 0.975])
     assert found[1] < plain[0] and found[2] > plain[1]
-
-
-def test_the_order_of_the_rows_changes_no_number(
-    values: dict[str, list[list[float]]],
-) -> None:
-    first = compared(values)
-    other = MethodStatistics(first.runs.sample(frac=1, random_state=3), first.manifest)
-    for name in ("interquartile_means", "improvement", "ranks"):
-        pd.testing.assert_frame_equal(getattr(first, name), getattr(other, name))
 
 
 def studies(settings: int, seeds: int, common: float) -> tuple[Floats, float]:
@@ -355,38 +342,3 @@ def test_all_that_compares_pairs_takes_the_baseline_or_else_the_first_method(
 def test_mean_ranks_are_those_that_demsar_prints() -> None:
     ranks = demsar().ranks.mean()[list(METHODS)]
     assert list(ranks.round(3)) == [3.143, 2.000, 2.893, 1.964]
-
-
-# --- frames of a real sweep
-
-
-def test_a_measured_sweep_gives_scores_and_ranks() -> None:
-    results = fl.load(str(MEASURED / "factorial_small"))
-    found = results.methods
-    assert len(results.scores) == len(results.runs)
-    assert results.scores.groupby("method")["score"].mean().to_dict() == pytest.approx(
-        (100 * results.runs.groupby("label.algorithm")["last10"].mean()).to_dict()
-    )
-    means = results.runs.groupby(
-        ["label.partition", "label.participation", "label.algorithm"]
-    )
-    wide = means["last10"].mean().unstack().round(12)
-    ranks = wide.rank(axis=1, ascending=False).mean()
-    assert found.ranks.mean().to_dict() == pytest.approx(ranks.to_dict())
-
-
-def test_a_sweep_without_a_setting_of_all_methods_is_told_what_is_compared() -> None:
-    with pytest.raises(
-        ValueError, match="methods are the labels of the axis 'algorithm'"
-    ):
-        _ = fl.load(str(MEASURED / "pareto_server_data")).methods
-
-
-def test_a_change_of_the_unit_changes_no_rank() -> None:
-    losses = {
-        (s, m): [k + i + 1.0] for i, s in enumerate("ab") for k, m in enumerate("xyz")
-    }
-    for unit in (1e-12, 1.0, 1e12):
-        scaled = {key: [unit * own for own in values] for key, values in losses.items()}
-        found = MethodStatistics(*made(scaled, statistic="final_loss"))
-        assert found.ranks.mean().to_dict() == {"x": 1.0, "y": 2.0, "z": 3.0}

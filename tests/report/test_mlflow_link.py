@@ -1,6 +1,5 @@
 """The report links to the page of MLflow that shows the sweep, and says how to start it."""
 
-import shlex
 import shutil
 from pathlib import Path
 
@@ -27,20 +26,6 @@ def test_the_link_leads_to_the_server_that_raysafl_ui_starts(store: Store) -> No
     text = mlflow_text(store)
     assert f"`raysafl ui '{store.path.parent}'`" in text
     assert f"(http://127.0.0.1:5000{PAGE})" in text
-
-
-def test_another_database_is_named_in_the_command(store: Store) -> None:
-    uri = "sqlite:////Ann's data/mlflow.db"
-    write_view(store, MlflowView(uri, "3", "abc"))
-    command = mlflow_text(store).split("`")[1]
-    words = [f"MLFLOW_TRACKING_URI={uri}", "raysafl", "ui", str(store.path.parent)]
-    assert shlex.split(command) == words
-
-
-def test_a_server_of_its_own_is_linked_to(store: Store) -> None:
-    write_view(store, MlflowView("https://mlflow.example.org/x/", "3", "abc"))
-    link = f"https://mlflow.example.org/x{PAGE}"
-    assert mlflow_text(store) == f"In MLflow: [all runs and their charts]({link})."
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"uri": "x"}', b"[]"])

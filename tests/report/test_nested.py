@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl.report.analysis.nested import nested, partitions_of, units_of
+from raysafl.report.analysis.nested import nested, units_of
 
 
 def one_run(values: list[float], partitions: list[int]) -> "pd.Series[float]":
@@ -63,22 +63,6 @@ def test_known_variances_are_found_in_many_draws() -> None:
     assert found["within"] == pytest.approx(2, abs=0.1)
     assert found["std"] == pytest.approx(math.sqrt(13), abs=0.2)
     assert found["error"] == pytest.approx(math.sqrt(9 / 4000 + 4 / 8000), rel=0.1)
-
-
-def test_runs_are_kept_apart_and_what_is_not_known_is_empty() -> None:
-    values = pd.Series([1.0, 3.0, math.inf, 2.0, math.nan])
-    runs = pd.Series(["a", "a", "b", "b", "c"])
-    found = nested(values, runs, pd.Series([0, 0, 0, 1, 0]))
-    assert found.index.tolist() == ["a", "b"]
-    assert found.loc["a", "std"] == pytest.approx(math.sqrt(2))
-    assert found.loc["b", "mean"] == math.inf and math.isnan(found.loc["b", "std"])
-
-
-def test_partitions_that_were_not_stored_count_as_one() -> None:
-    runs = pd.DataFrame({"run_id": ["a", "a"]})
-    assert partitions_of(runs).nunique() == 1
-    stored = runs.assign(partition_seed=pd.array([4, None], dtype="Int64"))
-    assert partitions_of(stored).tolist() == [4, -1]
 
 
 def test_a_run_with_one_replicate_left_does_not_make_seeds_the_unit_of_all() -> None:

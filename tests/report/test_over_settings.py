@@ -8,7 +8,6 @@ from helpers.scored import made
 
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.figures.intervals import intervals
-from raysafl.report.figures.venues import paper_style
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
@@ -64,26 +63,6 @@ def test_the_section_is_absent_where_there_is_nothing_to_compare(
     assert HEADING not in markdown(document)
 
 
-def test_a_search_has_no_such_section() -> None:
-    numbers = numbers_of(4, 8)
-    assert HEADING in markdown(results_document(numbers))
-    searched = numbers.manifest.replace(goal=("test_accuracy", "max"))
-    runs = numbers.runs.assign(config="{}")
-    document = results_document(Numbers.of(runs, searched))
-    assert HEADING not in markdown(document)
-
-
-def test_methods_without_a_common_seed_have_no_pairs() -> None:
-    runs, manifest = made(
-        {(s, m): np.array([0.1, 0.2]) for s in (1, 2) for m in ("FedAvg", "FSL")}
-    )
-    runs.loc[runs["label.algorithm"] == "FSL", "seed"] += 10
-    _, grid, *_ = over_settings(Numbers.of(runs, manifest))
-    assert isinstance(grid, Grid)
-    assert list(grid.head) == ["algorithm", "mean rank", "IQM", "worst score"]
-    assert [len(row) for row in grid.rows] == [4, 4]
-
-
 def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
     runs, manifest = planted(3, 4, seeds=3)
     study = study_of(manifest, runs=runs)
@@ -101,23 +80,6 @@ def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
         points = np.asarray(axes.get_lines()[0].get_xydata())
         np.testing.assert_allclose(points, np.stack([own[column], at], axis=1))
     assert intervals(study_of(manifest)) is None
-
-
-def test_intervals_of_many_methods_stand_side_by_side_in_a_narrow_column() -> None:
-    runs, manifest = planted(30, 2, seeds=2)
-    figure = drawn(intervals(study_of(manifest, runs=runs), paper_style("2.0")))
-    left, right = figure.axes
-    assert len(left.get_yticklabels()) == 30
-    assert left.get_position().y0 == right.get_position().y0
-
-
-def test_of_a_sweep_whose_first_method_has_not_run_the_others_are_compared() -> None:
-    runs, manifest = planted(3, 2, seeds=3)
-    methods = [entry.labels["algorithm"] for entry in manifest.entries]
-    first, second, third = dict.fromkeys(map(str, methods))
-    begun = runs[runs["label.algorithm"] != first]
-    text = markdown(results_document(Numbers.of(begun, manifest)))
-    assert f"better than {second}" in text and third in text
 
 
 def test_replicates_that_never_reach_a_value_have_the_worst_score() -> None:

@@ -1,30 +1,20 @@
 """`report.html`, its figures and comparisons, of a real sweep and of planted ones."""
 
 import base64
-import io
-import math
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from helpers.browser import opened_browser
-from helpers.drawn import drawn, picture_of, study_of
-from PIL import Image
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
-from raysafl.report.figures.curves import enforcement_curves
-from raysafl.report.figures.participation import rasters
-from raysafl.report.figures.style import new_figure, to_png
 from raysafl.report.pages.document import Document, Grid, Picture, Strong
 from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import bullets, markdown
 from raysafl.report.write import write_report
-from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 
 TITLES = ["Table", "All entries", "Methods, seed by seed", "Curves", "Heat map"]
@@ -94,14 +84,6 @@ def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
     assert shown == files and len(files) == 4
     for image in page.images:
         assert len(image["alt"] or "") > 40 and int(image["width"] or 0) > 300
-
-
-def test_the_figure_of_intervals_stands_in_the_section_on_methods_over_all_settings(
-    real_results: Path,
-) -> None:
-    text = (real_results / "quickstart" / "report.html").read_text()
-    section = text.rpartition(">Methods over all settings<")[2].partition("<h2")[0]
-    assert section.count("<img") == 1
 
 
 def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -> None:
@@ -190,64 +172,7 @@ def test_code_in_an_entry_of_a_table_is_code_and_html_is_text() -> None:
     assert "<i> <i>" in shown.text and "code" in shown.tags and "i" not in shown.tags
 
 
-def test_the_head_of_a_column_breaks_between_the_words_of_a_name() -> None:
-    name = "final_balanced_accuracy"
-    page = html(
-        Document("t", {"s": [Grid("g", ["h", name, "<i>_"], [["1", "2", "3"]])]})
-    )
-    assert "i" not in Page(page).tags
-    with opened_browser() as browser:
-        shown = browser.new_page()
-        shown.set_content(page)
-        wide, there, high, row = (
-            shown.locator("thead th")
-            .nth(1)
-            .evaluate(
-                "t => [t.scrollWidth, t.clientWidth, t.clientHeight,"
-                " document.querySelector('tbody td').clientHeight]"
-            )
-        )
-    assert wide == there and high > 1.5 * row
-
-
 # --- figures
-
-
-def test_a_picture_in_256_colours_is_the_figure_that_was_drawn() -> None:
-    figure = new_figure(4.003, 2.997)  # no whole number of pixels
-    figure.subplots().plot([0, 1], [0, 1], color="#0072B2")
-    exact = io.BytesIO()
-    figure.savefig(exact, format="png", dpi=150)
-    full, small = (
-        Image.open(io.BytesIO(x)).convert("RGB")
-        for x in (exact.getvalue(), to_png(figure))
-    )
-    difference = np.abs(np.asarray(full, int) - np.asarray(small, int))
-    assert full.size == small.size and difference.mean() < 0.5 and difference.max() < 40
-
-
-def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Manifest]:
-    """One run for each policy, as in `runs.parquet`, of 4 clients."""
-    entries = [Entry(run_id=name, labels={"policy": name}) for name in policies]
-    rows = [
-        {
-            "run_id": name,
-            "replicate": 0,
-            "seed": 0,
-            "status": "finished",
-            "final": 0.1 * i,
-        }
-        | {f"config.participation{k}": str(v) for k, v in policy.items()}
-        | {"config.data.clients": "4"}
-        for i, (name, policy) in enumerate(policies.items())
-    ]
-    manifest = Manifest(
-        name="s",
-        axes=["policy"],
-        entries=entries,
-        table=Table(rows=["policy"], also=[]),
-    )
-    return pd.DataFrame(rows), manifest
 
 
 BETA = {"kind": "Arbitrary", "m": 2}
@@ -256,51 +181,3 @@ POLICIES: dict[str, dict[str, object]] = {
     "half": {"kind": "Snapshot", "base": BETA, "snapshot_prob": 0.5},
     "full": {"kind": "Full"},
 }
-
-
-def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "run_id": e.run_id,
-                "replicate": 0,
-                "seed": 0,
-                "round": t,
-                "kind": "client",
-            }
-            | {
-                "cohorts": [[t % 4]],
-                "enforced": [t % 2 == 1],
-                "trained": [True],
-                "enforce_prob": 0.1 * t,
-                "test_accuracy": 0.5,
-            }
-            | changes
-            for e in manifest.entries
-            for t in range(6)
-        ]
-    )
-
-
-def test_each_policy_has_one_raster_and_none_without_runs() -> None:
-    runs, manifest = configured(POLICIES)
-    some = drawn(rasters(study_of(manifest, rounds_of(manifest), runs)))
-    assert len([axes for axes in some.axes if axes.get_title()]) == 3
-    orange = (213, 94, 0)  # enforced rounds
-    colours = picture_of(some).convert("RGB").getcolors(1 << 24) or []
-    assert orange in [rgb for _, rgb in colours]
-    # all of them: uniform
-    uniform = rounds_of(manifest, enforced=[True])
-    plain = drawn(rasters(study_of(manifest, uniform, runs)))
-    colours = picture_of(plain).convert("RGB").getcolors(1 << 24) or []
-    assert orange not in [rgb for _, rgb in colours]
-    assert rasters(study_of(manifest, rounds_of(manifest)[:0], runs)) is None
-
-
-def test_q_is_drawn_where_it_moves() -> None:
-    _, manifest = configured(POLICIES)
-    rows = rounds_of(manifest)
-    assert enforcement_curves(study_of(manifest, rows)) is not None
-    for value in (0.5, math.nan):
-        same = rows.assign(enforce_prob=value)
-        assert enforcement_curves(study_of(manifest, same)) is None

@@ -4,19 +4,15 @@ import io
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from helpers.made import save
-from helpers.reports import markdown
 from rich.console import Console
 
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST, Part
 from raysafl.report.pages.screen import screen
-from raysafl.report.pages.sections import LINES, losses
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
 from raysafl.storage.store import Store
@@ -99,15 +95,6 @@ def test_the_sentence_counts_what_is_shown_and_names_where_the_rest_is() -> None
     assert part.entries["run_id"].tolist() == ids
 
 
-def test_a_table_that_would_be_almost_empty_has_one_line_per_entry() -> None:
-    draws = np.random.default_rng(0).random((200, 2))
-    sweep = of_keys(["a", "b"], [tuple(map(float, draw)) for draw in draws])
-    text = markdown(runs_of(sweep), sweep)
-    table = text.split("## All entries")[0].splitlines()
-    lines = [line for line in table if line.startswith("|")]
-    assert len(lines) == 2 + 200 and max(map(len, lines)) < 100
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_the_files_of_a_report_are_bounded_and_say_what_is_left_out(
     tmp_path: Path,
@@ -138,19 +125,3 @@ def test_a_terminal_shows_few_entries_and_says_so() -> None:
     assert "Shown one by one are the first 300 of 1,800 entries" in " ".join(
         text.split()
     )
-
-
-def bad_ends(runs: pd.DataFrame, sweep: Manifest) -> list[str]:
-    _, lines = losses(Numbers.of(runs, sweep))
-    return str(lines).splitlines()
-
-
-def test_runs_that_ended_badly_are_listed_up_to_a_number() -> None:
-    sweep = grid((400, 1))
-    runs = runs_of(sweep).assign(status="failed", reason="no memory")
-    lines = bad_ends(runs, sweep)
-    assert len(lines) == LINES + 1
-    assert lines[-1] == "- and 100 more: runs.parquet has all"
-    known = sweep.replace(entries=sweep.entries[:LINES])
-    lines = bad_ends(runs[: 2 * LINES], known)
-    assert len(lines) == LINES and "more" not in lines[-1]

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 import raysafl as fl
-from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.report.query import results
 from raysafl.storage.ledger import ReplicateEnd, Status
@@ -97,12 +96,6 @@ def test_the_figures_and_frames_of_the_docs_are_there(
     exec(compare.replace("results/study", "results/quickstart"), names)
     # Two methods, two labels of s, two of p and three seeds.
     assert len(names["found"].scores) == 2 * 2 * 2 * 3
-
-
-def test_a_row_of_runs_parquet_goes_back_to_its_run(real_results: Path) -> None:
-    runs = Store(real_results / "quickstart").runs()
-    run = Run.from_json(runs["config"].iloc[0])
-    assert run.id == runs["run_id"].iloc[0]
 
 
 def test_the_commands_of_the_docs_find_runs(
@@ -236,31 +229,6 @@ def test_what_a_terminal_would_obey_is_not_printed(
         assert not {"\x1b", "\x07", "\u202e"} & set(said)
 
 
-def test_a_run_without_an_axis_has_its_setting_there(
-    real_results: Path, tmp_path: Path
-) -> None:
-    other = copy_of(real_results, tmp_path / "other")
-    relabel(other, lambda labels: labels.pop("algorithm"))
-    both = [other.path, real_results]
-    assert len(results(both, "algorithm == 'FedAvg'")) == 8
-    assert results(both, "algorithm != 'SAFARI'")["sweep"].value_counts().to_dict() == {
-        "other": 4,
-        "quickstart": 4,
-    }
-
-
-def test_a_folder_in_the_query_s_place_and_one_without_a_sweep_are_told(
-    real_results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(real_results.parent)
-    with pytest.raises(ValueError, match="the query comes first, '' for all"):
-        results([real_results], "results")
-    with pytest.raises(ValueError, match="the query comes first, '' for all"):
-        results([Path("final > 0.5")], "results")
-    with pytest.raises(ValueError, match="holds no sweep"):
-        results([tmp_path])
-
-
 def test_a_diverged_replicate_is_counted_and_not_averaged(
     real_results: Path, tmp_path: Path
 ) -> None:
@@ -276,30 +244,6 @@ def test_a_diverged_replicate_is_counted_and_not_averaged(
     assert found["status"].tolist() == ["diverged", "finished"]
     assert found["replicates"].tolist() == [2, 3]
     assert found["best"].iloc[0] == pytest.approx(one["best"].iloc[:2].mean())
-
-
-def test_a_condition_without_the_shells_quotes_is_told(real_results: Path) -> None:
-    words = ["results", "algorithm", "==", "SAFARI", str(real_results)]
-    said = CliRunner().invoke(cli.app, words)
-    assert "a condition is one argument of the shell" in str(said.exception)
-
-
-def test_a_run_that_a_scheduler_stopped_has_its_numbers_and_the_reason(
-    real_results: Path, tmp_path: Path
-) -> None:
-    other = copy_of(real_results, tmp_path / "other")
-    run_id, entry = next(iter(other.ledger().items()))
-    end = {"status": Status.STOPPED, "reason": "stopped by the scheduler"}
-    ends = [own.model_copy(update=end) for own in entry.replicates]
-    stopped = entry.model_copy(update={**end, "replicates": ends})
-    other.commit(other.read({run_id}).rows, {run_id: stopped})
-    before, after = (
-        results([path], f"run_id == '{run_id}'") for path in (real_results, tmp_path)
-    )
-    assert after["status"].tolist() == ["stopped"]
-    assert after["reason"].tolist() == ["stopped by the scheduler"]
-    columns = ["final", "last10", "best", "replicates"]
-    pd.testing.assert_frame_equal(after[columns], before[columns])
 
 
 def test_the_terminal_csv_and_json_show_the_same_runs(

@@ -22,12 +22,10 @@ from rich.console import Console
 from scipy import stats
 
 from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.participation import rasters
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import methods
@@ -177,24 +175,6 @@ def test_aggregate_agrees_with_the_standard_library(
     assert entry["std.final"] == pytest.approx(scale * stdlib.stdev(finals), abs=1e-6)
 
 
-def test_labels_keep_their_types() -> None:
-    entries = aggregate(
-        pd.DataFrame(), manifest({"algorithm": ["a"], "s": [0, None], "p": [0.5]})
-    )
-    assert entries["label.s"].tolist() == [0, None]
-    assert isinstance(entries["label.s"].iloc[0], int) and isinstance(
-        entries["label.p"].iloc[0], float
-    )
-
-
-def test_one_replicate_has_no_spread_and_shows_none() -> None:
-    sweep = manifest()
-    runs = runs_of(sweep, (0.5,))
-    assert aggregate(runs, sweep)["std.final"].isna().all()
-    text = markdown(runs, sweep) + as_shown(sweep, runs)
-    assert "50.00" in text and "nan" not in text.lower() and "50.00 ±" not in text
-
-
 def test_entries_without_runs_are_missing_not_zero() -> None:
     sweep = manifest()
     entries = aggregate(runs_of(sweep).query("run_id == '000000000000'"), sweep)
@@ -232,45 +212,7 @@ def test_an_unknown_statistic_or_axis_names_the_nearest() -> None:
         markdown(runs_of(sweep), sweep)
 
 
-@pytest.mark.parametrize(
-    ("axes", "method"),
-    [
-        ({"s": [1, 2], "method": ["a", "b"], "p": [0, 1]}, "method"),
-        ({"q": [0.1, 0.2], "s": [1, 2], "p": [0, 1]}, "s"),
-        ({"algorithm": [1, 2], "s": [1, 2], "p": [0, 1]}, "s"),
-        ({"q": [0.1]}, "q"),
-        ({}, None),
-    ],
-)
-def test_the_method_axis_is_named_so_or_the_last_row_axis(
-    axes: dict[str, list[Label]], method: str | None
-) -> None:
-    assert Layout.of(manifest(axes)).method == method
-
-
 # --- table.md and the screen
-
-
-def test_the_tables_have_a_row_per_place_and_a_row_per_entry() -> None:
-    sweep = manifest()
-    text = markdown(runs_of(sweep), sweep)
-    pivot = text.split("## Table")[1].split("## All entries")[0]
-    assert len([line for line in pivot.splitlines() if line.startswith("|")]) == 2 + 4
-    assert len(section(text, "All entries")) == 2 + 8
-    assert "| algorithm | s | p = 0.1 | p = 1 |" in text
-
-
-def test_an_axis_that_the_table_does_not_name_goes_down() -> None:
-    sweep = manifest(table={"rows": ["algorithm"], "columns": ["p"]})
-    assert "| algorithm | s | p = 0.1 | p = 1 |" in markdown(runs_of(sweep), sweep)
-
-
-def test_a_entry_without_a_statistic_that_others_have_shows_a_dash() -> None:
-    sweep = manifest()
-    runs = runs_of(sweep)
-    runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
-    rows = section(markdown(runs, sweep), "All entries")
-    assert rows[2].endswith("| – |") and "–" not in rows[3]  # noqa: RUF001
 
 
 def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
@@ -287,15 +229,6 @@ def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
     )
     assert "- algorithm = SAFARI: 1 replicate failed: OSError: no space" in text
     assert "| FedAvg | 10.00 [1 of 3] |" in text and "| SAFARI | failed |" in text
-
-
-def test_small_runs_are_labelled_everywhere_and_full_runs_nowhere() -> None:
-    small, full = manifest(scale="small"), manifest()
-    runs = runs_of(small)
-    assert "Scale: small" in markdown(runs, small) and "Scale: small" in as_shown(
-        small, runs
-    )
-    assert "read trends" not in markdown(runs, full) + as_shown(full, runs)
 
 
 def test_the_table_says_how_it_was_made() -> None:
@@ -318,14 +251,6 @@ def test_the_table_says_how_it_was_made() -> None:
         assert fact in text
 
 
-def test_the_screen_fits_into_a_hundred_columns() -> None:
-    sweep = manifest(AXES | {"p": [0.1, 0.2, 0.3]})
-    lines = as_shown(sweep, runs_of(sweep)).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert any("0.1 " in line and "0.2 " in line and "0.3 " in line for line in lines)
-    assert sum("p →" in line for line in lines) == 1 and "p =" not in "".join(lines)
-
-
 def test_instead_of_a_table_that_is_wider_than_the_screen_each_entry_has_a_line() -> (
     None
 ):
@@ -335,18 +260,6 @@ def test_instead_of_a_table_that_is_wider_than_the_screen_each_entry_has_a_line(
     words = [line.replace("†", "").split() for line in lines if "60.00 ± 10.00" in line]
     labels = [own[-4] for own in words]
     assert labels == [f"{i / 16:.6g}" for i in range(16)] * 4
-
-
-def test_digits_and_spreads_of_a_column_stand_one_below_the_other() -> None:
-    sweep = manifest(AXES, table={"scale": 1.0, "unit": ""})
-    runs = runs_of(sweep)
-    runs.loc[runs.index[0], "final"] += 0.02418
-    lines = as_shown(sweep, runs).splitlines()
-    rows = [line for line in lines if "±" in line and "mean" not in line]
-    assert len({line.rindex("±") for line in rows}) == 1 < len(rows)
-    assert {
-        len(word.partition(".")[2]) for r in rows for word in r.split() if "." in word
-    } == {4}
 
 
 def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> None:
@@ -423,17 +336,6 @@ def test_curves_are_one_picture_whatever_the_axes(axes: dict[str, list[Label]]) 
     assert width >= 900 and height >= 450
 
 
-def test_labels_without_rows_have_no_panel() -> None:
-    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"], "p": [1, 2]})
-    assert curves(study_of(sweep)) is None
-    rounds = pd.DataFrame(rounds_of(sweep))
-    ids = [entry.run_id for entry in sweep.entries if entry.labels["p"] == 2]
-    page = drawn(curves(study_of(sweep, rounds[rounds["run_id"].isin(ids)])))
-    (axes,) = page.axes
-    assert axes.get_title().endswith("2") and len(axes.get_lines()) == 2
-    assert "Without lines: 1 of 2 panels" in page.get_label()
-
-
 def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
     sweep = manifest({"algorithm": ["FedAvg"]})
     rounds = pd.DataFrame(rounds_of(sweep))
@@ -477,23 +379,6 @@ def test_two_axes_or_more_make_a_heat_map_with_each_number_at_its_labels(
     ]
     due = [*(f"{i}.0" for i in range(len(finals))), "–"]  # noqa: RUF001
     assert shown == dict(zip(keys, due, strict=True))
-
-
-@pytest.mark.parametrize("axes", [{"q": [1, 2]}, {"algorithm": ["a"], "q": [1, 2]}, {}])
-def test_fewer_than_two_axes_with_several_values_make_no_heat_map(
-    axes: dict[str, list[Label]],
-) -> None:
-    sweep = manifest(axes)
-    assert heatmap(study_of(sweep, runs=runs_of(sweep))) is None
-
-
-def test_drawing_leaves_the_global_settings_of_matplotlib_alone() -> None:
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    sweep = manifest(AXES)
-    heatmap(study_of(sweep, runs=runs_of(sweep)))
-    assert dict(matplotlib.rcParams) == before
 
 
 # --- the folder
@@ -543,13 +428,6 @@ def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) ->
     ]
 
 
-def test_without_runs_parquet_the_error_says_what_makes_it(tmp_path: Path) -> None:
-    store = stored(tmp_path, manifest())
-    (tmp_path / "runs.parquet").unlink()
-    with pytest.raises(ValueError, match="raysafl report"):
-        write_report(store)
-
-
 # --- what replicates that have not finished, or ended early, change
 
 
@@ -594,15 +472,6 @@ def test_replicates_that_are_counted_as_left_out_are_those_of_the_figure() -> No
     moving_lines = drawn(enforcement_curves(study))
     assert "1 diverged replicate left out" in moving_lines.get_label()
     assert "4 diverged replicates left out" in drawn(curves(study)).get_label()
-
-
-def test_a_policy_is_drawn_from_its_first_run_that_has_rows() -> None:
-    sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]})
-    runs = runs_of(sweep).assign(**{"config.participation.kind": "Uniform"})
-    rounds = pd.DataFrame(rounds_of(sweep))
-    later = rounds[rounds["run_id"] == sweep.entries[1].run_id]
-    figure = drawn(rasters(study_of(sweep, later, runs)))
-    assert figure.get_label().startswith("This is the first seed.")
 
 
 def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> None:

@@ -1,6 +1,5 @@
 """Reports, queries and MLflow pages of runs that have no accuracy, or further metrics."""
 
-import io
 import re
 from pathlib import Path
 
@@ -9,13 +8,11 @@ import pytest
 from helpers.drawn import drawn, study_of
 from helpers.folders import finished
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
-from rich.console import Console
 
-from raysafl import Sweep, Table
+from raysafl import Sweep
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.lines import Quantity
-from raysafl.report.pages.screen import screen
 from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -76,13 +73,6 @@ def test_a_report_of_regressions_shows_errors_and_no_accuracy(
     assert expected in table and expected in page
 
 
-def test_the_table_on_the_screen_shows_errors(regressions: Store) -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(screen(regressions.runs(), regressions.manifest(), 120))
-    said = console.export_text().replace("95%", "")
-    assert "final_mae" in said and "accuracy" not in said and "%" not in said
-
-
 def test_figures_draw_what_runs_are_judged_by(regressions: Store) -> None:
     manifest = regressions.manifest()
     what = Quantity.judging(manifest)
@@ -110,22 +100,6 @@ def test_means_of_statistics_have_their_own_scale(classifiers: Store) -> None:
     assert "`final_f1`: macro F1 score" in table
 
 
-def test_results_show_what_runs_are_judged_by(
-    regressions: Store, classifiers: Store
-) -> None:
-    found = results([regressions.path], sort="best_mae", ascending=True)
-    assert list(found) == [
-        *["run_id", "method", "lr", "best_mae", "final_mae", "last5_mae"],
-        *["replicates", "status"],
-    ]
-    assert found["best_mae"].is_monotonic_increasing
-    both = results(
-        [regressions.path, classifiers.path], "final_f1 > 0 or final_mae > 0"
-    )
-    assert {"final", "final_mae"} <= set(both) and len(both) == 5
-    assert "final_f1_std" in results([classifiers.path], columns=["final_f1_std"])
-
-
 def test_the_best_comes_first_which_of_an_error_is_the_smallest(
     regressions: Store,
 ) -> None:
@@ -138,23 +112,6 @@ def test_the_best_comes_first_which_of_an_error_is_the_smallest(
     assert values("final_mae", ascending=False) == errors[::-1]
     # What is no statistic has no best value.
     assert values("seconds") == values("seconds", ascending=True)[::-1]
-
-
-def test_runs_without_accuracy_have_no_columns_of_accuracies(
-    regressions: Store, classifiers: Store
-) -> None:
-    def empty(store: Store) -> set[str]:
-        numbers = store.runs().select_dtypes("number")
-        return set(numbers.columns[numbers.isna().all()])
-
-    assert empty(regressions) == set()
-    assert not {"final", "rounds_to_90", "rise_time", "chance"} & set(
-        regressions.runs()
-    )
-    # Of classifications, what no run has reached stays.
-    assert {"final", "rounds_to_95", "chance"} <= set(classifiers.runs())
-    with pytest.raises(ValueError, match="no column 'final': did you mean 'final_"):
-        results([regressions.path], sort="final")
 
 
 def test_rounds_until_any_metric_is_at_a_value_count_in_the_direction_that_is_better(
@@ -178,22 +135,6 @@ def test_rounds_until_any_metric_is_at_a_value_count_in_the_direction_that_is_be
         assert row[name] == pytest.approx(expected, nan_ok=True)
     shown = results([regressions.path], sort=name, ascending=True)
     assert shown[name].dropna().is_monotonic_increasing and len(shown) == 4
-
-
-def test_a_table_may_show_the_rounds_until_a_metric_is_at_a_value() -> None:
-    runs = {("a",): REGRESSION}
-    table = Table(rows=["what"], statistic="rounds_to_mae_0.4", unit="rounds")
-    manifest = Sweep("s", runs, axes=("what",), table=table).manifest()
-    known = manifest.statistic("rounds_to_mae_0.4")
-    assert known is not None and not known.higher_is_better and not known.is_fraction
-    assert known.meaning.endswith("is at 0.4 or better") and manifest.table.scale == 1
-    with pytest.raises(ValueError, match="there is no statistic 'rounds_to_r3_"):
-        Sweep(
-            "s",
-            runs,
-            axes=("what",),
-            table=Table(rows=[], statistic="rounds_to_r3_0.4"),
-        )
 
 
 def test_mlflow_gets_the_curves_and_statistics_of_further_columns(

@@ -1,7 +1,6 @@
 """Reports of searches whose runs are no grid: a list, slices, and the lines of the best."""
 
 import io
-import itertools
 
 import numpy as np
 import pandas as pd
@@ -11,13 +10,12 @@ from helpers.reports import markdown
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST
-from raysafl.report.export import shown_sweep, table_tex
+from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.search import ALL_RUNS, LETTERS, NAMED, slices
+from raysafl.report.figures.search import ALL_RUNS, NAMED, slices
 from raysafl.report.pages.screen import MOST as MOST_ON_SCREEN
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
@@ -160,38 +158,6 @@ def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:
     assert f"the first {MOST_ON_SCREEN} of 1,200 entries" in words
 
 
-@pytest.mark.parametrize("keys", [[(0.1, "FedAvg")], [(0.1, "a"), (0.1, "b")]])
-def test_few_runs_and_repeated_labels_are_a_list_as_well(
-    keys: list[tuple[Label, ...]],
-) -> None:
-    search = search_of(keys)
-    layout = Layout.of(search)
-    assert (layout.down, layout.across) == (["lr", "method"], [])
-    assert len(heads_and_rows(markdown(runs_of(search, FINALS[: len(keys)]), search)))
-
-
-def test_a_grid_that_has_a_goal_keeps_its_table_and_its_heat_map() -> None:
-    keys = list(itertools.product((0.1, 0.2, 0.3), METHODS))
-    grid = search_of(keys).replace(is_drawn=False)
-    layout = Layout.of(grid)
-    assert (layout.down, layout.across) == (["lr"], ["method"])
-    study = study_of(grid, rows_of(grid, FINALS[:6]), runs_of(grid, FINALS[:6]))
-    assert heatmap(study) is not None and slices(study) is None
-
-
-def test_a_list_tells_methods_apart_by_an_axis_of_that_name_alone() -> None:
-    assert Layout.of(DRAWN).method == "method"
-    other = search_of([(rate, 2 * rate) for rate in RATES], ("lr", "q"))
-    assert Layout.of(other).method is None
-    chosen = other.replace(table=other.table.replace(lines="q"))
-    assert Layout.of(chosen).method == "q"
-
-
-def test_what_is_shown_of_a_list_stays_a_list() -> None:
-    few = shown_sweep(DRAWN, {"method": ["SAFARI"]}, {})
-    assert (few.is_drawn, few.goal, len(few.entries)) == (True, DRAWN.goal, 3)
-
-
 def test_a_search_has_no_heat_map_and_a_panel_of_slices_for_each_axis() -> None:
     study = study_of(DRAWN, rows_of(DRAWN), runs_of(DRAWN))
     assert heatmap(study) is None
@@ -234,13 +200,6 @@ def test_an_axis_of_slices_fits_its_values(
         assert list(axes.get_xticks()) == ticks
 
 
-def test_the_ends_of_long_words_are_left_out() -> None:
-    words = [f"{i} {'a long word ' * 5}" for i in range(7)]
-    axes = slices_of(search_of(list(enumerate(words)), ("lr", "b"))).axes[1]
-    texts = [text.get_text() for text in axes.get_xticklabels()]
-    assert len(texts) == 7 and max(map(len, texts)) <= LETTERS
-
-
 def test_the_lines_of_a_search_stand_in_one_panel_and_the_best_are_named() -> None:
     figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN), runs_of(DRAWN))))
     (axes,) = figure.axes
@@ -254,21 +213,6 @@ def test_the_lines_of_a_search_stand_in_one_panel_and_the_best_are_named() -> No
     assert grey == [True, True, *[False] * NAMED]
     # The axis shows those that are named, after the first fifth of the rounds.
     assert 40 < axes.get_ylim()[0] < 43
-
-
-def test_long_names_of_lines_are_inside_the_figure() -> None:
-    axes = tuple(f"algorithm.inner.a_rather_long_field_{i}" for i in range(6))
-    keys = [tuple(rate + i for i in range(6)) for rate in RATES]
-    search = search_of(keys, axes)
-    figure = drawn(curves(study_of(search, rows_of(search), runs_of(search))))
-    figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
-
-
-def test_lines_of_a_search_that_has_just_begun_have_no_names() -> None:
-    figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN).query("round < 3"))))
-    assert len(figure.axes[0].lines) == len(RATES) and not figure.legends
 
 
 def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties() -> (

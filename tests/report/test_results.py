@@ -16,7 +16,6 @@ from raysafl.quickstart import BASE
 from raysafl.report.query import results
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep.outcome import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +55,6 @@ def test_the_tables_are_those_of_the_folder(store: Store) -> None:
         assert list(table["label.run"]) == list(labels[table["run_id"]])
 
 
-def test_the_best_run_is_that_of_the_outcome(store: Store) -> None:
-    ended = Outcome(store, store.manifest(), store.runs(), 0, 0, None, 0.0)
-    best = load(ended).best
-    assert load(ended) == load(store.path)
-    assert best == ended.best and best.candidates == 2
-    runs = store.runs().groupby("run_id")["final"].mean()
-    assert best.run_id == runs.idxmax()
-
-
 def test_participation_has_each_client_that_came_in_each_round(
     store: Store, runs: list[Run]
 ) -> None:
@@ -101,17 +91,6 @@ def test_runs_that_the_sweep_no_longer_has_are_left_out(
             assert set(table["run_id"]) == {runs[0].id}
     finally:
         store.write_manifest(before)
-
-
-def test_a_folder_without_runs_has_empty_tables(
-    tmp_path: Path, runs: list[Run]
-) -> None:
-    empty = Store(tmp_path / "s")
-    empty.create()
-    empty.write_manifest(Sweep("s", runs).manifest())
-    found = load(str(tmp_path))
-    for table in (found.runs, found.rounds, found.clients, found.participation):
-        assert isinstance(table, pd.DataFrame) and table.empty
 
 
 def test_a_path_without_one_sweep_is_refused(tmp_path: Path, runs: list[Run]) -> None:

@@ -194,39 +194,12 @@ def test_a_setting_that_a_method_has_not_finished_counts_for_none(
     assert answer(numbers).rows[0][3].endswith(" of 3")
 
 
-def test_without_an_axis_of_methods_the_entries_themselves_stand_in_line() -> None:
-    rates = {("0.1",): np.array([0.8, 0.81]), ("0.2",): np.array([0.9, 0.92])}
-    grid = answer(Numbers.of(*made(rates, axes=("lr",))))
-    assert [row[0] for row in grid.rows] == ["0.2", "0.1"]
-
-
-def test_numbers_that_tell_methods_apart_have_their_axis_before_them() -> None:
-    rates = {(p, lr): np.array([lr, lr + 0.1]) for p in (1, 2) for lr in (0.1, 0.2)}
-    numbers = Numbers.of(*made(rates, axes=("p", "lr")))
-    assert [row[0] for row in answer(numbers).rows] == ["lr = 0.2", "lr = 0.1"]
-    text = markdown(results_document(numbers))
-    assert "Best mean rank over 2 settings by `final`: **lr = 0.2**." in text
-    assert "Each method minus lr = 0.1 in" in text
-
-
 def test_with_one_seed_the_best_is_bold_and_all_others_have_a_dagger(
     values: dict[tuple[str, ...], np.ndarray],
 ) -> None:
     runs, manifest = made({key: own[:1] for key, own in values.items()})
     numbers = Numbers.of(runs, manifest)
     assert len(numbers.marks.best) == 4 and len(numbers.marks.close) == 8
-
-
-def test_methods_of_equal_mean_ranks_share_the_best_one() -> None:
-    values = {
-        (setting, method): np.array([score, score])
-        for setting, scores in {"a": (0.6, 0.5), "b": (0.5, 0.6)}.items()
-        for method, score in zip(("FedAvg", "SAFARI"), scores, strict=True)
-    }
-    text = markdown(results_document(Numbers.of(*made(values))))
-    assert (
-        "Best mean rank over 2 settings by `final`: **FedAvg** and **SAFARI**." in text
-    )
 
 
 def test_a_sweep_of_one_run_has_no_answer() -> None:

@@ -137,14 +137,6 @@ def test_a_run_of_which_a_replicate_has_not_finished_does_not_win() -> None:
     assert outcome(*searched(**{"0.3": "diverged"})).best.labels == {"lr": 0.1}
 
 
-def test_without_a_finished_run_there_is_no_best_one() -> None:
-    runs, manifest = searched(**{str(rate): "stopped" for rate in RATES})
-    assert winner_of(runs, manifest) is None
-    with pytest.raises(ValueError, match="no run of sweep 's' has finished with all"):
-        _ = outcome(runs, manifest).best
-    assert "## Answer" not in markdown(runs, manifest)
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_equal_runs_the_first_of_the_sweep_wins_and_the_others_are_ties(
     order: int,
@@ -199,14 +191,6 @@ def test_the_terminal_names_the_best_run_where_it_may_not_be_that_of_the_table()
     # Without validation samples, the best one is that of the table.
     by_test = compared.drop(columns="final_val_accuracy")
     assert "Best run" not in said(by_test, manifest)
-
-
-def test_stopped_runs_are_called_stopped_and_not_missing() -> None:
-    text = markdown(*searched(**{"0.1": "stopped"}))
-    assert "**1 stopped**" in text and "missing" not in text
-    part = text.partition("## Replicates that have not finished")[2]
-    assert "- lr = 0.1: 1 replicate stopped" in part
-    assert "Nothing: every replicate finished" not in text
 
 
 def test_a_run_of_which_a_replicate_has_no_value_does_not_win() -> None:

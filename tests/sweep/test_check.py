@@ -5,12 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.folders import contents, finished
 from ray import tune
 
-from raysafl import SAFARI, FedAvg, Run, Runner, Sweep, Table
+from raysafl import FedAvg, Run, Runner, Sweep, Table
 from raysafl.quickstart import BASE
 from raysafl.training import StepRate
 
@@ -195,14 +194,6 @@ def test_a_wrong_search_space_is_refused_before_anything_is_sampled(
         Sweep(**{"name": "x", "space": space, "base": tiny, **changes})
 
 
-def test_a_space_may_name_fields_of_a_part_it_replaces(tiny: Run) -> None:
-    parts = {
-        "algorithm": tune.choice([SAFARI()]),
-        "algorithm.client_prob": tune.uniform(0, 1),
-    }
-    assert Sweep("x", space=parts, base=tiny).axis_names == list(parts)
-
-
 def test_a_space_may_hold_a_list_as_the_one_value_of_a_field_of_lists(
     tiny: Run,
 ) -> None:
@@ -221,18 +212,6 @@ def test_functions_that_return_no_run_are_named(scale: str, tiny: Run) -> None:
     )
     with pytest.raises(ValueError, match=rf"{what}.* is None, of type NoneType"):
         wrong.at(scale).manifest()
-
-
-def test_labels_of_numpy_are_plain_labels(tiny: Run) -> None:
-    many = {(np.int64(i), np.float64(i / 2)): tiny.replace(seed=i) for i in range(3)}
-    made = Sweep("x", many, axes=("i", "half"))
-    assert made.manifest().entries[1].labels == {"i": 1, "half": 0.5}
-    assert [type(label) for label in made.manifest().entries[1].labels.values()] == [
-        int,
-        float,
-    ]
-    space = {"rounds": tune.grid_search(np.arange(2, 4))}
-    assert list(Sweep("x", space=space, base=tiny).labelled()) == [(2,), (3,)]
 
 
 def test_a_name_that_is_missing_or_no_name_of_a_folder_is_refused(tiny: Run) -> None:

@@ -83,18 +83,6 @@ def test_a_damaged_manifest_is_named_and_written_anew(
     assert finished.manifest() == before
 
 
-@pytest.mark.usefixtures("reports")
-def test_a_damaged_run_that_is_not_chosen_makes_the_sweep_end_as_not_ok(
-    sweep: Sweep, finished: Store
-) -> None:
-    out = Path(str(finished.path))
-    go(sweep, out)
-    delete(rows_file(finished, sweep.labelled()[(0,)].id))
-    outcome, _ = go(sweep, out, only={"s": "2"})
-    assert not outcome.ok and set(outcome.bad["status"]) == {"damaged"}
-    assert "2 replicates damaged: " in finished.file("report.html").read_text()
-
-
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(

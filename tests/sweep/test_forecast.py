@@ -6,10 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import ray
 from helpers.sweeps_here import go
-from ray import tune
-from ray.tune.search import Searcher
 from torch import Tensor
 
 from raysafl import SAFARI, FedAvg, Hardware, Run, Runner, Sweep
@@ -120,55 +117,3 @@ def test_evaluations_count_as_often_as_they_take_place(
     )
     expected = 100 * (0.1 + 1 / eval_every)
     assert forecast(tmp_path / "s", run).seconds == pytest.approx(expected)
-
-
-def test_runs_that_are_drawn_are_known_before_and_those_of_a_search_are_not(
-    tiny: Run, tmp_path: Path
-) -> None:
-    space = {"local.lr": tune.uniform(0.1, 0.2)}
-    drawn = Sweep("s", base=tiny, space=space, num_samples=3)
-    told = Runner(drawn, tmp_path / "s", executor="here", track="none").forecast()
-    assert str(told).startswith("3 runs to do\n")
-    search = replace(drawn, search_alg=Searcher())
-    with pytest.raises(ValueError, match="as results come, so nothing can be said"):
-        Runner(search, tmp_path / "s", track="none").forecast()
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_a_forecast_for_a_cluster_goes_by_what_the_cluster_has(
-    tiny: Run, tmp_path: Path
-) -> None:
-    runs = [tiny.replace(seed=seed) for seed in range(40)]
-    cpus = int(ray.cluster_resources()["CPU"])
-    found = forecast(
-        tmp_path / "s",
-        *runs,
-        executor="ray",
-        address="auto",
-        hardware=Hardware(cpus=0.25, pack=1),
-    )
-    assert f"40 packs of 1 run, {4 * cpus} at a time" in str(found)
-    with pytest.raises(ValueError, match=r"a trial needs .* but this machine offer"):
-        forecast(
-            tmp_path / "s",
-            tiny,
-            executor="ray",
-            address="auto",
-            hardware=Hardware(cpus=1000),
-        )
-
-
-@pytest.mark.parametrize("executor", ["here", "ray", "auto"])
-def test_a_gpu_that_is_not_there_is_refused_in_the_same_words_wherever_runs_go(
-    executor: str, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    runner = Runner(
-        Sweep("s", [tiny]), tmp_path / "s", executor=executor, hardware=Hardware(gpus=1)
-    )
-    for ask in (runner.forecast, runner.run):
-        with pytest.raises(ValueError, match=r"asks for 1 GPU, but torch .* sees no"):
-            ask()
-    assert not (tmp_path / "s").exists()

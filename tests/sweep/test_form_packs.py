@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import CNN, Hardware, LocalTraining, Logistic, Run, Uniform
-from raysafl.algorithms import SCAFFOLD, Key
 from raysafl.cluster.hardware import usable_cores
-from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import Dataset, Model
 from raysafl.models import FlatModel
 from raysafl.objectives import Classification
@@ -30,15 +28,6 @@ NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
 PARAMETERS = 650
 # Logistic regression multiplies once by each of its parameters.
 SIZE = PARAMETERS, PARAMETERS
-
-
-class Raises(Participation):
-    """A policy of a user's with a mistake."""
-
-    def pick(
-        self, state: object, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[object, Cohort]:
-        raise KeyError("mine")
 
 
 @pytest.fixture(scope="module")
@@ -87,17 +76,6 @@ def test_every_run_is_in_one_pack_and_no_pack_is_larger_than_its_bounds(
 def test_runs_of_little_work_make_one_pack_for_each_trial(digits: Dataset) -> None:
     assert [len(p.runs) for p in formed(seeds(18), digits)] == [9, 9]
     assert [len(p.runs) for p in formed(seeds(1), digits)] == [1]
-
-
-def test_runs_of_much_work_make_several_packs_for_each_trial_of_about_equal_work(
-    digits: Dataset,
-) -> None:
-    runs = [run.replace(rounds=200_000) for run in seeds(16)]
-    assert [len(p.runs) for p in formed(runs, digits)] == [2] * 8
-
-
-def test_a_pack_has_at_most_as_many_runs_as_the_hardware_says(digits: Dataset) -> None:
-    assert [len(p.runs) for p in formed(seeds(7), digits, pack=3)] == [3, 3, 1]
 
 
 def test_runs_of_other_models_objectives_or_batch_sizes_are_in_other_packs(
@@ -154,35 +132,12 @@ def test_a_convolution_multiplies_by_each_of_its_parameters_at_every_pixel(
     assert multiplications(flat, digits) == expected
 
 
-def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
-    digits: Dataset,
-) -> None:
-    plain = BASE.replace({"participation": Uniform(m=4), "rounds": 100})
-    scaffold = plain.replace(algorithm=SCAFFOLD())
-    more = (
-        estimate(scaffold, digits, *SIZE).memory - estimate(plain, digits, *SIZE).memory
-    )
-    # What ten clients keep, and four vectors for each of four updates.
-    assert more == BASE.replicates * (10 + 4 * 4) * PARAMETERS * 4
-
-
-def test_a_policy_that_raises_is_left_to_its_trial(digits: Dataset) -> None:
-    run = BASE.replace(participation=Raises())
-    assert [len(p.runs) for p in formed([run, *seeds(1)], digits, pack=64)] == [2]
-
-
 def test_a_pack_is_halved_down_to_single_runs_without_those_that_ended() -> None:
     runs = tuple(seeds(5))
     halves = Pack(runs).halves(ended=[runs[1].id])
     assert [[run.seed for run in half.runs] for half in halves] == [[0, 20], [30, 40]]
     assert [len(half.runs) for half in Pack(runs[:1]).halves()] == [1]
     assert Pack(runs).halves([run.id for run in runs]) == []
-
-
-def test_the_name_of_a_pack_depends_on_its_runs_alone() -> None:
-    first, second = seeds(2)
-    assert Pack((first,)).id == Pack((BASE.replace(seed=0),)).id
-    assert Pack((first,)).id != Pack((second,)).id != Pack((first, second)).id
 
 
 @pytest.mark.parametrize(
@@ -225,16 +180,6 @@ def test_a_trial_with_gpus_has_their_share_of_the_memory_if_that_is_more() -> No
     assert Hardware(gpus=1).memory_of_trial([head]) == pytest.approx(0.5e9)
 
 
-def test_only_cores_that_this_process_may_use_are_counted() -> None:
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert usable_cores() == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert usable_cores() == len(allowed)
-
-
 def test_a_container_may_use_as_many_cores_as_its_processor_time_is_worth(
     tmp_path: Path,
 ) -> None:
@@ -249,9 +194,3 @@ def test_a_container_may_use_as_many_cores_as_its_processor_time_is_worth(
         quota.write_text(text)
         assert usable_cores(quota) == expected
     assert usable_cores(tmp_path / "none") == cores
-
-
-@pytest.mark.parametrize("pack", [0, -3, "some"])
-def test_a_pack_size_that_is_no_number_of_runs_is_refused(pack: object) -> None:
-    with pytest.raises(ValueError, match="number of runs of at least 1"):
-        Hardware(pack=pack)

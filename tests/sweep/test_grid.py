@@ -64,17 +64,6 @@ def test_components_are_labelled_by_their_class_or_as_one_says() -> None:
     assert run.algorithm == SAFARI(client_prob=0.5)
 
 
-def test_numbers_of_numpy_are_labels_of_pythons_own_types() -> None:
-    made = grid(BASE, {"rounds": np.arange(2, 4)})
-    assert [(k, type(k)) for (k,) in made.labelled()] == [(2, int), (3, int)]
-    assert [run.rounds for run in made.labelled().values()] == [2, 3]
-
-
-def test_a_field_of_the_run_itself_comes_before_those_inside() -> None:
-    (first, second) = grid(BASE, {"seed": [1, 2]}).labelled().values()
-    assert (first.seed, second.seed, second.data.seed) == (1, 2, BASE.data.seed)  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -123,27 +112,3 @@ def test_a_papers_name_of_a_field_leads_to_ours(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         grid(base, {field: [1]})
-
-
-def test_an_axis_has_the_name_that_one_gives_it_and_the_runs_are_the_same() -> None:
-    values = {"client_prob": [0.5, 1.0], "n0": [50, 100]}
-    plain, named = (
-        grid(SERVED, values, names=names) for names in (None, {"client_prob": "q"})
-    )
-    assert named.axis_names == ["q", "n0"]
-    assert named.labelled() == plain.labelled()
-    with pytest.raises(
-        ValueError, match="names has 'q', but known are client_prob, n0"
-    ):
-        grid(SERVED, values, names={"q": "client_prob"})
-
-
-@pytest.mark.parametrize("seeds", [[0, 1, 2], 0, 2.5])
-def test_what_is_no_number_of_seeds_is_refused(seeds: Any) -> None:
-    with pytest.raises(ValueError, match=r"give the number of seeds, such as seeds=3"):
-        grid(SERVED, {"rounds": [1]}, seeds=seeds)
-
-
-def test_what_is_no_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="base is the class Run; give a Run"):
-        grid(Run, {"rounds": [1]})  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from helpers.sweeps_here import go, rows_of, search
 from raysafl import (
     SAFARI,
     FedAvg,
-    Hardware,
     LocalTraining,
     Patience,
     PerClient,
@@ -130,16 +129,6 @@ def test_seeds_that_are_added_have_the_partitions_of_a_whole_run(
     assert_equal(grown, alone(tmp_path, four))
 
 
-def test_fewer_seeds_compute_nothing(tiny: Run, tmp_path: Path) -> None:
-    three = tiny.replace(algorithm=Counted(), replicates=3)
-    carry_out(tmp_path / "s", three)
-    Counted.computed.clear()
-    one = three.replace(replicates=1, seed=three.seed + 1)
-    grown, _ = carry_out(tmp_path / "s", one)
-    assert not Counted.computed
-    assert_equal(grown, alone(tmp_path, one))
-
-
 @pytest.mark.parametrize("keep", [pytest.param("last", marks=ACCEPTANCE), "best"])
 def test_kept_models_clients_and_patience_grow_with_the_seeds(
     tiny: Run, tmp_path: Path, keep: str
@@ -183,14 +172,6 @@ def test_more_rounds_go_on_from_kept_states_with_the_rows_of_all_rounds_at_once(
     grown, said = carry_out(tmp_path / "s", long)
     assert "2 replicates continued from where earlier runs were" in said
     assert_equal(grown, alone(tmp_path, long))
-
-
-def test_more_rounds_compute_only_the_new_ones(tiny: Run, tmp_path: Path) -> None:
-    short = tiny.replace(algorithm=Counted(), rounds=3)
-    carry_out(tmp_path / "s", short, keep_states=True)
-    Counted.computed.clear()
-    carry_out(tmp_path / "s", short.replace(rounds=5))
-    assert {t for _, t in Counted.computed} == {3, 4}
 
 
 def test_more_rounds_go_on_from_the_checkpoint_of_a_run_that_was_interrupted(
@@ -251,18 +232,6 @@ def test_a_round_that_was_evaluated_as_the_last_one_is_not_in_a_longer_run(
     long = three.replace(rounds=6)
     grown, _ = carry_out(tmp_path / "s", long)
     assert_equal(grown, alone(tmp_path, long))
-
-
-def test_a_run_that_grew_and_had_not_begun_may_grow_again(
-    tiny: Run, tmp_path: Path
-) -> None:
-    runs = [tiny.replace(algorithm=Counted(), seed=100 * k) for k in range(3)]
-    carry_out(tmp_path / "s", *runs)
-    four = [run.replace(replicates=4) for run in runs]
-    interrupted(1, tmp_path / "s", *four, hardware=Hardware(pack=1))
-    five = [run.replace(replicates=5) for run in runs]
-    grown, _ = carry_out(tmp_path / "s", *five)
-    assert_equal(grown, alone(tmp_path, *five))
 
 
 def test_nothing_is_reused_where_a_rule_stops_runs(tiny: Run, tmp_path: Path) -> None:

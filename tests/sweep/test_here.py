@@ -138,17 +138,6 @@ def test_after_ctrl_c_the_run_is_written_where_it_is_and_goes_on_to_the_same_row
 
 
 @pytest.mark.usefixtures("_unsent")
-def test_ctrl_c_ends_the_sweep_though_another_library_s_handler_only_takes_note(
-    tiny: Run, tmp_path: Path
-) -> None:
-    """Such a handler stays behind after `ray.tune.Tuner.fit` in the same process."""
-    signal.signal(signal.SIGINT, lambda number, frame: None)
-    sweep = Sweep("s", [tiny.replace(algorithm=Interrupted(), rounds=6)])
-    with pytest.raises(KeyboardInterrupt):
-        go(sweep, tmp_path / "s", try_first=False)
-
-
-@pytest.mark.usefixtures("_unsent")
 def test_a_second_ctrl_c_acts_at_once_and_writes_nothing_of_the_round_that_it_cuts(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -236,13 +225,6 @@ def test_what_only_ray_has_is_refused_before_the_folder_is_made(
     assert not (tmp_path / "s").exists()
 
 
-def test_an_unknown_executor_is_refused_with_the_nearest_name(
-    tiny: Run, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="no executor 'her': did you mean 'here'"):
-        go(Sweep("s", [tiny]), tmp_path / "s", executor="her")
-
-
 SPACE = tune.uniform(0.01, 1)
 
 
@@ -270,15 +252,3 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
     scheduler = tune.schedulers.ASHAScheduler()
     name, why = choose(asked(tiny, scheduler=scheduler), lambda: 0.0)
     assert name is ExecutorName.RAY and "scheduler" in why
-
-
-def test_a_sweep_says_in_one_line_who_carries_it_out(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    _, said = go(Sweep("s", [tiny]), tmp_path / "s", executor="auto")
-    assert said.startswith(
-        "Runs in this process: the work takes less time than Ray takes"
-    )
-    _, quiet = go(Sweep("s", [tiny]), tmp_path / "q", executor="auto", quiet=True)
-    assert quiet == ""

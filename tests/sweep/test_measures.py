@@ -6,23 +6,9 @@ import pytest
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 from ray import tune
 
-from raysafl import Objective, Run, Sweep, Table
-from raysafl.core.objective import mean_of
+from raysafl import Run, Sweep, Table
 from raysafl.objectives import Classification
 from raysafl.sweep.measures import score_text
-from raysafl.sweep.sampling import known_runs
-
-
-class Doubled(Objective):
-    """A loss, and a metric that has the name of another one of another meaning."""
-
-    metric = "mae"
-
-    def losses(self, outputs: Any, targets: Any) -> Any:
-        return (outputs - targets).abs().mean(1)
-
-    def measures(self, num_outputs: int) -> dict[str, Any]:
-        return {"mae": mean_of("share", lambda o, t: (o > t)[:, 0], is_fraction=True)}
 
 
 def manifest(*runs: Run, **fields: Any) -> Any:
@@ -72,15 +58,6 @@ def test_runs_with_different_objectives_are_compared_by_their_loss() -> None:
     assert own.table.statistic == "final_loss" and own.table.unit == ""
 
 
-def test_what_a_table_says_is_kept() -> None:
-    given = Table(rows=["n"], statistic="best_rmse", also=["final_r2"], unit="m")
-    table = manifest(REGRESSION, table=given).table
-    assert (table.statistic, table.also) == ("best_rmse", ["final_r2"])
-    assert (table.scale, table.unit) == (1.0, "m")
-    per_cent = Table(rows=["n"], statistic="final_f1")
-    assert manifest(DETAILED, table=per_cent).table.unit == "%"
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -94,18 +71,6 @@ def test_statistics_that_no_run_has_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         manifest(REGRESSION, **given)
-
-
-def test_the_statistic_of_any_class_can_be_shown() -> None:
-    given = Table(rows=["n"], statistic="final_accuracy_of_7")
-    own = manifest(DETAILED, table=given)
-    assert "class 7" in own.meaning(own.table.statistic)
-
-
-def test_metrics_of_one_name_and_two_meanings_are_refused() -> None:
-    other = REGRESSION.replace(objective=Doubled())
-    with pytest.raises(ValueError, match="'test_mae', which differ in is_fraction"):
-        manifest(REGRESSION, other)
 
 
 def searched(base: Run, **fields: Any) -> Sweep:
@@ -147,20 +112,6 @@ def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:
     entry = manifest(run).entries[0].replace(labels={"local.lr": 0.15})
     again = sweep.continuing(before, after.extended([entry]))
     assert again == after.extended([entry])
-
-
-def test_a_scheduler_goes_by_what_the_drawn_runs_that_a_function_makes_measure() -> (
-    None
-):
-    sweep = Sweep(
-        "s",
-        space={"local.lr": tune.uniform(0.1, 0.2)},
-        base=lambda config: REGRESSION.replace(config),
-        scheduler=tune.schedulers.ASHAScheduler(),
-    )
-    known, runs, _ = known_runs(sweep)
-    assert len(runs) == 1 and known.quality == "test_mae"
-    assert (known.goal, known.searched_by) == (("test_mae", "min"), "test_mae")
 
 
 def test_a_score_has_its_name_and_fractions_are_in_per_cent() -> None:

@@ -50,6 +50,8 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoRay
 
     monkeypatch.setattr("raysafl.sweep.on_ray.tuning.ray_session", start)
+    # On a busy machine, small data take longer to load than a sweep waits for them.
+    monkeypatch.setattr("raysafl.sweep.new_runs.LOADING_SECONDS", 30)
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> None:
@@ -127,16 +129,6 @@ def test_a_class_that_hangs_or_ends_its_process_is_named_with_the_way_out(
     assert not (tmp_path / "s").exists()
 
 
-def test_what_cannot_be_sent_to_another_process_is_told(tmp_path: Path) -> None:
-    code = "import threading\nLOCK = threading.Lock()\n" + algorithm(
-        "with LOCK:",
-        "    update = yield TrainMean(state.w_P, ids)",
-        "return replace(state, w_P=state.w_P - update.delta_P)",
-    )
-    with pytest.raises(ValueError, match=r"Mine with the model .* cannot be sent"):
-        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
-
-
 STACKS = algorithm(
     "update = yield TrainMean(state.w_P, ids)",
     "step_P = torch.stack([update.delta_P for i in ids]).mean(0)",
@@ -211,14 +203,6 @@ def test_what_is_drawn_elsewhere_than_from_the_key_is_refused(
     said = refusal(load(tmp_path, code, changes))
     assert said.startswith(f"Mine.{method} ({line}) has another result each time")
     assert "Draw from `key` alone, as in " in said
-
-
-def test_what_is_drawn_from_the_key_passes(tmp_path: Path) -> None:
-    picks = PICKS.replace("np.random.", "key('cohort').")
-    adds = ADDS.replace("P))", "P), generator=key.torch('noise'))")
-    code = picks.replace("Mine", "Picks") + adds
-    changes = "algorithm=Mine(), participation=Picks()"
-    assert refusal(load(tmp_path, code, changes)) == ""
 
 
 def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) -> None:
@@ -333,12 +317,6 @@ def test_an_error_while_data_load_or_a_model_is_built_names_the_users_line(
         go(load(tmp_path, code, changes), tmp_path / "s")
     assert str(error.value).startswith(f"{method} ({place(code, line)}): ")
     assert not (tmp_path / "s").exists()
-
-
-def test_a_round_that_exits_is_told_as_an_error(tmp_path: Path) -> None:
-    code = algorithm("import sys", "sys.exit(3)", "yield")
-    said = refusal(load(tmp_path, code, "algorithm=Mine()"))
-    assert said == f"round ({place(code, 'sys.exit')}): SystemExit: 3"
 
 
 def test_a_right_class_passes_what_it_prints_is_no_answer_and_global_random_states_stay(

@@ -81,19 +81,6 @@ def test_runs_that_end_one_by_one_have_a_line_each_with_their_accuracy(
     ]
 
 
-def test_the_runs_of_a_pack_share_a_line_and_those_that_failed_have_their_own(
-    clock: Clock,
-) -> None:
-    log = Log()
-    log.display.start(100, skipped=0)
-    log.display.add_runs(ends(range(64), failed=10))
-    log.display.close()
-    assert log.lines[1:] == [
-        "[64/100] run 10: failed, a mistake",
-        "[64/100] 63 runs have ended together",
-    ]
-
-
 def test_a_log_file_says_within_a_second_and_then_every_ten_what_is_done(
     clock: Clock,
 ) -> None:

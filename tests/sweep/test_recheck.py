@@ -1,16 +1,13 @@
 """`raysafl recheck`, on a real small sweep with classes of its user's own."""
 
-import math
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from helpers.commands import call, call_here
+from helpers.commands import call_here
 from helpers.pictures import without_pictures
 
 from raysafl.storage.store import Store
-from raysafl.sweep.recheck import unlike_columns
 
 MINE = """
 from dataclasses import replace
@@ -93,15 +90,6 @@ def test_rows_that_the_code_does_not_give_are_told_with_their_columns(
     assert "rate=1: other test_accuracy by up to 0." in said and "test_loss" in said
 
 
-def test_numbers_that_are_none_and_columns_that_are_new_are_told() -> None:
-    before = pa.table({"a": [1.0, math.nan], "b": [math.nan, 1.0], "old": [1, 2]})
-    again = pa.table({"a": [1.0, 2.0], "b": [math.nan, 3.0], "new": [1, 2]})
-    assert unlike_columns(before, again) == "other new, old, a, b by up to 2"
-    infinite = pa.table({"a": [math.inf, 1.0]})
-    assert unlike_columns(infinite, infinite) == ""
-    assert unlike_columns(before, before[:1]) == "2 rows before and 1 again"
-
-
 def test_what_holds_no_finished_run_is_refused_and_a_missing_folder_is_not_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,11 +99,3 @@ def test_what_holds_no_finished_run_is_refused_and_a_missing_folder_is_not_made(
     store.forget(None)
     code, said = recheck(monkeypatch)
     assert code == 2 and "out holds no finished run" in said
-
-
-def test_a_class_that_no_file_defines_is_named_with_the_option_that_is_missing(
-    folder: Path,
-) -> None:
-    code, said = call(folder, "recheck", "out", "--executor", "here")
-    assert code == 2 and "'Rechecked'" in said
-    assert "name the experiment file that defines them with --file" in said

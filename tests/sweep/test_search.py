@@ -5,13 +5,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.objectives import REGRESSION
-from helpers.sweeps_here import go, search
+from helpers.sweeps_here import search
 from ray import tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
-from raysafl import Hardware, Run, Sweep
-from raysafl.storage.ledger import Status
+from raysafl import Run, Sweep
 from raysafl.sweep.on_ray import sampler
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import Pack
@@ -146,19 +144,6 @@ def test_a_search_asks_for_several_runs_which_share_a_pack_and_tells_of_all_of_t
     assert halving.failed == ["00001"] and len(halving.told) == 9
 
 
-def test_a_search_of_runs_that_a_function_makes_looks_for_their_best_at_each_attempt(
-    tmp_path: Path,
-) -> None:
-    """The runs are judged by an error, of which the least is best."""
-    for _ in range(2):
-        searcher = Halving()
-        outcome, _ = search(searched(REGRESSION.replace, searcher), tmp_path / "s")
-        assert (searcher.by, searcher.better) == ("test_mae", "min")
-        errors = outcome.runs.groupby("label.local.lr").final_mae.mean()
-        assert outcome.best.labels == {"local.lr": errors.idxmin()}
-        assert errors.nunique() == 3 and outcome.manifest.goal == ("test_mae", "min")
-
-
 def test_a_search_is_refused_only_if_no_drawn_configuration_gives_a_run(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -176,19 +161,3 @@ def test_a_search_is_refused_only_if_no_drawn_configuration_gives_a_run(
     del refused[-1]
     outcome, _ = search(searched(make, Halving()), tmp_path / "s")
     assert outcome.ok and outcome.runs["run_id"].nunique() == 3
-
-
-@pytest.mark.usefixtures("ray_local")
-def test_on_ray_a_search_hears_of_stopped_runs_what_they_have_reported(
-    tiny: Run, tmp_path: Path
-) -> None:
-    searcher = Halving()
-    sweep = searched(tiny, searcher, 2)
-    hardware = Hardware(cpus=0.5, trials=1)
-    outcome, said = go(
-        sweep, tmp_path / "s", executor="ray", hardware=hardware, stop={"round": 2}
-    )
-    assert "stopped by `stop` after round 2, test accuracy " in said
-    assert len(searcher.told) == 2 and searcher.told_before == [0, 1]
-    assert set(outcome.runs["status"]) == {Status.STOPPED}
-    assert set(outcome.store.rounds()["round"]) == {0, 1}

@@ -1,17 +1,13 @@
 """Searches go by the validation samples where there are some, and the report says by what."""
 
-from dataclasses import replace
-
 import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search import Searcher
 
-from raysafl import Federation, Run, Sweep, Validation
+from raysafl import Run, Sweep, Validation
 from raysafl.objectives import Regression
 from raysafl.report.wording import search_note
 from raysafl.storage.manifest import Manifest
-from raysafl.sweep.sampling import known_runs
 
 LOCAL = {"local.lr": tune.loguniform(0.01, 1.0)}
 
@@ -36,23 +32,6 @@ def test_a_search_goes_by_the_validation_samples_if_every_run_has_some(
     assert both.manifest().goal == ("test_accuracy", "max")
     number = validated.replace(objective=Regression())
     assert goal(number)[0].startswith("val_") and goal(number)[1] == "min"
-
-
-def test_a_space_of_other_data_may_have_no_validation_samples(validated: Run) -> None:
-    space = {"data": tune.choice([validated.data, Federation()])}
-    sweep = Sweep("s", space=space, base=validated, num_samples=9)
-    for manifest in (sweep.manifest(), known_runs(sweep)[0]):
-        assert manifest.goal == ("test_accuracy", "max")
-
-
-def test_of_a_search_over_a_function_one_run_says_no_more_than_what_all_measure(
-    tiny: Run, validated: Run
-) -> None:
-    """The run that stands for the others has validation samples; others may have none."""
-    sweep = Sweep("s", space=LOCAL, base=validated.replace, search_alg=Searcher())
-    assert known_runs(sweep)[0].goal == ("test_accuracy", "max")
-    known = known_runs(replace(sweep, search_alg=None))[0]
-    assert known.goal == ("val_accuracy", "max")
 
 
 def test_the_report_says_by_what_runs_were_chosen_or_stopped(

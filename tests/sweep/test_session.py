@@ -1,7 +1,6 @@
 """One run in this process: whose checkpoint it continues from."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ from helpers.crashes import Crash, crashes
 from helpers.here import run_in_process
 
 from raysafl import LocalTraining, PerClient, Run
-from raysafl.core.work import Trained, Training
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
@@ -56,32 +54,6 @@ def test_a_checkpoint_of_another_run_is_not_used_and_it_is_told_which_and_whose(
         store.rounds().drop(columns="seconds"),
         reference.rounds().drop(columns="seconds"),
     )
-
-
-class Cramped(Worker):
-    """Has no memory for more than one run of two replicates."""
-
-    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
-        if len(asked) > 2:
-            raise MemoryError("no room")
-        return super().train(asked)
-
-
-def test_the_ledger_says_why_the_runs_of_a_pack_were_computed_one_by_one(
-    tiny: Run, tmp_path: Path
-) -> None:
-    store = Store(tmp_path)
-    store.create()
-    runs = [tiny, tiny.replace(seed=5)]
-    cells = [cell for run in runs for cell in run.cells]
-    session = Session(runs, store, Cramped(cells, tiny.data.load(), tiny.model), {})
-    session.advance(np.inf)
-    why = (
-        "runs are computed at most 1 at a time, because 2 were too many for the machine"
-    )
-    for entry in store.ledger().values():
-        assert entry.status == "finished"
-        assert entry.model_dump()["divided"] == f"{why}: no room"
 
 
 def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(

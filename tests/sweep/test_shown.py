@@ -1,19 +1,12 @@
 """What a person sees of a sweep and its outcome in Python: in a terminal and in a notebook."""
 
-import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from ray import tune
 from rich.console import Console
 
-from raysafl import Sweep
-from raysafl.quickstart import BASE, SWEEP
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
-from raysafl.sweep.options import command_of_script
 from raysafl.sweep.outcome import Outcome
 
 
@@ -21,11 +14,6 @@ from raysafl.sweep.outcome import Outcome
 def outcome(real_results: Path, tables: None) -> Outcome:
     store = Store(real_results / "quickstart")
     return Outcome(store, store.manifest(), store.runs(), 3, 0, None, 2.5)
-
-
-def test_the_outcome_is_one_line_where_a_repr_is_shown(outcome: Outcome) -> None:
-    path = outcome.store.path
-    assert repr(outcome) == f"Outcome of 'quickstart': 8 finished; in {path}"
 
 
 def test_a_notebook_shows_the_table_and_the_figure(outcome: Outcome) -> None:
@@ -64,25 +52,3 @@ def test_the_end_of_a_sweep_says_where_the_results_are(
         outcome.print_to(console)
         *_, also, browse = console.export_text().splitlines()
         assert also == last and browse.startswith(f"Browse them: {where}")
-
-
-def test_a_sweep_shows_its_axes_and_not_its_runs() -> None:
-    assert repr(SWEEP) == "Sweep 'quickstart': 18 runs over s, algorithm, p"
-    assert repr(SWEEP.at("smoke")).endswith("over s, algorithm, p, scale smoke")
-    space = {"local.lr": tune.loguniform(0.01, 1), "seed": tune.grid_search([1, 2])}
-    sweep = Sweep("sampled", space=space, base=BASE, num_samples=20)
-    assert repr(sweep) == "Sweep 'sampled': 20 sampled runs over local.lr, seed"
-
-
-def test_the_command_of_a_script_is_known_and_that_of_a_module_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["mine.py", "--rate", "0.1 or so"])
-    script = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    assert command_of_script() == ""  # a notebook has no file
-    script.__file__ = str(tmp_path / "studies" / "mine.py")
-    assert command_of_script() == "python studies/mine.py --rate '0.1 or so'"
-    script.__spec__ = ModuleSpec("mine", None)  # python -m mine
-    assert command_of_script() == ""

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import ray
-import torch
 from helpers.here import run_in_process
 
 from raysafl import FedAvg, Run, simulate
@@ -86,25 +85,3 @@ def test_a_replicate_that_diverges_is_named_and_keeps_its_rows_before(
     assert said == ["replicate 0 diverged", "replicate 1 diverged"]
     assert warned[0].filename == __file__
     assert rounds["round"].tolist() == [0, 0]
-
-
-def test_mistakes_are_told_before_anything_runs(tiny: Run) -> None:
-    with pytest.raises(ValueError, match=r"simulate is 3.*give a Run"):
-        simulate(3)  # type: ignore[arg-type]
-    too_many = tiny.replace({"data.server.n0": 100_000})
-    with pytest.raises(ValueError, match="100000"):
-        simulate(too_many)
-
-
-def test_progress_is_shown_on_demand_and_threads_are_as_before(
-    tiny: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: list[int] = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    monkeypatch.setattr(torch, "set_num_threads", used.append)
-    brief = tiny.replace(rounds=1, replicates=1)
-    simulate(brief, threads=3)
-    assert capsys.readouterr().out == ""
-    simulate(brief, progress=True)
-    assert "Rounds" in capsys.readouterr().out
-    assert used == [3, 7, 1, 7]

@@ -202,19 +202,6 @@ def test_a_checkpoint_of_the_same_code_is_continued(tmp_path: Path) -> None:
     assert after[: len(before)].equals(before)
 
 
-def test_results_that_only_does_not_choose_are_kept_and_named(tmp_path: Path) -> None:
-    go(written(tmp_path), tmp_path / "s")
-    outcome, said = go(
-        written(tmp_path, BODY), tmp_path / "s", only={"method": "FedAvg"}
-    )
-    assert outcome.skipped == 1 and "lr=0.2. Their results are kept" in said
-
-
-def test_a_wrong_choice_is_named_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"stale='rerum'.*did you mean 'rerun'"):
-        go(written(tmp_path), tmp_path / "s", stale="rerum")
-
-
 SAMPLED = (
     'SWEEP = Sweep("s", RUNS, ["method", "lr"])',
     "from ray import tune\n"

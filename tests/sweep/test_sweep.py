@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,18 +14,15 @@ from helpers.here import run_in_process
 from helpers.patience import PATIENCE
 from helpers.sweeps_here import go
 from ray import tune
-from ray.tune.search import Searcher
 
 from raysafl import SAFARI, FedAvg, Hardware, LocalTraining, Run, Sweep
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.paths import StorageError, SweepBusyError
+from raysafl.storage.paths import SweepBusyError
 from raysafl.storage.store import Store
-from raysafl.sweep import new_runs as driver
 from raysafl.sweep.on_ray import tuning as tune_of_sweep
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import Session
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
@@ -71,22 +66,6 @@ class Broken(Algorithm):
         if key.round == 1:
             raise RuntimeError("a user's mistake")
         return (yield from FedAvg().round(state, ids, key))
-
-
-@on_ray
-def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def late(*_: object) -> None:
-        time.sleep(2 * driver.LOADING_SECONDS)
-        raise ValueError("too few samples")
-
-    finish(grid(tiny), tmp_path / "s")
-    before = contents(tmp_path)
-    monkeypatch.setattr(driver, "prepare", late)
-    with pytest.raises(ValueError, match="too few samples"):
-        go_on_ray(grid(tiny), tmp_path / "s", resume=False)
-    assert contents(tmp_path) == before
 
 
 def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
@@ -229,19 +208,6 @@ def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
     assert all(p.stat().st_mtime_ns == then for p, then in stamps.items())
 
 
-def test_drawn_configurations_that_are_wrong_are_told_before_anything_runs(
-    tiny: Run, tmp_path: Path
-) -> None:
-    space = {"participation.m": tune.grid_search([3, 9])}
-    sweep = Sweep("wrong", space=space, base=lambda c: tiny.replace(c), num_samples=2)
-    with pytest.raises(
-        ValueError, match=r"made of 2 of 4 drawn configurations\. The first is"
-    ) as wrong:
-        go(sweep, tmp_path / "s")
-    assert "m = 9 clients a round cannot come from N - s = 10 - 4" in str(wrong.value)
-    assert not (tmp_path / "s").exists()
-
-
 @on_ray
 @pytest.mark.acceptance
 def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
@@ -298,14 +264,6 @@ def test_optuna_proposes_runs_and_sees_their_accuracy(
     assert sorted(told) == pytest.approx(sorted(outcome.runs["final"]))
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(
-        StorageError, match=r"cannot write results to .*choose another folder"
-    ):
-        go(grid(tiny), tmp_path / "file" / "s")
-
-
 def test_a_second_writer_into_the_same_folder_is_told_so(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -345,21 +303,6 @@ def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
     sweep = grid(tiny, other=tiny.replace(rounds=3))
     outcome, _ = go(sweep, tmp_path / "s", executor="here")
     assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
-
-
-def test_a_run_that_is_drawn_is_chosen_by_its_label_and_a_search_has_none_to_choose_by(
-    tiny: Run, tmp_path: Path
-) -> None:
-    space = {"rounds": tune.choice([1, 2, 3]), "local.lr": tune.uniform(0.1, 1)}
-    sweep = Sweep("x", space=space, base=tiny, num_samples=4)
-    drawn = [config["rounds"] for config in draw(space, 4)]
-    # A label is chosen as a value, too.
-    outcome, _ = go(sweep, tmp_path / "s", executor="here", only={"rounds": drawn[0]})
-    assert outcome.runs["run_id"].nunique() == drawn.count(drawn[0]) < 4
-    assert set(outcome.runs["label.rounds"]) == {drawn[0]}
-    search = replace(sweep, search_alg=Searcher())
-    with pytest.raises(ValueError, match="results come, so there are no labels"):
-        go(search, tmp_path / "t", executor="ray", only={"rounds": 1})
 
 
 @on_ray
@@ -442,39 +385,6 @@ def test_a_session_that_is_cut_after_each_report_writes_the_same_rows_and_each_i
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
 
 
-def test_reports_rise_with_the_rounds_and_the_last_is_of_the_last_round(
-    tiny: Run, tmp_path: Path
-) -> None:
-    run = tiny.replace(rounds=5)
-    store = Store(tmp_path / "a")
-    store.create()
-    session = Session([run], store, Worker(run.cells, run.data.load(), run.model), {})
-    reports = [session.metrics()]
-    while not session.advance(1e-9):
-        reports.append(session.metrics())
-    reports.append(session.metrics())
-    assert [report["round"] for report in reports] == [0, 1, 2, 3, 4, 5]
-    expected = store.rounds().groupby("round")["test_accuracy"].mean()
-    for report in reports[1:]:
-        assert report["test_accuracy"] == pytest.approx(expected[report["round"] - 1])
-
-
-@pytest.mark.acceptance
-def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
-    tiny: Run, tmp_path: Path
-) -> None:
-    from raysafl.tracking.client import default_uri, ping
-    from raysafl.tracking.sync import sync
-
-    down = "http://127.0.0.1:9"
-    outcome, said = go(grid(tiny), tmp_path / "s", track="auto", tracking_uri=down)
-    assert outcome.ok and outcome.tracked is False
-    assert said.count("MLflow at") == 1 and "raysafl sync" in said
-    assert len(outcome.store.rounds()) == 16
-    assert sync(tmp_path / "s", None, lambda message: None) == 2
-    assert ping(default_uri(tmp_path)) >= 1
-
-
 def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -522,20 +432,3 @@ def test_the_ledger_names_versions_commit_host_and_configuration(
         "commit",
     } <= set(entry)
     assert outcome.manifest.command == "raysafl run x.py"
-
-
-def test_labels_that_do_not_match_the_axes_or_name_one_run_twice_are_refused(
-    tiny: Run,
-) -> None:
-    with pytest.raises(ValueError, match="has 2 values, but the axes are"):
-        Sweep("x", {(1, 2): tiny}, axes=("a",)).manifest()
-    with pytest.raises(ValueError, match="name the same run"):
-        Sweep("x", {(1,): tiny, (2,): tiny}, axes=("a",)).manifest()
-    with pytest.raises(ValueError, match="unknown scale 'smal': did you mean 'small'"):
-        Sweep("x", [tiny], scales={"small": lambda run: run}).at("smal")
-
-
-def test_smoke_scale_is_two_rounds_of_every_run(tiny: Run) -> None:
-    smoke = Sweep("x", [tiny.replace(rounds=100, replicates=5)]).at("smoke")
-    (run,) = smoke.labelled().values()
-    assert (run.rounds, run.replicates, run.local.steps) == (2, 1, 2)

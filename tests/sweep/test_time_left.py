@@ -20,30 +20,6 @@ def test_packs_of_one_size_that_follow_each_other_are_foretold_to_the_second(
         assert left.seconds(float(now)) == expected
 
 
-def test_what_comes_before_the_first_report_does_not_count() -> None:
-    """A process that starts for a minute is then as fast as it is: 1 a second."""
-    left = TimeLeft()
-    left.see(0.0, 0.0, 50.0, [(50.0, 0.0)])
-    left.see(60.0, 0.0, 50.0, [(50.0, 0.04)])
-    assert left.seconds(60.0) is None
-    left.see(62.0, 0.0, 50.0, [(50.0, 0.08)])
-    assert left.seconds(62.0) == pytest.approx(46.0)
-    assert left.seconds(72.0) == pytest.approx(36.0)
-    assert left.seconds(200.0) == 0.0
-
-
-def test_packs_that_report_for_the_first_time_one_after_the_other_count_once_all_have() -> (
-    None
-):
-    """Two at a time: the second has done much by its first report, in no time of its own."""
-    left = TimeLeft()
-    left.see(30.0, 0.0, 100.0, [(50.0, 0.1), (50.0, 0.0)])
-    left.see(30.1, 0.0, 100.0, [(50.0, 0.1), (50.0, 0.1)])
-    assert left.seconds(30.1) is None
-    left.see(32.1, 0.0, 100.0, [(50.0, 0.14), (50.0, 0.14)])
-    assert left.seconds(32.1) == pytest.approx(43)
-
-
 def test_work_that_is_lost_is_left_again() -> None:
     """A pack of ten of which nine are done is tried in halves."""
     left = TimeLeft()

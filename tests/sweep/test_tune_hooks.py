@@ -16,11 +16,9 @@ from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep.on_ray.callbacks import Shown, check_callbacks
-from raysafl.sweep.on_ray.coordinator import NEWS
 from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
-from raysafl.sweep.open_pack import News
-from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.on_ray.watching import HaltTrials
+from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import Display
 from raysafl.sweep.watch import Watch
 
@@ -179,30 +177,3 @@ def test_a_trial_is_named_by_labels_and_its_folder_has_no_odd_characters() -> No
     assert folder.startswith("data=.._a_b,n=None,x=yyy") and folder.endswith("_abcdef")
     assert "/" not in folder and len(folder) < 120
     assert shown.folder(trial) == shown.folder(trial_of("abcdef123456"))
-
-
-def test_the_work_of_a_trial_that_has_ended_counts_once(
-    tiny: Run, tmp_path: Path
-) -> None:
-    """Tune tells of the end of a trial while it still takes it for one that runs."""
-    packs = [Pack((tiny.replace(seed=10 * k),), work=3.0) for k in range(2)]
-    trials = [trial_of(pack.id) for pack in packs]
-    for trial in trials:
-        trial.status = Trial.RUNNING
-        trial.run_metadata.last_result = {NEWS: News(share=0.5), "round": 1}
-    seen: list[Any] = []
-
-    class Shows(Display):
-        def update(self, running: int, at: str, packs: Any) -> None:
-            seen.append((self.finished, packs))
-
-    watch = Watch(Store(tmp_path), Shows(), None, {}, lambda run: {})
-    watch.interrupted = True
-    follow = WatchTrials(watch, {pack.id: pack for pack in packs}, Hardware())
-    follow.on_trial_start(0, trials, trials[0])
-    follow.on_trial_complete(1, trials, trials[0])
-    follow.on_trial_error(2, trials, trials[1])
-    assert seen[0] == (0.0, [(3.0, 0.5), (3.0, 0.5)])
-    assert seen[1] == (3.0, [(3.0, 0.5)])
-    # A run whose process was lost again and again is not tried any more.
-    assert watch.display.finished == 6.0

@@ -26,7 +26,6 @@ from raysafl import (
 from raysafl.objectives import ClientStatistic, Regression
 from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.prepare import prepare
 
 # 24 counties, of which the smallest has one row.
 SIZES = [1, 2, 3, 5, 8, *range(10, 105, 5)]
@@ -132,27 +131,6 @@ def test_a_county_without_test_rows_has_empty_entries_and_is_left_out_of_statist
     assert_allclose(last["clients_mean_rmse"], judged["quality"].mean())
     worst = judged["quality"].nlargest(-(-len(judged) // 10)).mean()
     assert_allclose(last["clients_worst10_rmse"], worst)
-
-
-def test_a_test_set_without_rows_of_any_client_is_refused(
-    done: tuple[Run, Outcome],
-) -> None:
-    run, _ = done
-    frame = rents()
-    frame["split"] = np.where(frame["county"] == "county 23", "test", "train")
-    source = fl.from_pandas(frame, label="rent", client="county", split="split")
-    data = run.data.replace(dataset=source, clients=len(SIZES) - 1)
-    with pytest.raises(ValueError, match="finds no test samples for any client"):
-        fl.simulate(run.replace(data=data, keep=None))
-
-
-def test_clients_that_no_test_row_judges_are_counted_before_anything_runs(
-    done: tuple[Run, Outcome], caplog: pytest.LogCaptureFixture
-) -> None:
-    run, outcome = done
-    prepare([run])
-    empty = (outcome.store.clients()["test_samples"] == 0).sum()
-    assert f"{empty} of {run.data.clients} clients have no test samples" in caplog.text
 
 
 class Listening(Searcher):
@@ -271,12 +249,3 @@ def test_a_wrong_statistic_over_clients_is_refused_with_its_line_before_anything
     run, _ = done
     with pytest.raises(ValueError, match=told):
         fl.simulate(run.replace(objective=Failing(how=how)))
-
-
-def test_a_statistic_over_clients_without_their_evaluation_says_what_is_missing(
-    done: tuple[Run, Outcome],
-) -> None:
-    run, _ = done
-    stop = Patience(metric="clients_worst_rmse")
-    with pytest.raises(ValueError, match="over clients need eval_clients"):
-        run.replace(eval_clients=None, patience=stop)

@@ -1,7 +1,6 @@
 """What an error of the user's own code says: class, file and line first; the whole traceback."""
 
 import io
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,9 @@ import pytest
 from helpers.mistakes import algorithm, load, model, place
 from rich.console import Console
 
-from raysafl import Hardware, LocalTraining, Run, Runner, Sweep
-from raysafl.sweep import user_errors
+from raysafl import Hardware, LocalTraining, Runner, Sweep
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.prepare import prepare
-from raysafl.sweep.user_errors import describe_error, kept_traceback
+from raysafl.sweep.user_errors import describe_error
 
 LATE = algorithm(
     "if key.round == 1:",
@@ -83,14 +80,6 @@ def raised(work: Callable[[], object]) -> Exception:
     raise AssertionError("nothing was raised")
 
 
-def test_an_error_without_a_frame_of_the_users_names_its_last_frame() -> None:
-    error = raised(lambda: json.loads("{"))
-    # The frame of this test is the only one outside of the standard library.
-    assert describe_error(error).startswith("<lambda> (test_user_errors.py:")
-    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
-    assert re.match(r"JSONDecodeError: .* \(decoder.py:\d+\)$", describe_error(error))
-
-
 def test_a_sentence_of_raysafls_stays_as_it_is_and_the_users_call_is_named() -> None:
     error = raised(lambda: LocalTraining(lr=-1, batch_size=1, steps=1))
     assert re.match(
@@ -98,20 +87,3 @@ def test_a_sentence_of_raysafls_stays_as_it_is_and_the_users_call_is_named() -> 
     )
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     assert describe_error(error) == str(error)
-
-
-def test_a_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_errors, "LONGEST", 100)
-    kept = kept_traceback(raised(lambda: 1 / 0))
-    assert kept.startswith("(the beginning is cut)\n") and len(kept) < 150
-    assert kept.endswith("ZeroDivisionError: division by zero\n")
-
-
-def test_an_error_that_is_not_the_users_passes_unchanged(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ValueError, match=r"^there is no engine 'x'"):
-        prepare([tiny], "x")
-    monkeypatch.setattr("raysafl.sweep.prepare.FlatModel.on", divmod)
-    with pytest.raises(TypeError, match="divmod expected 2 arguments"):
-        prepare([tiny])

@@ -8,7 +8,7 @@ import pytest
 from helpers.made import ended
 
 from raysafl.quickstart import BASE
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import Status
 from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
@@ -101,15 +101,3 @@ def test_a_run_whose_process_was_lost_has_what_its_checkpoint_says_of_its_origin
     assert entry.status is Status.FAILED and entry.reason == "its process was lost"
     assert (entry.host, entry.device, entry.engine) == ("a-node", "cuda", "vmap")
     assert (entry.seconds, entry.grown_from) == (3.5, ["older"])
-
-
-def test_a_run_that_failed_before_and_is_stopped_by_a_scheduler_now_counts_as_stopped(
-    tmp_path: Path,
-) -> None:
-    pack = Pack(RUNS[:1])
-    watch, shown, _ = watch_of(tmp_path)
-    config = RUNS[0].model_dump(mode="json")
-    watch.store.commit_end(RUNS[0].id, LedgerEntry.now(config, Status.FAILED, "oh"))
-    watch.complete(News({"round": 1, "test_accuracy": 0.5}), pack)
-    assert shown.ends == [(RUNS[0].id, Status.STOPPED)]
-    assert watch.store.ledger()[RUNS[0].id].status is Status.STOPPED

@@ -25,7 +25,6 @@ from raysafl.participation import Bernoulli, Cyclic, Markov
 from raysafl.report.figures import participation
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.rows import encoded, table_of
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 
@@ -161,14 +160,3 @@ def test_a_round_in_which_nobody_comes_is_an_empty_list(
     assert rows["cohorts"].to_pylist() == [[[], []], [[]]]
     assert rows["trained"].to_pylist() == rows["enforced"].to_pylist()
     assert rows["trained"].to_pylist() == [[False, False], [False]]
-
-
-def test_five_hundred_of_a_million_clients_take_a_thousand_bytes_a_round(
-    tiny: Run,
-) -> None:
-    rounds, policy = 100, Uniform(m=500)
-    cohorts = [policy.pick(None, 10**6, Key(0, t), None)[1].ids for t in range(rounds)]
-    row = {"replicate": 0, "seed": 0, "round": rounds - 1, "kind": "client"}
-    row |= {"cohorts": cohorts, "enforced": [True] * rounds, "trained": [True] * rounds}
-    table = table_of(tiny.id, [row])
-    assert len(encoded(table)) < 1000 * rounds

@@ -11,7 +11,6 @@ from helpers.servers import free_port
 
 from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
-from raysafl.sweep.outcome import Outcome
 from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.server import server
 from raysafl.tracking.sync import sync
@@ -79,21 +78,6 @@ def test_the_report_opens_from_disk_and_can_be_read(
     assert page.evaluate("document.documentElement.scrollWidth") == width
     seen.asked -= {url for url in seen.asked if url.startswith("data:")}
     assert seen.asked == {file.as_uri()} and seen.errors == []
-    page.close()
-
-
-def test_a_wide_table_keeps_its_heads_in_sight(
-    browser: Any, real_results: Path
-) -> None:
-    page = browser.new_page(viewport={"width": 500, "height": 900})
-    page.goto((real_results / "quickstart" / "report.html").as_uri())
-    region = page.get_by_role("region", name="All entries")
-    head = region.get_by_role("rowheader").first
-    number = region.get_by_role("cell").nth(1)
-    before, far = head.bounding_box(), number.bounding_box()
-    region.evaluate("box => box.scrollLeft = 120")
-    assert head.bounding_box()["x"] == before["x"]
-    assert number.bounding_box()["x"] == far["x"] - 120
     page.close()
 
 
@@ -203,24 +187,5 @@ def test_the_page_of_a_run_has_its_curves_first_and_few_charts(
     # Two curves are in sight without scrolling.
     for chart in ("accuracy", "loss"):
         playwright.expect(page.get_by_text(chart, exact=True).first).to_be_in_viewport()
-    assert seen.errors == []
-    page.close()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_what_a_notebook_shows_of_an_outcome_can_be_read(
-    width: int, browser: Any, real_results: Path, tables: None
-) -> None:
-    store = Store(real_results / "quickstart")
-    outcome = Outcome(store, store.manifest(), store.runs(), 0, 0, None, 1.0)
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    seen = Seen(page)
-    page.set_content(outcome._repr_html_())
-    assert page.get_by_role("cell", name="SAFARI", exact=True).count() == 2
-    (size,) = page.evaluate(
-        "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"
-    )
-    assert size[0] > 300 and 300 < size[1] < width
-    assert page.evaluate("document.documentElement.scrollWidth") == width
     assert seen.errors == []
     page.close()

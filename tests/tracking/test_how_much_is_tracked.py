@@ -3,18 +3,16 @@
 import datetime
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.folders import rows_file
 from helpers.made import save
-from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
+from helpers.tracked import ENDED, A, B, View, complete, rows, uri_of
 from mlflow import MlflowClient
 
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
-from raysafl.tracking import choice
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.sync import sync
@@ -55,16 +53,6 @@ def test_curves_of_250_rounds_have_every_third_and_the_last(
     assert now.points(A, "test/accuracy") == accuracy
     (parent,) = now.parents
     assert "at most 100 points" in parent.data.tags["mlflow.note.content"]
-
-
-def test_the_rule_counts_evaluated_rounds(store: Store, view: Any) -> None:
-    evaluated = [*range(6, 1000, 7), 999]
-    assert len(evaluated) == 143
-    part = [row for row in rows(0, 1000) if row["round"] in evaluated]
-    save(store, A, part)
-    ended(store, A, rounds=1000, eval_every=7)
-    sync(store.path, None, quiet)
-    assert steps(view()) == [*range(13, 994, 14), 999]
 
 
 @pytest.mark.parametrize("status", ["stopped", "failed"])
@@ -151,22 +139,6 @@ def test_a_run_that_is_damaged_loses_its_number_in_mlflow(
     assert now[B].to_dictionary() == before[B].to_dictionary()
 
 
-def test_a_label_that_was_renamed_is_renamed_in_mlflow(store: Store, view: Any) -> None:
-    complete(store)
-    sync(store.path, None, quiet, track=Tracking.SUMMARY)
-    before = view().children
-    manifest = store.manifest()
-    one, other = manifest.entries
-    entries = [one.replace(labels={"q": "half"}), other]
-    store.write_manifest(manifest.replace(entries=entries))
-    for _ in range(2):
-        sync(store.path, None, quiet, track=Tracking.SUMMARY)
-        now = view().children
-        assert now[A].data.params["label.q"] == now[A].data.tags["label.q"] == "half"
-        assert now[A].data.metrics["final"] == pytest.approx(0.5)
-        assert now[B].to_dictionary() == before[B].to_dictionary()
-
-
 def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_files(
     store: Store, view: Any
 ) -> None:
@@ -190,19 +162,6 @@ def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_fi
     assert parent.data.tags["runs.finished"] == "2"
 
 
-def test_a_sweep_of_more_than_200_runs_gets_summaries(
-    store: Store, view: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert Tracking.AUTO.resolved(200) is Tracking.CURVES
-    assert Tracking.AUTO.resolved(201) is Tracking.SUMMARY
-    monkeypatch.setattr(choice, "MOST_RUNS_WITH_CURVES", 1)
-    complete(store)
-    sync(store.path, None, quiet)
-    assert "test/accuracy" not in view().children[A].data.metrics
-    sync(store.path, None, quiet, track=Tracking.CURVES)
-    assert steps(view()) == [0, 1, 2, 3, 4]
-
-
 def test_a_database_knows_its_sizes_so_that_a_sort_by_a_metric_is_no_nested_scan(
     store: Store,
 ) -> None:
@@ -214,14 +173,6 @@ def test_a_database_knows_its_sizes_so_that_a_sort_by_a_metric_is_no_nested_scan
         sizes = [int(stat.split()[0]) for (stat,) in opened.execute(query)]
         (rows,) = opened.execute("SELECT COUNT(*) FROM latest_metrics").fetchone()
     assert sizes and set(sizes) == {rows}
-
-
-def test_with_none_nothing_is_logged(tmp_path: Path) -> None:
-    store = sweep(tmp_path / "demo")
-    complete(store)
-    with pytest.raises(ValueError, match="nothing is to be logged"):
-        sync(store.path, None, quiet, track=Tracking.NONE)
-    assert not (tmp_path / "mlflow.db").exists()
 
 
 def test_curves_are_added_to_runs_that_had_summaries_and_then_kept(

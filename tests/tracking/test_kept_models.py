@@ -102,17 +102,6 @@ def test_a_large_model_stays_in_the_folder_and_summaries_have_none(
     assert "model" not in view().files(view().children[run.id].info.run_id)
 
 
-def test_a_run_whose_models_are_missing_is_synced_without_them(
-    keeping: tuple[Store, fl.Run], view: Any
-) -> None:
-    store, run = keeping
-    store.model(run.id).unlink()
-    sync(store.path, None, print)
-    child = view().children[run.id]
-    assert "model" not in view().files(child.info.run_id)
-    assert child.info.status == "FAILED"
-
-
 @pytest.mark.parametrize(
     ("ill", "kind"),
     [(["no", "yes"], "string"), ([0, 1], "long"), ([False, True], "boolean")],

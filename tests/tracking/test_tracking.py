@@ -22,8 +22,7 @@ from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
-from raysafl.tracking.client import connect, default_uri, disconnect, ping
-from raysafl.tracking.descriptions import result_tag
+from raysafl.tracking.client import default_uri, disconnect
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.saved_view import saved_view
 from raysafl.tracking.sync import sync
@@ -167,14 +166,6 @@ def test_the_saved_view_lists_the_runs_the_best_one_first_with_its_labels(
     assert "params.`label.acc_5 ___`" in state["selectedColumns"]
 
 
-def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> None:
-    complete(store, snapshots=0, bytes_up=0)
-    sync(store.path, None, print)
-    names = view().children[A].data.metrics
-    assert "work/bytes_down" in names
-    assert not {"work/snapshots", "work/bytes_up"} & set(names)
-
-
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
     # of a run that the manifest lacks, unfinished
@@ -270,21 +261,6 @@ def test_an_experiment_deleted_in_the_ui_is_logged_anew_and_stays_deleted(
     deleted = client.get_experiment(old)
     assert deleted.lifecycle_stage == "deleted"
     assert deleted.name == f"demo (deleted {old})"
-
-
-def test_an_experiment_of_the_user_s_own_that_has_the_sweep_s_name_is_added_to(
-    store: Store,
-) -> None:
-    complete(store)
-    client = connect(uri_of(store))
-    own = client.create_experiment("demo", (store.path / "elsewhere").as_uri())
-    run = client.create_run(own).info.run_id
-    for _ in range(2):
-        sync(store.path, None, print)
-    runs = {r.info.run_id for r in client.search_runs([own])}
-    disconnect(client)
-    # Both runs of the sweep, and their parent.
-    assert run in runs and len(runs) == 4
 
 
 def test_two_folders_of_one_name_are_one_sweep_as_the_folder_logged_last_has_it(
@@ -386,32 +362,6 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     assert again.children[third].data.tags["status"] == "running"
 
 
-def test_the_parent_is_judged_by_the_runs_that_the_sweep_has(
-    store: Store, view: Any
-) -> None:
-    complete(store)
-    store.commit_end("cccccccccccc", LedgerEntry(status=Status.FAILED))
-    sync(store.path, None, print)
-    now = view()
-    (parent,) = now.parents
-    assert now.children["cccccccccccc"].info.status == "FAILED"
-    assert parent.info.status == "FINISHED"
-    counts = [parent.data.tags[f"runs.{name}"] for name in ("finished", "failed")]
-    assert counts == ["2", "0"]
-
-
-@pytest.mark.parametrize(
-    ("unit", "scale", "shown"),
-    [("%", 100.0, "0.31 ± 0.04 %"), ("mm", 1.0, "0.0031 ± 0.0004 mm")],
-)
-def test_a_result_has_two_decimals_in_per_cent_and_otherwise_four_digits(
-    unit: str, scale: float, shown: str
-) -> None:
-    table = Table(statistic="final_rmse", scale=scale, unit=unit)
-    statistics = {"final_rmse": (0.0031, 0.0004)}
-    assert result_tag(statistics, table) == {"result": f"final_rmse {shown}"}
-
-
 def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> None:
     entry = Entry(run_id=A, labels={"acc@5 (%)": "x"})
     manifest = Manifest(
@@ -463,20 +413,6 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     assert said == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_database_is_made_without_a_word_also_in_place_of_one_that_was_deleted(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    store, said = sweep(tmp_path / "fresh"), list[str]()
-    complete(store)
-    for _ in range(2):
-        assert Tracker(store, uri_of(store), said.append).finish()
-        now = View(uri_of(store))
-        assert set(now.children) == {A, B} and (tmp_path / "mlartifacts").is_dir()
-        disconnect(now.client)
-        (tmp_path / "mlflow.db").unlink()
-    assert said == [] and capfd.readouterr() == ("", "")
-
-
 def test_a_dead_server_is_told_once_and_repaired_by_sync(
     store: Store, view: Any
 ) -> None:
@@ -516,14 +452,6 @@ def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
     (tmp_path / "broken.db").write_text("this is no database")
     with pytest.raises(ValueError, match=r"cannot be used: .*not a database"):
         sync(store.path, f"sqlite:///{tmp_path / 'broken.db'}", print)
-
-
-def test_ping_counts_experiments_or_says_that_nobody_answers(store: Store) -> None:
-    before = ping(uri_of(store))
-    sync(store.path, None, print)
-    assert ping(uri_of(store)) == before + 1
-    with pytest.raises(ValueError, match="cannot be used"):
-        ping(f"http://127.0.0.1:{free_port()}")
 
 
 def test_sync_leaves_out_a_sweep_that_is_running(store: Store) -> None:

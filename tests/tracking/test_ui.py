@@ -179,19 +179,6 @@ def test_the_addresses_of_several_sweeps_are_listed_by_name(
     assert lines[1].startswith(f"  sweep-01: {url}/#/experiments/1/runs?")
 
 
-def test_the_page_is_opened_in_the_browser_on_demand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = "https://mlflow.example.org"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
-    view = page_of(made(tmp_path, "demo"), url)
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda page: opened.append(page) or False)
-    serve(tmp_path, browser=True)
-    assert opened == [url + view.page]
-    assert "no browser could be opened" in capsys.readouterr().out
-
-
 def test_an_address_of_another_machine_is_refused(root: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot listen on 192\.0\.2\.1:5000"):
         serve(root, "192.0.2.1")

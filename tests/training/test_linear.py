@@ -117,6 +117,7 @@ def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
 )
 @example(classes=10, inputs=64, batch=8, engine="linear")
 @example(classes=10, inputs=64, batch=1, engine="linear")
+@example(classes=16, inputs=1, batch=25, engine="linear")
 def test_no_bit_of_a_task_or_of_a_score_depends_on_the_tasks_beside_it(
     classes: int, inputs: int, batch: int, engine: str
 ) -> None:

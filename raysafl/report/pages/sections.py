@@ -114,9 +114,10 @@ def marks_text(numbers: Numbers) -> str:
     if not numbers.marks.best:
         return ""
     winner = numbers.winner
-    what, best = "means", "the best mean of each setting"
+    what = "means" if winner is None else "runs"
+    best = "the best mean of each setting"
     if winner is not None:
-        what, best = "runs", f"the best run, by `{winner.metric}`"
+        best = f"the best run, by `{winner.metric}`"
     text = f"Bold is {best}."
     if numbers.marks.close:
         text += (
