@@ -18,7 +18,7 @@ from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import METHOD_AXES, Label, Manifest, label_text
-from raysafl.storage.statistics import ACCURACIES, FIXED
+from raysafl.storage.statistics import ACCURACIES, STATISTICS
 
 EVERYWHERE = "all entries"
 UNKNOWN = "unknown"
@@ -172,7 +172,7 @@ def _is_alike(name: str, manifest: Manifest) -> bool:
     """
     own = manifest.statistic(name)
     of_table = manifest.statistic(manifest.table.statistic)
-    if of_table is None or manifest.table.statistic in FIXED:
+    if of_table is None or manifest.table.statistic in STATISTICS:
         return name in ACCURACIES
     return own is not None and own.column == of_table.column
 

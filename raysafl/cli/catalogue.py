@@ -65,7 +65,10 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         for name, column in COLUMNS.items()
         if column.summary is not Summary.KEY
     }
-    runs = {name: {"summary": f"per run, {text}"} for name, text in STATISTICS.items()}
+    runs = {
+        name: {"summary": f"per run, {statistic.meaning}"}
+        for name, statistic in STATISTICS.items()
+    }
     further = {name: {"summary": text} for name, text in FURTHER.items()}
     return families | {"result": rounds | runs | further}
 

@@ -12,7 +12,7 @@ from raysafl.report.analysis.entries import COUNTS, LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
 from raysafl.storage.manifest import Manifest, Table
-from raysafl.storage.statistics import FIXED, declaration_of, final_of
+from raysafl.storage.statistics import STATISTICS, declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = (*COUNTS, "missing")[1:]
@@ -173,7 +173,7 @@ def caption(manifest: Manifest, entries: pd.DataFrame) -> str:
     text = f"Each entry shows the mean ± standard deviation over {seeds} {noun} of {what}{unit}."
     known = manifest.statistic(table.statistic)
     # What the statistics of every run mean is plain from their names.
-    if known and not known.higher_is_better and table.statistic not in FIXED:
+    if known and not known.higher_is_better and table.statistic not in STATISTICS:
         text += " A lower value is better."
     if final_of(table.statistic):
         text += " Its round was chosen by the test set; *final* is the last round."

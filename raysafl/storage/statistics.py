@@ -33,55 +33,96 @@ MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
 # Test accuracies in per cent.
 TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 TOTALS = columns_with(Summary.SUM)
-# Statistics of a run, which are columns of runs.parquet: name -> meaning.
-STATISTICS = {
-    "rounds": "rounds run",
-    "final": "test accuracy of the last evaluated round",
-    "last5": "mean test accuracy of the last five evaluated rounds (FAST)",
-    "last5_std": "standard deviation of the last five test accuracies (FAST's spread)",
-    "last10": "mean test accuracy of the last ten evaluated rounds",
-    "rolling20": "mean test accuracy of the last twenty evaluated rounds (FSL)",
-    "best": "highest test accuracy of all rounds",
-    "best5": "mean over the five offsets of the highest test accuracy of every fifth round",
-    "best_round": "first round with the highest test accuracy, from 0",
-    "after_server": "mean test accuracy right after the rounds of the server alone",
-    "rise_time": "rounds until the test accuracy is at 90 % of the final",
-    "rise_time20": "the same on the accuracy's rolling mean over twenty evaluations (FSL)",
-    **{
-        f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS
-    },
-    "rounds_to_50_rolling20": "rounds until the accuracy's rolling mean over twenty "
-    "evaluations is at 50 % (FSL's T_0.5, smoothed)",
-    "final_loss": "test loss of the last evaluated round",
-    "arbitrary_ratio": "share of rounds in which clients trained and which were no "
-    "snapshots (FAST's Ratio)",
-    **{f"total_{name}": COLUMNS[name].total for name in TOTALS},
-    "total_bytes": "bytes to and from clients",
-}
-
-# The statistics of the test accuracy, which runs without one do not have.
-OF_ACCURACY = [
-    name
-    for name in STATISTICS
-    if name not in ("rounds", "final_loss", "arbitrary_ratio")
-    and not name.startswith("total_")
-]
-# How many rounds it takes until a metric is at a value: `rounds_to_r2_0.7`.
-ROUNDS_TO = re.compile(r"rounds_to_([a-z]\w*)_(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
-
-ACCURACIES = (
-    "final",
-    "last5",
-    "last10",
-    "rolling20",
-    "best",
-    "best5",
-    "after_server",
-)
-# Of statistics whose names begin so, lower values are better.
-LOWER_IS_BETTER = ("last5_std", "rise_time", "rounds_to_", "final_loss", "total_")
 # The column by which runs are judged unless their objective says otherwise.
 ACCURACY = "test_accuracy"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What is known about a statistic of a run.
+
+    Args:
+        meaning: what it is, as one phrase.
+        is_fraction: whether it is a fraction in [0, 1], shown in per cent.
+        higher_is_better: whether a higher value is better than a lower one.
+        column: the column of the rows that it is a value of; empty for counts, times
+            and the like.
+        is_count: whether it is an integer, which a replicate without rows has as 0.
+    """
+
+    meaning: str
+    is_fraction: bool = False
+    higher_is_better: bool = True
+    column: str = ""
+    is_count: bool = False
+
+
+def _accuracy(meaning: str) -> Statistic:
+    return Statistic(meaning, is_fraction=True, column=ACCURACY)
+
+
+def _time(meaning: str) -> Statistic:
+    return Statistic(meaning, higher_is_better=False)
+
+
+def _total(meaning: str) -> Statistic:
+    return Statistic(meaning, higher_is_better=False, is_count=True)
+
+
+# The statistics of the test accuracy, which runs without one do not have.
+OF_ACCURACY = {
+    "final": _accuracy("test accuracy of the last evaluated round"),
+    "last5": _accuracy("mean test accuracy of the last five evaluated rounds (FAST)"),
+    "last5_std": Statistic(
+        "standard deviation of the last five test accuracies (FAST's spread)",
+        is_fraction=True,
+        higher_is_better=False,
+    ),
+    "last10": _accuracy("mean test accuracy of the last ten evaluated rounds"),
+    "rolling20": _accuracy(
+        "mean test accuracy of the last twenty evaluated rounds (FSL)"
+    ),
+    "best": _accuracy("highest test accuracy of all rounds"),
+    "best5": _accuracy(
+        "mean over the five offsets of the highest test accuracy of every fifth round"
+    ),
+    "best_round": Statistic("first round with the highest test accuracy, from 0"),
+    "after_server": _accuracy(
+        "mean test accuracy right after the rounds of the server alone"
+    ),
+    "rise_time": _time("rounds until the test accuracy is at 90 % of the final"),
+    "rise_time20": _time(
+        "the same on the accuracy's rolling mean over twenty evaluations (FSL)"
+    ),
+    **{
+        f"rounds_to_{target}": _time(f"rounds until the test accuracy is at {target} %")
+        for target in TARGETS
+    },
+    "rounds_to_50_rolling20": _time(
+        "rounds until the accuracy's rolling mean over twenty evaluations is at 50 % "
+        "(FSL's T_0.5, smoothed)"
+    ),
+}
+# The statistics that every run has, in the order of the columns of runs.parquet.
+STATISTICS = {
+    "rounds": Statistic("rounds run", is_count=True),
+    **OF_ACCURACY,
+    "final_loss": Statistic(
+        "test loss of the last evaluated round",
+        higher_is_better=False,
+        column="test_loss",
+    ),
+    "arbitrary_ratio": Statistic(
+        "share of rounds in which clients trained and which were no snapshots (FAST's "
+        "Ratio)",
+        is_fraction=True,
+    ),
+    **{f"total_{name}": _total(COLUMNS[name].total) for name in TOTALS},
+    "total_bytes": _total("bytes to and from clients"),
+}
+ACCURACIES = [name for name, known in OF_ACCURACY.items() if known.column == ACCURACY]
+# How many rounds it takes until a metric is at a value: `rounds_to_r2_0.7`.
+ROUNDS_TO = re.compile(r"rounds_to_([a-z]\w*)_(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 AT_BEST_VAL = "at_best_val"
 # Largest number of last values of further metrics that a table shows by default.
 MOST_ALSO = 8
@@ -103,40 +144,6 @@ def final_of(statistic: str) -> str:
     return "" if other or column == statistic else f"final_{column}"
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """What is known about a statistic of a run.
-
-    Args:
-        meaning: what it is, as one phrase.
-        is_fraction: whether it is a fraction in [0, 1], shown in per cent.
-        higher_is_better: whether a higher value is better than a lower one.
-        column: the column of the rows that it is a value of; empty for counts, times
-            and the like.
-    """
-
-    meaning: str
-    is_fraction: bool = False
-    higher_is_better: bool = True
-    column: str = ""
-
-
-# What is known about the statistics that every run has.
-FIXED = {
-    name: Statistic(
-        meaning,
-        is_fraction=name in (*ACCURACIES, "last5_std", "arbitrary_ratio"),
-        higher_is_better=not name.startswith(LOWER_IS_BETTER),
-        column="test_loss"
-        if name == "final_loss"
-        else ACCURACY
-        if name in ACCURACIES
-        else "",
-    )
-    for name, meaning in STATISTICS.items()
-}
-
-
 def declaration_of(
     name: str, columns: Mapping[str, ColumnDescription]
 ) -> ColumnDescription | None:
@@ -148,8 +155,7 @@ def declaration_of(
 
     Example:
         >>> first = ColumnDescription("float64", "accuracy of class 0", Summary.MEAN)
-        >>> found = declaration_of("test_accuracy_of_7", {"test_accuracy_of_0": first})
-        >>> found.meaning
+        >>> declaration_of("test_accuracy_of_7", {"test_accuracy_of_0": first}).meaning
         'accuracy of class 7'
 
     Args:
@@ -164,8 +170,8 @@ def declaration_of(
     stem = name[: number.start()]
     for other, column in columns.items():
         if re.fullmatch(rf"{re.escape(stem)}\d+", other):
-            own = other.removeprefix(stem)
-            meaning = re.sub(rf"\b{own}\b", number[0], column.meaning)
+            declared = other.removeprefix(stem)
+            meaning = re.sub(rf"\b{declared}\b", number[0], column.meaning)
             return replace(column, meaning=meaning)
     return None
 
@@ -191,7 +197,7 @@ def statistics_of(
     Raises:
         ValueError: two columns would have a statistic of the same name.
     """
-    found = dict(FIXED)
+    statistics = dict(STATISTICS)
     names = [name for name in (*columns, *measured) if name not in COLUMNS]
     # The loss has further statistics if it is all that runs are judged by.
     names += ["test_loss"] if quality == "test_loss" else []
@@ -199,47 +205,47 @@ def statistics_of(
         column = declaration_of(name, columns)
         if column is None or not column.is_scalar:
             continue
-        for statistic, what in _statistics_of_column(name, column).items():
+        for statistic, known in _statistics_of_column(name, column).items():
             if statistic == "final_loss":
                 continue
-            if statistic in found:
+            if statistic in statistics:
                 raise ValueError(
                     f"the column '{name}' would have the statistic '{statistic}', which "
-                    f"is already the {found[statistic].meaning}; give the metric another "
+                    f"is already the {statistics[statistic].meaning}; give the metric another "
                     "name"
                 )
-            found[statistic] = what
+            statistics[statistic] = known
     on_val = quality.replace("test_", "val_", 1)
     if on_val in columns:
         judged = declaration_of(quality, columns)
         assert judged is not None
-        found[AT_BEST_VAL] = Statistic(
+        statistics[AT_BEST_VAL] = Statistic(
             f"`{quality}` in the first round in which `{on_val}` was best",
             judged.is_fraction,
             judged.higher_is_better,
             quality,
         )
-    return found
+    return statistics
 
 
 def _statistics_of_column(name: str, column: ColumnDescription) -> dict[str, Statistic]:
     """Return the statistics of one column, by name."""
-    own = name.removeprefix("test_")
-    kinds = {
-        f"final_{own}": "in the last evaluated round",
-        f"best_{own}": f"{'highest' if column.higher_is_better else 'lowest'} value of "
+    metric = name.removeprefix("test_")
+    values = {
+        f"final_{metric}": "in the last evaluated round",
+        f"best_{metric}": f"{'highest' if column.higher_is_better else 'lowest'} value of "
         "all rounds",
     }
-    if own != name:
-        kinds[f"last5_{own}"] = "mean of the last five evaluated rounds"
+    if metric != name:
+        values[f"last5_{metric}"] = "mean of the last five evaluated rounds"
     return {
         statistic: Statistic(
-            f"{column.meaning}, {which}",
+            f"{column.meaning}, {value}",
             column.is_fraction,
             column.higher_is_better,
             name,
         )
-        for statistic, which in kinds.items()
+        for statistic, value in values.items()
     }
 
 
@@ -270,7 +276,7 @@ def _rounds_to(
         >>> print(_rounds_to(["rounds_to_r2_0.7"], {"test_r2": r2})["rounds_to_r2_0.7"].meaning)
         rounds until the coefficient of determination is at 0.7 or better
     """
-    found = {}
+    counts = {}
     for name in names:
         parts = ROUNDS_TO.fullmatch(name)
         for column in (f"test_{parts[1]}", parts[1]) if parts else ():
@@ -279,9 +285,9 @@ def _rounds_to(
                 meaning = (
                     f"rounds until the {declared.meaning} is at {parts[2]} or better"
                 )
-                found[name] = Statistic(meaning, higher_is_better=False, column=column)
+                counts[name] = Statistic(meaning, higher_is_better=False, column=column)
                 break
-    return found
+    return counts
 
 
 def quality_statistics(quality: str) -> list[str]:
@@ -292,8 +298,8 @@ def quality_statistics(quality: str) -> list[str]:
     """
     if quality == ACCURACY:
         return ["final", "last10", "best", "after_server"]
-    own = quality.removeprefix("test_")
-    return [f"final_{own}", f"last5_{own}", f"best_{own}"]
+    metric = quality.removeprefix("test_")
+    return [f"final_{metric}", f"last5_{metric}", f"best_{metric}"]
 
 
 def also_by_default(
@@ -308,9 +314,9 @@ def also_by_default(
         columns: the declared further columns, by name.
         quality: the column by which runs are judged.
     """
-    own = quality_statistics(quality)
+    of_quality = quality_statistics(quality)
     if not columns and quality == ACCURACY:
-        return own
+        return of_quality
     last = [
         name
         for name, known in statistics_of(columns, quality).items()
@@ -318,7 +324,7 @@ def also_by_default(
         # A metric of each class would make the table wide.
         or (name.startswith("final_") and not re.search(r"_\d+$", known.column))
     ]
-    return list(dict.fromkeys([*own, *last[:MOST_ALSO]]))
+    return list(dict.fromkeys([*of_quality, *last[:MOST_ALSO]]))
 
 
 def summarise_each(
@@ -344,12 +350,11 @@ def summarise_each(
         computed is NaN. Runs that are not judged by their accuracy have no statistics of
         accuracies, unless some replicate has one.
 
-    Accuracies are fractions in [0, 1]. With a(t) the test accuracy at evaluated round
-    t, and its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to t
-    (fewer at the start),
+    `STATISTICS` says what each is. More exactly, with a(t) the test accuracy at evaluated
+    round t, and its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to
+    t (fewer at the start),
 
-    last5, last10, rolling20   means over the last 5, 10, 20 evaluated rounds
-    last5_std                  standard deviation (n - 1) over the last five of them
+    last5_std                  divides by n - 1
     best5                      mean over o = 0, ..., 4 of the highest a(t) with t mod 5 = o:
                                the best accuracy of evaluations every fifth round
     rise_time                  1 + the first t with a(t) >= 0.9 a(end)
@@ -358,10 +363,8 @@ def summarise_each(
                                rise time
     rounds_to_X                1 + the first t with a(t) >= X/100, NaN if there is none;
                                FSL calls rounds_to_50 T_0.5
-    rounds_to_50_rolling20     1 + the first t with b(t) >= 0.5: T_0.5, should FSL have
+    rounds_to_50_rolling20     the same with b(t) and X = 50: T_0.5, should FSL have
                                taken it from its smoothed accuracies
-    after_server               mean over the rounds in which only the server trained
-                               (SAFARI's server rounds), NaN if there were none
     arbitrary_ratio            (client rounds - snapshots) / rounds. FAST defines its
                                Ratio as "Rounds with ACP / Total rounds" (section 5),
                                ACP being arbitrary client participation. Rounds in which
@@ -371,36 +374,33 @@ def summarise_each(
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
 
-    numbers = {"rounds": np.int64, **{f"total_{name}": np.int64 for name in TOTALS}}
-    numbers["total_bytes"] = np.int64
-    found = {
-        name: np.zeros(len(lengths), numbers[name])
-        if name in numbers
+    statistics = {
+        name: np.zeros(len(lengths), np.int64)
+        if known.is_count
         else np.full(len(lengths), np.nan)
-        for name in STATISTICS
+        for name, known in STATISTICS.items()
     }
     values_of = _Columns(rows)
     further = _FurtherStatistic(rows, columns or {}, quality, named)
-    found |= {name: np.full(len(lengths), np.nan) for name in further.statistics}
+    statistics |= {name: np.full(len(lengths), np.nan) for name in further.statistics}
     for some, places in _of_equal_length(lengths):
-        for name, values in _summarise_equal(values_of, places).items():
-            found[name][some] = values
-        for name, values in further.summarise_equal(places).items():
-            found[name][some] = values
+        of_some = _summarise_equal(values_of, places) | further.summarise_equal(places)
+        for name, values in of_some.items():
+            statistics[name][some] = values
 
     # Of these rounds, each replicate has a number of its own.
     alone = (rows["kind"] == "server").to_numpy(bool)
     replicate = np.repeat(np.arange(len(lengths)), lengths)
-    own = np.bincount(replicate[alone], minlength=len(lengths))
+    rounds_alone = np.bincount(replicate[alone], minlength=len(lengths))
     accuracy = values_of.accuracy[alone]
-    for some, places in _of_equal_length(own):
-        found["after_server"][some] = _means(accuracy[places])
+    for some, places in _of_equal_length(rounds_alone):
+        statistics["after_server"][some] = _means(accuracy[places])
     # A value that is never reached is an answer.
     optional = [name for name in further.statistics if not ROUNDS_TO.fullmatch(name)]
     if quality != ACCURACY and np.isnan(values_of.accuracy).all():
         optional += OF_ACCURACY
-    empty = [name for name in optional if np.isnan(found[name]).all()]
-    return pd.DataFrame({name: found[name] for name in found if name not in empty})
+    empty = [name for name in optional if np.isnan(statistics[name]).all()]
+    return pd.DataFrame(statistics).drop(columns=empty)
 
 
 class _Columns:
@@ -442,20 +442,20 @@ class _FurtherStatistic:
         every = statistics_of(columns, quality, further) | _rounds_to(named, columns)
         # Columns of further classes are declared by those of the first ones.
         self.higher_is_better = {
-            own.column: column.higher_is_better
-            for own in every.values()
-            if (column := declaration_of(own.column, columns))
+            statistic.column: column.higher_is_better
+            for statistic in every.values()
+            if (column := declaration_of(statistic.column, columns))
         }
         self.rounds: Ints = rows["round"].to_numpy(np.int64)
         self.statistics = {
-            name: own
-            for name, own in every.items()
-            if name not in FIXED and own.column in rows
+            name: statistic
+            for name, statistic in every.items()
+            if name not in STATISTICS and statistic.column in rows
         }
         self.on_val = quality.replace("test_", "val_", 1)
         if self.on_val not in rows:
             self.statistics.pop(AT_BEST_VAL, None)
-        needed = {own.column for own in self.statistics.values()}
+        needed = {statistic.column for statistic in self.statistics.values()}
         if AT_BEST_VAL in self.statistics:
             needed.add(self.on_val)
         self.values = {name: _floats(rows[name]) for name in sorted(needed)}
@@ -469,18 +469,18 @@ class _FurtherStatistic:
         return {name: self._statistic(name, places) for name in self.statistics}
 
     def _statistic(self, name: str, places: Ints) -> Floats:
-        own = self.statistics[name]
-        values = self.values[own.column][places]
+        statistic = self.statistics[name]
+        values = self.values[statistic.column][places]
         if until := ROUNDS_TO.fullmatch(name):
-            sign = 1.0 if self.higher_is_better[own.column] else -1.0
+            sign = 1.0 if self.higher_is_better[statistic.column] else -1.0
             return _rounds_until(
                 self.rounds[places], sign * values, sign * float(until[2])
             )
         if name == AT_BEST_VAL:
             judged_by = self.values[self.on_val][places]
-            return _at_best(values, judged_by, own.higher_is_better)
+            return _at_best(values, judged_by, statistic.higher_is_better)
         if name.startswith("best_"):
-            return _at_best(values, values, own.higher_is_better)
+            return _at_best(values, values, statistic.higher_is_better)
         if name.startswith("last5_"):
             return _means(values[:, -5:])
         last: Floats = values[:, -1]
@@ -500,8 +500,8 @@ def _at_best(values: Floats, judged_by: Floats, higher_is_better: bool) -> Float
     """
     signed = judged_by if higher_is_better else -judged_by
     first = np.where(np.isnan(signed), -np.inf, signed).argmax(axis=1)
-    found = values[np.arange(len(values)), first]
-    return np.where(np.isnan(judged_by).all(axis=1), np.nan, found)
+    at_first = values[np.arange(len(values)), first]
+    return np.where(np.isnan(judged_by).all(axis=1), np.nan, at_first)
 
 
 def _floats(values: "pd.Series[Any]") -> Floats:
@@ -632,5 +632,5 @@ def _best_of_every_fifth_round(rounds: Ints, accuracy: Floats) -> Floats:
         np.where(rounds % 5 == offset, accuracy, -np.inf).max(axis=1)
         for offset in range(5)
     ]
-    found = np.stack(highest, axis=1)
-    return _means(np.where(np.isneginf(found), np.nan, found))
+    of_offset = np.stack(highest, axis=1)
+    return _means(np.where(np.isneginf(of_offset), np.nan, of_offset))

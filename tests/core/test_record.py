@@ -47,7 +47,9 @@ def test_levels_are_averaged_and_counts_are_summed() -> None:
     ]
     counts = ["snapshots", "server_rounds", "steps", "bytes_down", "bytes_up"]
     assert (metrics.MEANS, metrics.SUMS) == (levels, counts)
-    assert all(STATISTICS[f"total_{name}"] == COLUMNS[name].total for name in counts)
+    assert all(
+        STATISTICS[f"total_{name}"].meaning == COLUMNS[name].total for name in counts
+    )
     assert columns_with(Summary.KEY) == ["replicate", "seed", "round"]
 
 
