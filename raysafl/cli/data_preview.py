@@ -64,7 +64,7 @@ def preview(
             columns = classes if dataset.has_labels else ()
             files[f"clients-{number}.csv"] = _client_table(held, clients, columns)
         line = {"data of": name, "runs": str(count)}
-        line |= _numbers(held, server, clients, dataset.has_labels)
+        line |= _row_of_numbers(held, server, clients, dataset.has_labels)
         if len(split.validation):
             line["validation\nsamples"] = str(len(split.validation))
         lines.append(line)
@@ -182,7 +182,7 @@ def _range(values: NDArray[np.int64]) -> str:
     return f"{low}" if low == high else f"{low} / {np.median(values):g} / {high}"
 
 
-def _numbers(
+def _row_of_numbers(
     held: NDArray[np.int64],
     server: NDArray[np.int64],
     clients: Sequence[str],

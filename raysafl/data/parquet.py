@@ -94,9 +94,9 @@ class ParquetImages(ImageSource):
             ValueError: a file or a column is missing, a label is none, an image cannot
                 be decoded, or the images differ in shape.
         """
-        files = _files_of(data_root() / self.path, [TRAIN, self.test])
+        files = _find_files(data_root() / self.path, [TRAIN, self.test])
         columns = [self.image, self.label]
-        tables = [_table_of(own, columns) for own in files.values()]
+        tables = [_read_columns(own, columns) for own in files.values()]
         first = files[TRAIN][0]
         names = _class_names(first, self.label)
         # The labels are read first, as images take long.
@@ -179,7 +179,7 @@ def from_parquet(
     if isinstance(path, Mapping):
         files = _given_files(path, splits)
     else:
-        files = _files_of(find_path(path), splits)
+        files = _find_files(find_path(path), splits)
     first = files[TRAIN][0]
     if image is None and features is None:
         image = _find_image(first)
@@ -189,7 +189,7 @@ def from_parquet(
         options.setdefault("names", _class_names(first, label))
     options |= {"test_share": test_share}
     if image is None:
-        train, *others = [_table_of(own) for own in files.values()]
+        train, *others = [_read_columns(own) for own in files.values()]
         options |= {"features": features, "client": client}
         return from_pandas(
             train, label=label, test=others[0] if others else None, **options
@@ -202,7 +202,7 @@ def from_parquet(
     clients = as_list(client)
     parts = []
     for own in files.values():
-        table = _table_of(own, [image, label, *clients])
+        table = _read_columns(own, [image, label, *clients])
         columns = {name: as_plain_array(table[name]) for name in clients}
         pixels = _decoded(table[image], own[0])
         parts.append((pixels, as_plain_array(table[label]), columns))
@@ -214,7 +214,7 @@ def from_parquet(
 # --- which files
 
 
-def _files_of(folder: Path, splits: Sequence[str]) -> Files:
+def _find_files(folder: Path, splits: Sequence[str]) -> Files:
     """Find the files of some splits in a folder.
 
     Raises:
@@ -349,7 +349,7 @@ def _find_label(file: str) -> str:
     return found[0]
 
 
-def _table_of(
+def _read_columns(
     files: Sequence[str], columns: Sequence[str] | None = None
 ) -> "pd.DataFrame":
     """Read some columns of files into one DataFrame, or all of them.

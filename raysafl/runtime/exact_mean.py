@@ -262,7 +262,7 @@ def combine_shares(
             sums[cell] = sums[cell] + sum_P if cell in sums else sum_P
 
     starts, sizes_R = tasks.cells()
-    totals = _totals(column["client"], columns_5T, starts, sizes_R)
+    totals = _totals_of_cells(column["client"], columns_5T, starts, sizes_R)
     steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
     sizes = sizes_R.tolist()
     parts_of = {
@@ -310,7 +310,9 @@ class Totals(NamedTuple):
     correct: list[float]
 
 
-def _totals(client_T: Ints, columns_5T: Floats, starts: Ints, sizes_R: Ints) -> Totals:
+def _totals_of_cells(
+    client_T: Ints, columns_5T: Floats, starts: Ints, sizes_R: Ints
+) -> Totals:
     """Return the totals of each cell.
 
     A sum of floats has the bits of torch's sum over the cell's tasks alone: sums over

@@ -110,11 +110,11 @@ def _merged_manifest(
                 )
         merged = merged.extended(other.entries)
         merged = merged.measuring(other.columns, merged.quality)
-    _check_labels(manifests)
+    _refuse_other_axes(manifests)
     return merged
 
 
-def _check_labels(manifests: Sequence[Manifest]) -> None:
+def _refuse_other_axes(manifests: Sequence[Manifest]) -> None:
     """Check that folders have the same runs where labels are equal: tables show one of them.
 
     Raises:

@@ -61,7 +61,7 @@ def _accuracy(meaning: str) -> Statistic:
     return Statistic(meaning, is_fraction=True, column=ACCURACY)
 
 
-def _time(meaning: str) -> Statistic:
+def _duration(meaning: str) -> Statistic:
     return Statistic(meaning, higher_is_better=False)
 
 
@@ -90,15 +90,17 @@ OF_ACCURACY = {
     "after_server": _accuracy(
         "mean test accuracy right after the rounds of the server alone"
     ),
-    "rise_time": _time("rounds until the test accuracy is at 90 % of the final"),
-    "rise_time20": _time(
+    "rise_time": _duration("rounds until the test accuracy is at 90 % of the final"),
+    "rise_time20": _duration(
         "the same on the accuracy's rolling mean over twenty evaluations (FSL)"
     ),
     **{
-        f"rounds_to_{target}": _time(f"rounds until the test accuracy is at {target} %")
+        f"rounds_to_{target}": _duration(
+            f"rounds until the test accuracy is at {target} %"
+        )
         for target in TARGETS
     },
-    "rounds_to_50_rolling20": _time(
+    "rounds_to_50_rolling20": _duration(
         "rounds until the accuracy's rolling mean over twenty evaluations is at 50 % "
         "(FSL's T_0.5, smoothed)"
     ),
