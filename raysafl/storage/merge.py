@@ -110,11 +110,11 @@ def _merged_manifest(
                 )
         merged = merged.extended(other.entries)
         merged = merged.measuring(other.columns, merged.quality)
-    _refuse_other_axes(manifests)
+    _refuse_one_label_of_two_runs(manifests)
     return merged
 
 
-def _refuse_other_axes(manifests: Sequence[Manifest]) -> None:
+def _refuse_one_label_of_two_runs(manifests: Sequence[Manifest]) -> None:
     """Check that folders have the same runs where labels are equal: tables show one of them.
 
     Raises:

@@ -104,7 +104,7 @@ def slices(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     figure, panels = style.panels(len(varying), 2.5, 2.4, sharey=True)
     for axes, axis in zip(panels, varying, strict=False):
         labels = shown[f"label.{axis}"].tolist()
-        places = _places(axes, labels, numbers.layout.values[axis])
+        places = _place_labels(axes, labels, numbers.layout.values[axis])
         finals = shown[name]
         axes.plot(places[~is_best], finals[~is_best], "o", color=LINES[0], markersize=5)
         axes.plot(places[is_best], finals[is_best], "*", color=LINES[1], markersize=11)
@@ -123,7 +123,7 @@ def slices(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     return figure
 
 
-def _places(
+def _place_labels(
     axes: Axes, labels: Sequence[Label], values: Sequence[Label]
 ) -> NDArray[np.float64]:
     """Return where labels stand across a panel, and scale and number its horizontal axis.
