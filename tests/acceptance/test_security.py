@@ -1,26 +1,21 @@
 """What SECURITY.md promises: results are data, names stay inside, servers here, no secrets kept."""
 
 import ast
-import io
 import os
 import pickle
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.here import run_in_process
-from rich.console import Console
 
 from raysafl import Hardware, Run, Runner, Sweep
-from raysafl.algorithms import Key
 from raysafl.cli.app import main
-from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.manifest import Entry, Manifest, Table
@@ -76,14 +71,6 @@ def test_nothing_in_the_package_reads_what_can_run_code() -> None:
         c for c, tree in trees.items() if isinstance(tree, ast.Call) and runs_code(tree)
     }
     assert found == ALLOWED
-
-
-class Telling(Algorithm):
-    """Fails with a message in which there is a secret."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        raise OSError(f"https://host/x is down for Bearer {SECRET}")
-        yield
 
 
 class Bomb:
@@ -203,18 +190,6 @@ def test_links_out_of_a_results_folder_are_not_followed(
     )
 
 
-def test_a_results_folder_that_is_itself_a_link_works(
-    finished: Store, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "s")
-    linked = Store(tmp_path / "link")
-    assert (
-        len(linked.rounds()) == 8
-        and linked.manifest().name == "s"
-        and report_files(linked)
-    )
-
-
 def listening(pid: int) -> Iterator[str]:
     """The addresses (hexadecimal) at which a process and its descendants listen."""
     inodes: set[str] = set()
@@ -249,55 +224,6 @@ def test_a_ray_of_our_own_listens_on_loopback_only() -> None:
     }
     found = list(listening(os.getpid()))
     assert len(found) >= 3 and set(found) <= ours
-
-
-@pytest.mark.usefixtures("ray_local")
-@pytest.mark.skipif(not Path("/proc/self/cmdline").is_file(), reason="/proc is Linux's")
-def test_a_ray_of_our_own_has_no_process_that_only_a_cluster_needs() -> None:
-    lines = []
-    for pid in descendants(os.getpid()):
-        with suppress(OSError):  # it has just ended
-            lines.append(Path(f"/proc/{pid}/cmdline").read_text())
-    assert any("raylet" in line for line in lines)
-    # logs to the driver, new nodes
-    assert not [line for line in lines if "monitor.py" in line]
-
-
-def test_secrets_are_in_no_file_and_no_argument(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN"):
-        monkeypatch.setenv(name, SECRET)
-    command = f"raysafl run f.py --tracking-uri https://host --out s3://b?key={SECRET}"
-    sweep = Sweep(
-        "s", {"good": tiny, "bad": tiny.replace(algorithm=Telling())}, axes=("x",)
-    )
-    said = io.StringIO()
-    console = Console(file=said, width=300)
-    runner = Runner(
-        sweep,
-        tmp_path / "s",
-        executor="here",
-        command=command,
-        console=console,
-        try_first=False,
-    )
-    outcome = runner.run()
-    assert "is down for Bearer ***" in said.getvalue()
-    assert SECRET not in said.getvalue()
-    assert sorted(outcome.runs["status"]) == [
-        "failed",
-        "failed",
-        "finished",
-        "finished",
-    ]
-    assert (
-        "--tracking-uri https://host --out s3://b?key=***"
-        in (tmp_path / "s" / "table.md").read_text()
-    )
-    files = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert {"mlflow.db", "manifest.json", "table.md"} <= {file.name for file in files}
-    assert [file.name for file in files if SECRET.encode() in file.read_bytes()] == []
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

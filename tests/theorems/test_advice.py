@@ -1,9 +1,7 @@
 """The advice on a run: estimates against their definitions, and what the user is told."""
 
 import io
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,9 +27,7 @@ from experiments.theorems.premises import (
     most_client_prob_convex,
 )
 from raysafl import (
-    Cohort,
     LocalTraining,
-    Participation,
     Run,
 )
 from raysafl.algorithms import Key
@@ -111,40 +107,6 @@ def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
     assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(expected)
 
 
-def test_without_server_data_it_says_so(tiny: Run) -> None:
-    run = tiny.replace({"data.server": None})
-    assert advise(run, 1).probes[0].xi2 is None
-    said = text(run)
-    assert "The server holds no data: theorems 4 and 5 of SAFARI do not apply." in said
-    decayed = text(run.replace({"local.weight_decay": 0.2}))
-    for shown, left in ((said, ["FAST 1"]), (decayed, ["FAST 1", "FAST 2"])):
-        named = set(re.findall("(?:SAFARI|FAST) [0-9]", shown.partition("Caveats")[0]))
-        assert named == {*left} and "client_prob <=" not in shown
-
-
-class Varying(Participation):
-    """Cohorts of 5, 4, no, 2 and 1 clients."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        return state, Cohort(list(range([5, 4, 0, 2, 1][key.round % 5])))
-
-
-def test_m_is_the_mean_cohort_of_the_simulated_rounds(tiny: Run) -> None:
-    run = tiny.replace(participation=Varying(), rounds=5, eval_every=2)
-    advice = advise(run.replace({"local.weight_decay": 0.1}))
-    assert advice.m == (5 + 4 + 0 + 2 + 1) / 5
-    L = max(probe.L for probe in advice.probes)
-    for found, divisor in (
-        (advice.fast_rates[1], 5),
-        (advice.convex_rates[-1], 20),
-    ):
-        assert found.limit == pytest.approx(1 / (divisor * 2.4 * L * advice.K))
-    assert "m = 2.4 (the mean of cohorts of 0 to 5)" in text(run, 5)
-    assert advise(run, 2).m == 4.5 and "m = 3, eta_c" in text(tiny)
-
-
 def test_weight_decay_belongs_to_the_objectives_and_brings_the_convex_theorems(
     tiny: Run,
 ) -> None:
@@ -168,16 +130,6 @@ def test_weight_decay_belongs_to_the_objectives_and_brings_the_convex_theorems(
     assert [p.holds for p in advice.convex_rates][-1] is False
     said = text(run)
     assert "SAFARI 5" in said and "FAST 2" in said and "SAFARI 5  " not in text(tiny)
-
-
-@pytest.mark.parametrize(
-    "change", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip_norm": 1.0}], ids=str
-)
-def test_it_is_refused_where_the_change_is_no_sum_of_gradients(
-    change: dict[str, Any], tiny: Run
-) -> None:
-    with pytest.raises(ValueError, match=r"are for plain SGD; for advice give the run"):
-        advise(tiny.replace(local=tiny.local.replace(change)), 1)
 
 
 def test_the_script_advises_on_the_run_that_is_named(

@@ -1,7 +1,6 @@
 """Diagnostics against closed forms, autograd, enumeration and numbers by hand."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -19,11 +18,8 @@ from experiments.theorems.gradients import (
     smoothness,
 )
 from experiments.theorems.premises import (
-    Premise,
-    fast_rates,
     least_snapshot_prob,
     most_client_prob,
-    safari_rates,
 )
 from raysafl import CNN, MLP, Logistic, Model, Run
 from raysafl.algorithms import Key
@@ -175,19 +171,3 @@ def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
         -(2 / K**2 - 4 * eta / K) * 5 + 4
     )
     assert left == pytest.approx(0)
-
-
-def test_the_rates_at_their_limits() -> None:
-    L, K = 2.0, 5
-    eta_c = 1 / (4 * math.sqrt(30) * L * K)
-    assert all(c.holds for c in safari_rates(L, eta_c, K * eta_c / 2, K))
-    double = safari_rates(L, 2 * eta_c, K * eta_c, K)
-    assert [c.holds for c in double] == [False, True, True]
-    # what the proof needs
-    assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(0.25)
-    assert [c.holds for c in safari_rates(L, eta_c, eta_c, K)] == [True, False, True]
-    first, second, proof = fast_rates(L, 0.01, K, m=4)
-    assert first.limit == pytest.approx(1 / 80) and first.holds
-    assert second.limit == pytest.approx(1 / (5 * 4 * 10)) and not second.holds
-    assert proof.limit < first.limit
-    assert not Premise("x", math.nan, 1).holds
