@@ -169,8 +169,9 @@ def caption(manifest: Manifest, entries: pd.DataFrame) -> str:
     unit = f", in {as_markdown(table.unit)}" if table.unit else ""
     used = set(entries["replicates"] - entries["without"]) - {0}
     seeds = " or ".join(map(str, sorted(used))) or "no"
-    noun = "seed" if seeds == "1" else "seeds"
-    text = f"Each entry shows the mean ± standard deviation over {seeds} {noun} of {what}{unit}."
+    text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
+    if used == {1}:
+        text = f"Each entry shows {what}{unit}, of one seed."
     known = manifest.statistic(table.statistic)
     # What the statistics of every run mean is plain from their names.
     if known and not known.higher_is_better and table.statistic not in STATISTICS:
