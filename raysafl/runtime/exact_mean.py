@@ -278,7 +278,9 @@ def combine_shares(
     counts = column["averaged"][starts].tolist()
     trained: dict[int, Trained] = {}
     for r, start in enumerate(starts.tolist()):
-        cell, count, some = cells[r], counts[r], range(start, start + sizes[r])
+        cell = cells[r]
+        count = counts[r]
+        some = range(start, start + sizes[r])
         columns = {name: parts[r] for name, parts in parts_of.items()}
         if start in kept:
             moments_MVP = np.stack([kept[i] for i in some])
