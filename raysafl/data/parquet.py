@@ -45,8 +45,8 @@ Metadata = Mapping[str, Any]
 class ParquetImages(ImageSource):
     """Images in Parquet files in a folder, whose path identifies them.
 
-    `from_parquet` reads images of your own, and names them by their content; this class
-    is for datasets that everybody calls by the same name.
+    For images of your own take `from_parquet`, by which their values identify them. This
+    class is for a dataset that lies in a folder of the same name on every machine.
 
     A column holds the images: structs with encoded `bytes`, or the encoded bytes alone.
     All images must have the same shape. Another column holds the label: whole numbers
@@ -96,16 +96,18 @@ class ParquetImages(ImageSource):
         """
         files = _find_files(data_root() / self.path, [TRAIN, self.test])
         columns = [self.image, self.label]
-        tables = [_read_columns(own, columns) for own in files.values()]
+        tables = [_read_columns(paths, columns) for paths in files.values()]
         first = files[TRAIN][0]
         names = _class_names(first, self.label)
         # The labels are read first, as images take long.
-        y = [as_plain_array(table[self.label]) for table in tables]
-        labels = _numbered(y, names, f"{first}: the label")
+        written = [as_plain_array(table[self.label]) for table in tables]
+        labels = _numbered(written, names, f"{first}: the label")
         scale = (self.high - self.low) / 255
         train, test = (
-            Samples(_decoded(table[self.image], own[0]), y, scale, self.low)
-            for table, own, y in zip(tables, files.values(), labels.parts, strict=True)
+            Samples(_decoded(table[self.image], paths[0]), y, scale, self.low)
+            for table, paths, y in zip(
+                tables, files.values(), labels.parts, strict=True
+            )
         )
         check_parts(train, test)
         if labels.names and names is None:

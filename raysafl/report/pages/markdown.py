@@ -1,10 +1,15 @@
 """A document as Markdown, without its pictures."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from raysafl.core.text import printable
 from raysafl.report.pages.document import Block, Cell, Document, Grid, Picture, Strong
 from raysafl.report.wording import as_markdown
+
+# What begins a heading, a list or a quotation where a line begins.
+OPENING = re.compile(r"^(\d*)(?=(?:[-+.)]|#+)\s|>)")
+ESCAPED = r"\1\\"
 
 
 def markdown(document: Document) -> str:
@@ -27,8 +32,14 @@ def _block_text(block: Block) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Write a list of lines, each of which is shown as it is."""
-    return "\n".join(f"- {as_markdown(line)}" for line in lines)
+    r"""Write a list of lines, each of which is shown as it is.
+
+    Example:
+        >>> print(bullets(["# of clients: 5", "lr: 0.1"]))
+        - \# of clients: 5
+        - lr: 0.1
+    """
+    return "\n".join(f"- {OPENING.sub(ESCAPED, as_markdown(line))}" for line in lines)
 
 
 def pipe_table(

@@ -120,10 +120,11 @@ def marks_text(numbers: Numbers) -> str:
         best = f"the best run, by `{winner.metric}`"
     text = f"Bold is {best}."
     if numbers.marks.close:
+        few = (numbers.entries["replicates"] < 2).any()
         text += (
             f" {CLOSE} marks the {what} next to it that cannot be told apart from it: the "
-            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0, or they have fewer "
-            "than two seeds in common."
+            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0"
+            f"{', or they have fewer than two seeds in common' if few else ''}."
         )
     return text
 
@@ -226,12 +227,15 @@ def methods(numbers: Numbers) -> list[Block]:
             ]
         )
     base = as_markdown(numbers.layout.method_name(pairs["baseline"].iloc[0]))
+    where = "shown here"
+    if len(rows) < len(pairs):
+        where = f"of the sweep, of which {len(rows):,} are shown here"
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested (those of the means over each "
         f"partition, where there are several partitions): paired t test, two-sided, with "
         f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
-        f"{len(pairs):,} comparisons of the sweep, of which at most {MOST:,} are shown; below "
+        f"{len(pairs):,} comparisons {where}; below "
         f"{CLEAR:g} the method is called higher or lower. With few seeds and many comparisons few "
         "pass: an empty verdict is no evidence that methods are equal."
     )
