@@ -58,7 +58,7 @@ class Numbers:
         if winner is not None:
             marks = Marks(frozenset([winner.run_id]), frozenset(winner.ties))
         elif compares_methods(methods):
-            marks = marks_of(runs, manifest, layout)
+            marks = marks_of(runs, entries, manifest, layout)
         return cls(
             runs=runs,
             manifest=manifest,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.evidence import paired_differences
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.ledger import Status
@@ -25,7 +24,9 @@ class Marks:
     close: frozenset[str] = frozenset()
 
 
-def marks_of(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> Marks:
+def marks_of(
+    runs: pd.DataFrame, entries: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> Marks:
     """Return the run with the best mean of each setting, and those that are close to it.
 
     A setting is a choice of all labels but that of the method. Runs are left out of which a
@@ -33,16 +34,21 @@ def marks_of(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> Marks:
 
     Args:
         runs: the rows of `runs.parquet`.
+        entries: what `raysafl.report.analysis.entries.aggregate` makes of them.
         manifest: the sweep, whose table names the statistic.
         layout: the layout of its axes.
     """
     name = manifest.table.statistic
-    entries = aggregate(runs, manifest)
     others = [axis for axis in manifest.axes if axis != layout.method]
     counts = ["diverged", "without"] if name.startswith("rounds_to_") else ["diverged"]
-    entries["setting"] = [repr(entry.key(others)) for entry in manifest.entries]
-    entries["score"] = manifest.sign * entries[f"mean.{name}"].astype(float)
-    compared = entries[~entries[counts].any(axis=1)].dropna(subset="score")
+    compared = pd.DataFrame(
+        {
+            "run_id": entries["run_id"],
+            "setting": [repr(entry.key(others)) for entry in manifest.entries],
+            "score": manifest.sign * entries[f"mean.{name}"].astype(float),
+        }
+    )
+    compared = compared[~entries[counts].any(axis=1)].dropna(subset="score")
     compared = compared.sort_values("score", ascending=False, kind="stable")
     rankings = [list(ids) for _, ids in compared.groupby("setting")["run_id"]]
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
