@@ -15,6 +15,8 @@ from raysafl.cli.endings import explain
 SEARCHES_AMONG_NEWER = 150
 # The seconds after which a signal that came at a bad moment is sent again.
 AGAIN_SECONDS = 0.1
+# The folder of llvmlite, whose C code calls its Python when numba compiles or loads a loop.
+LLVMLITE = f"{os.sep}llvmlite{os.sep}"
 
 
 def main() -> None:
@@ -38,10 +40,22 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt: at Ctrl-C, and at the SIGTERM of a batch system.
 
     In Python's own code for imports it would be lost, or leave a lock taken, for which
-    every thread that imports something waits for ever. So it is put off there.
+    every thread that imports something waits for ever. In what llvmlite's C code calls,
+    Python would drop it. So it is put off there.
     """
-    if frame is None or not frame.f_code.co_filename.startswith("<frozen importlib"):
+    if not is_lost_in(frame):
         raise KeyboardInterrupt
     again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
+
+
+def is_lost_in(frame: FrameType | None) -> bool:
+    """Whether an exception that is raised in this frame would be lost."""
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return True
+    while frame is not None:
+        if LLVMLITE in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False

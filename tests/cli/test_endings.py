@@ -212,24 +212,27 @@ def test_markup_in_names_and_labels_is_printed_as_it_is(
     assert code == 2 and "Traceback" not in said
 
 
-IN_AN_IMPORT = """
-import signal
+WHERE_ERRORS_ARE_LOST = """
+import ctypes, signal, sys
 from raysafl.cli import start
 
 signal.signal(signal.SIGTERM, start.interrupt)
-# As Python does in a callback of a lock of its imports, where errors are ignored.
-code = compile("signal.raise_signal(signal.SIGTERM)", "<frozen importlib._bootstrap>", "exec")
+# Python ignores errors in a callback of a lock of its imports, and in one of C code.
+code = compile("signal.raise_signal(signal.SIGTERM)", sys.argv[1], "exec")
 try:
-    exec(code)
+    ctypes.CFUNCTYPE(None)(lambda: exec(code))()
     signal.pause()
 except KeyboardInterrupt:
     print("interrupted")
 """
 
 
-def test_a_signal_in_python_s_own_code_for_imports_is_put_off() -> None:
+@pytest.mark.parametrize(
+    "place", ["<frozen importlib._bootstrap>", "/lib/llvmlite/binding/engine.py"]
+)
+def test_a_signal_where_errors_are_lost_is_put_off(place: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IN_AN_IMPORT],
+        [sys.executable, "-c", WHERE_ERRORS_ARE_LOST, place],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
