@@ -1,10 +1,12 @@
 """Where the installed command `raysafl` starts."""
 
+import atexit
 import gc
 import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 
@@ -27,13 +29,27 @@ def main() -> None:
             signal.signal(number, interrupt)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, SEARCHES_AMONG_NEWER)
+    code = 1
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    # What is registered first is called last, when all others have done what they have to do.
+    # Python would then take torch apart object by object, for half a second.
+    atexit.register(leave)
     try:
         # Imported here, because it takes a second, in which Ctrl-C may come.
         from raysafl.cli.app import main as run_command
 
         run_command()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt as error:
-        sys.exit(explain(error, partial(print, file=sys.stderr)))
+        code = explain(error, partial(print, file=sys.stderr))
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
