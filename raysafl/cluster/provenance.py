@@ -66,3 +66,27 @@ def commit(folder: Path | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
+
+
+class OtherPackageError(RuntimeError):
+    """A machine of a cluster has another raysafl than the one that started the sweep."""
+
+
+def check_package(host: str, package: str, expected: str) -> None:
+    """Check that a machine has the raysafl with which the sweep was started.
+
+    Args:
+        host: the machine.
+        package: the digest of its raysafl.
+        expected: the digest of the raysafl that started the sweep.
+
+    Raises:
+        OtherPackageError: it has another one.
+    """
+    if package != expected:
+        raise OtherPackageError(
+            f"{host} has another raysafl than the machine where the sweep was started "
+            "(another version, or files that were changed), and might compute other rows. "
+            "Install the same on all machines; with a cluster file, "
+            "`ray rsync-up FILE --all-nodes` copies it"
+        )

@@ -81,9 +81,8 @@ class Record:
     To add a column, add a field here and have the simulation fill it.
     """
 
-    replicate: Annotated[
-        int, ColumnDescription("int32", "number of the replicate, from 0", Summary.KEY)
-    ]
+    # The number of the replicate in its simulation: no column, as rows belong to cells.
+    replicate: int
     seed: Annotated[
         int,
         ColumnDescription(
@@ -225,8 +224,8 @@ class Record:
         float,
         ColumnDescription(
             "float64",
-            "wall time since the last evaluated round, of all replicates together; runs "
-            "that advance together share it equally",
+            "wall time since the last evaluated round; cells that advance together share "
+            "it equally",
         ),
     ]
     # Every other column by its name, such as `test_f1`; `Run.columns` declares them.
@@ -236,8 +235,8 @@ class Record:
 COLUMNS: Mapping[str, ColumnDescription] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Record, include_extras=True).items()
-    # `metrics` is no column: it holds the further ones.
-    if name != "metrics"
+    # `replicate` is no column, and `metrics` holds the further ones.
+    if name not in ("replicate", "metrics")
 }
 
 

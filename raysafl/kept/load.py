@@ -2,22 +2,31 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from raysafl.core.problem import Features, Model
-from raysafl.kept.content import FEATURES, FROZEN, KeptModels, read_models, tensors_of
+from raysafl.kept.content import (
+    FEATURES,
+    FROZEN,
+    TRAINED,
+    KeptModel,
+    read_model,
+    tensors_of,
+)
 from raysafl.kept.loaded import LoadedModel
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.paths import parse_location
+from raysafl.storage.run_results import RunResult
 from raysafl.storage.store import Store
 
 
 def load_model(
-    folder: str | Location,
+    folder: str | Path,
     run: Run | str | Mapping[str, Any],
     replicate: int = 0,
 ) -> LoadedModel:
@@ -61,37 +70,40 @@ def load_model(
     """
     store = Store(parse_location(folder))
     run_id = _run_id(store, run)
-    entry = store.read(run_id).ledger.get(run_id)
-    if entry is None or not entry.kept or entry.status is Status.DAMAGED:
-        raise ValueError(f"run {run_id} of {store.path} {_why_none(entry)}")
+    found = store.read(run_id).runs.get(run_id)
+    if found is None or not found.has_begun:
+        raise ValueError(
+            f"run {run_id} of {store.path} has not ended, or the sweep has no such run. "
+            "`raysafl results` shows the runs with their ids and labels; models are written "
+            "when a seed of a run ends"
+        )
+    if not 0 <= replicate < len(found.cells):
+        raise ValueError(
+            f"run {run_id} of {store.path} has no replicate {replicate}: give 0 to "
+            f"{len(found.cells) - 1}"
+        )
+    end = found.cells[replicate]
+    if not end.kept:
+        raise ValueError(
+            f"replicate {replicate} of run {run_id} of {store.path} "
+            f"{_why_none(found, end)}"
+        )
     try:
-        return model_in(store.model(run_id).read_bytes(), replicate)
+        return model_in(store.model(end.cell).read_bytes())
     except ValueError as error:
-        raise ValueError(f"{store.path}, run {run_id}: {error}") from error
+        raise ValueError(f"{store.path}, cell {end.cell}: {error}") from error
 
 
-def model_in(content: bytes, replicate: int | None = None) -> LoadedModel:
-    """Return a replicate's model from the content of a file of kept models.
-
-    Args:
-        content: What the file holds.
-        replicate: The number of the replicate; None: the first that has a model.
+def model_in(content: bytes) -> LoadedModel:
+    """Return the model from the content of the file of a kept model.
 
     Raises:
-        ValueError: The file is damaged or has no such replicate, or the model's class
-            is not known here or builds other parameters.
+        ValueError: The file is damaged, or the model's class is not known here or builds
+            other parameters.
     """
-    about, tensors = read_models(content)
-    replicates = [kept.replicate for kept in about.replicates]
-    if replicate is None:
-        replicate = replicates[0]
-    if replicate not in replicates:
-        raise ValueError(
-            f"no model of replicate {replicate} was kept, but of {replicates}; there is none of "
-            "a replicate that diverged before it had one"
-        )
+    about, tensors = read_model(content)
     module = _built(about)
-    values = tensors_of(FROZEN, tensors) | tensors_of(replicate, tensors)
+    values = tensors_of(FROZEN, tensors) | tensors_of(TRAINED, tensors)
     parameters = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
     stored = {name: tuple(value.shape) for name, value in values.items()}
@@ -108,7 +120,7 @@ def model_in(content: bytes, replicate: int | None = None) -> LoadedModel:
     return LoadedModel(module, about, Features(about.features, **scales)).eval()
 
 
-def _built(about: KeptModels) -> nn.Module:
+def _built(about: KeptModel) -> nn.Module:
     """Build the module of the run's recipe, whose parameters are then replaced."""
     recipe = about.run["model"]
     if recipe["kind"] not in Model.kinds():
@@ -143,23 +155,18 @@ def _run_id(store: Store, run: Run | str | Mapping[str, Any]) -> str:
     return selected[0]
 
 
-def _why_none(entry: LedgerEntry | None) -> str:
-    """Say why a run has no models, going by its entry in the ledger, if it has one."""
-    if entry is None:
-        return (
-            "has not ended, or the sweep has no such run. `raysafl results` shows the runs "
-            "with their ids and labels; models are written when a run ends"
-        )
-    if entry.status is Status.DAMAGED:
-        return f"is damaged: {entry.reason}"
-    if not entry.config.get("keep"):
+def _why_none(run: RunResult, end: CellEnd) -> str:
+    """Say why a cell has no model."""
+    if end.status.unended:
+        return f"has not ended: it is {end.status}{f' ({end.reason})' if end.reason else ''}"
+    if not run.config.get("keep"):
         return (
             "kept no model, because its field `keep` is None. In the experiment file "
             "write keep='last', 'best' or 'best_val' into fl.Run(...) and run the sweep "
             "again; it then has new runs, which are computed from their first round"
         )
-    if entry.status is Status.FINISHED:
+    if end.status is Status.FINISHED:
         return (
             "kept no model, because the number by which it chooses was always missing"
         )
-    return f"kept no model, because it {entry.status} ({entry.reason})"
+    return f"kept no model, because it {end.status} ({end.reason})"

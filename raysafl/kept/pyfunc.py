@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raysafl.kept.content import read_models
+from raysafl.kept.content import read_model
 from raysafl.kept.load import model_in
 from raysafl.kept.loaded import LoadedModel
 
@@ -23,13 +23,19 @@ def _load_pyfunc(
     """Return the model of a file, whose `predict` MLflow calls.
 
     Args:
-        path: The file of kept models.
+        path: The folder with the file of each replicate that has a model, `<number>.safetensors`.
         model_config: `replicate`, the number of the replicate; by default the first
             that has a model.
     """
     replicate = (model_config or {}).get("replicate")
-    chosen = None if replicate is None else int(replicate)
-    return model_in(Path(path).read_bytes(), chosen)
+    files = {int(file.stem): file for file in Path(path).glob("*.safetensors")}
+    number = min(files) if replicate is None else int(replicate)
+    if number not in files:
+        raise ValueError(
+            f"no model of replicate {number} was kept, but of {sorted(files)}; there is none of "
+            "a replicate that diverged before it had one"
+        )
+    return model_in(files[number].read_bytes())
 
 
 def signature_of(content: bytes) -> Any:
@@ -38,7 +44,7 @@ def signature_of(content: bytes) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types.schema import AnyType, ColSpec, Schema, TensorSpec
 
-    kept, _ = read_models(content)
+    kept, _ = read_model(content)
     # As "double", MLflow would refuse a column that happens to hold whole numbers.
     number: Any = AnyType
     inputs: list[Any] = [ColSpec(number(), name) for name in kept.features]

@@ -262,8 +262,6 @@ class Replicate:
         self.best: float | None = None
         self.best_round = -1
         self.stopped = ""
-        # What its checkpoint held, if another run has computed it and left no state.
-        self.taken: Any = None
         self.best_model: KeptModel | None = None
         self.progress: dict[int, Progress] = {}
         self.clients: ClientHistory | None = None

@@ -1,10 +1,12 @@
 """The configuration of a run: its data, model, algorithm and participation policy."""
 
+import json
 from typing import Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.algorithm import Algorithm, ContinuedTraining, LocalTraining
+from raysafl.core.cells import cell_ids
 from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
@@ -31,8 +33,8 @@ class Run(Component):
     `seed + r`. Its data say which of them share a partition: all, or every D-th with
     `Federation(partition_seeds=D)`, so that R = 64 and D = 32 are 32 partitions with two
     seeds each. Hardware is no part of a run: results do not depend on the number of
-    actors, and on the kind of device only in their last digits. The run's `id` is a
-    hash of its JSON.
+    actors, and on the kind of device only in their last digits. Each replicate has an id, a
+    hash of the configuration and of its seed; the run's `id` is that of the first one.
 
     Raises:
         ValueError: The policy cannot serve the number of clients, the algorithm trains
@@ -198,8 +200,20 @@ class Run(Component):
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits; equal configurations have equal ids."""
-        return self.digest()
+        """The id of the run's first cell; a run of more replicates has the same."""
+        return self.cell_ids[0]
+
+    @property
+    def cell_ids(self) -> list[str]:
+        """The id of each replicate: a hash of the configuration and of its seed."""
+        return cell_ids(json.loads(self.to_json()))
+
+    def split(self) -> "list[Run]":
+        """Return the replicates as runs of one seed each."""
+        return [
+            self.model_copy(update={"replicates": 1, "seed": seed})
+            for seed in self.seeds
+        ]
 
     @property
     def seeds(self) -> list[int]:

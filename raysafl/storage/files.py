@@ -4,22 +4,20 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysafl.storage.paths import (
-    FULL,
-    Location,
-    Remote,
-    StorageError,
-    explain_full_disk,
-)
+from raysafl.storage.paths import FULL, StorageError, explain_full_disk
+
+# So many bytes at the end of a file are read at a time to find its last line.
+TAIL = 65_536
 
 
-def atomic_write(path: Location, content: bytes, durable: bool = False) -> None:
+def atomic_write(path: Path, content: bytes, durable: bool = False) -> None:
     """Replace a file as a whole: a reader sees the old content or the new one.
 
     Args:
@@ -29,13 +27,8 @@ def atomic_write(path: Location, content: bytes, durable: bool = False) -> None:
             leaves it and all durable files that were written before.
 
     Raises:
-        StorageError: the disk is full or refuses, or the object store does.
+        StorageError: the disk is full or refuses.
     """
-    if isinstance(path, Remote):
-        # An object appears when its upload is complete.
-        path.write_bytes(content)
-        return
-
     # The name starts with a dot so that readers of the folder skip it, and holds the
     # process's id so that two writers do not disturb each other.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -57,6 +50,49 @@ def atomic_write(path: Location, content: bytes, durable: bool = False) -> None:
             if error.errno in FULL:
                 raise
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def durable_append(path: Path, lines: bytes) -> None:
+    """Append whole lines to a file. They are on the disk when this returns.
+
+    What a crash has left of a line at the end of the file is overwritten.
+
+    Args:
+        path: the file, whose folder is there.
+        lines: the lines, each with its end.
+
+    Raises:
+        StorageError: the disk is full or refuses; the file then ends as before.
+    """
+    is_new = not path.exists()
+    with explain_full_disk(path.parent, len(lines)), path.open("a+b", 0) as file:
+        end = _end_of_last_line(file)
+        try:
+            file.truncate(end)
+            left = memoryview(lines)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                file.truncate(end)
+            if error.errno in FULL:
+                raise
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    if is_new:
+        _sync(path.parent)
+
+
+def _end_of_last_line(file: FileIO) -> int:
+    """Return how many bytes of a file are whole lines."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        begin = max(0, end - TAIL)
+        file.seek(begin)
+        if (place := file.read(end - begin).rfind(b"\n")) >= 0:
+            return begin + place + 1
+        end = begin
+    return 0
 
 
 def _sync(path: Path) -> None:

@@ -1,35 +1,41 @@
-"""The ledger: how each run ended, when, where, and with which software."""
+"""The ledger: how each cell ended, when, where, and with which software.
+
+`ledger.jsonl` has a line for each cell that has ended, which is sealed by a SHA-256. Lines
+are appended; of several lines of one cell the newest counts.
+"""
 
 import datetime
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from raysafl.storage.integrity import RowSum
+from raysafl.core.component import explain
 from raysafl.storage.redaction import redacted
+from raysafl.storage.sealed import sealed, unsealed
+
+# How a line begins; most lines need not be checked to find those of some cells.
+FRONT = re.compile(rb'\{"sha256": "[0-9a-f]{64}", "cell": "([\w-]+)"')
 
 
 class Status(StrEnum):
-    """How a run ended, from the best way to the worst, or that it has not."""
+    """In which state a cell or a run is."""
 
-    # All rounds were run, or the run stopped before, as its own configuration says.
-    FINISHED = "finished"
-    # Tune's scheduler ended the run early.
-    STOPPED = "stopped"
-    # A replicate's parameters became infinite or NaN.
-    DIVERGED = "diverged"
-    # An error ended the run.
-    FAILED = "failed"
-    # It ended, but not all that it wrote is there. This status stands in no file of the
-    # ledger: it is found when rows, models and ledger are read together.
-    DAMAGED = "damaged"
-    # It has begun and not ended. A process writes to the folder, or none does. These too
-    # stand in no file of the ledger.
+    # It has not begun, or no process goes on with it.
+    WAITING = "waiting"
+    # It has begun, and a process goes on with it.
     RUNNING = "running"
-    INTERRUPTED = "interrupted"
+    # All rounds were run, or it stopped before, as its own configuration says.
+    FINISHED = "finished"
+    # A scheduler of Tune's, or a rule to stop, ended it early.
+    STOPPED = "stopped"
+    # Its parameters became infinite or NaN.
+    DIVERGED = "diverged"
+    # An error ended it.
+    FAILED = "failed"
 
     @property
     def decided(self) -> bool:
@@ -38,93 +44,71 @@ class Status(StrEnum):
 
     @property
     def unended(self) -> bool:
-        """Whether the run has not ended."""
-        return self in (Status.RUNNING, Status.INTERRUPTED)
+        """Whether it has not ended."""
+        return self in (Status.WAITING, Status.RUNNING)
 
     @property
     def bad(self) -> bool:
-        """Whether the run gives no final accuracy because something went wrong."""
-        return self in (Status.DIVERGED, Status.FAILED, Status.DAMAGED)
+        """Whether it gives no final accuracy because something went wrong."""
+        return self in (Status.DIVERGED, Status.FAILED)
 
 
-class ReplicateEnd(BaseModel):
-    """How one replicate of a run ended.
+# From the best state of a cell to the one that says most about its run.
+SEVERITY = (
+    Status.FINISHED,
+    Status.STOPPED,
+    Status.WAITING,
+    Status.RUNNING,
+    Status.DIVERGED,
+    Status.FAILED,
+)
+
+
+class CellEnd(BaseModel):
+    """How a cell ended: a line of the ledger (docs/results.md).
+
+    Fields that were not given are not written. Of a cell that has not ended, the same class
+    says how far it is; this is never written.
 
     Args:
-        replicate: the number of the replicate, from 0.
+        cell: the id of the cell.
+        seed: its seed; None for a run that could not be built.
         status: how it ended.
-        reason: why, if it diverged or stopped before the last round.
-        partition_seed: the seed of its partition; None if that was not stored.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    replicate: int
-    status: Status
-    reason: str = ""
-    partition_seed: int | None = None
-
-
-class Seeds(BaseModel):
-    """The part of a run's configuration that says which replicates it has.
-
-    Args:
-        replicates: the number of replicates.
-        seed: the seed of replicate 0; replicate r has `seed + r`.
-    """
-
-    replicates: int = Field(default=1, ge=1, le=100_000)
-    seed: int = Field(default=0, ge=0, lt=2**62)
-
-
-class LedgerEntry(BaseModel):
-    """How a run ended. Stored as JSON in the ledger of the sweep (docs/results.md).
-
-    Only `status` is required. Fields that were not given are not written, and further
-    fields that an entry has on disk are kept, so reading and writing an entry changes
-    nothing.
-
-    Args:
-        status: how the run ended.
-        reason: why, if it did not finish.
+        reason: why, if it did not run all of its rounds.
         traceback: the whole traceback of the error that ended it, without secrets.
-        config: the run's configuration as JSON values; empty if it could not be built.
         ended: when the entry was made, in UTC (ISO 8601).
-        replicates: how each replicate ended; empty if all ended as the run did.
-        metrics: the last evaluated round, as reported to Tune.
-        started: when the run started, in UTC (ISO 8601).
-        seconds: wall time of the run over all attempts.
-        kept: the SHA-256 of the file with the models that the run kept; empty if it
-            kept none.
+        started: when the cell began, in UTC (ISO 8601).
+        seconds: its share of the time of its packs, over all attempts.
+        rounds: the name of the part with its rows; empty if it has none.
+        clients: the same of the table of clients.
+        metrics: its last evaluated round, as reported to Tune.
+        partition_seed: the seed of its partition.
+        kept: the SHA-256 of the file with the model that it kept; empty if it kept none.
         kept_bytes: the number of bytes of this file.
-        code: a digest of the code of each of the user's own classes in the run, by
-            name; None in entries made before it was stored.
-        sums: for each table, by the name of its folder, and each replicate, the number
-            of the rows that the run wrote and their digest. `Journal.commit` fills it.
-        grown_from: the ids of the runs whose replicates were reused; they may have been
-            computed with other software, elsewhere.
-        over_before: how many rounds, of all replicates together, were over before the
-            attempt in which it ended.
+        code: a digest of the code of each of the user's own classes in the run, by name.
+        over_before: how many rounds were over before the attempt in which it ended.
         python, raysafl, host, numpy, torch, ray, commit, device, engine: with what and where
-            it ran.
+            it was computed.
+        divided: why its pack's requests were divided, if they were.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    cell: str = Field(pattern=r"^[\w-]+$")
+    seed: int | None = None
     status: Status
     reason: str = ""
     traceback: str = ""
-    config: dict[str, Any] = Field(default_factory=dict)
     ended: str = ""
-    replicates: list[ReplicateEnd] = Field(default_factory=list)
-    metrics: dict[str, Any] = Field(default_factory=dict)
     started: str = ""
-    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    rounds: str = Field(default="", pattern=r"^([0-9a-f]{24})?$")
+    clients: str = Field(default="", pattern=r"^([0-9a-f]{24})?$")
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    partition_seed: int | None = None
     kept: str = ""
-    kept_bytes: int | None = Field(default=None, ge=0)
-    code: dict[str, str] | None = None
-    sums: dict[str, dict[int, RowSum]] = Field(default_factory=dict)
-    grown_from: list[str] = Field(default_factory=list)
+    kept_bytes: int = Field(default=0, ge=0)
+    code: dict[str, str] = Field(default_factory=dict)
     over_before: int = Field(default=0, ge=0)
     python: str = ""
     raysafl: str = ""
@@ -135,78 +119,69 @@ class LedgerEntry(BaseModel):
     commit: str = ""
     device: str = ""
     engine: str = ""
-
-    @field_validator("config")
-    @classmethod
-    def _has_sensible_seeds(cls, config: dict[str, Any]) -> dict[str, Any]:
-        Seeds.model_validate(config)
-        return config
-
-    @property
-    def seeds(self) -> Seeds:
-        """Which replicates the run has."""
-        return Seeds.model_validate(self.config)
-
-    def ends(self) -> list[ReplicateEnd | Self]:
-        """Return how each replicate has ended: as the run, if nothing else is known."""
-        own = {end.replicate: end for end in self.replicates}
-        return [own.get(r, self) for r in range(self.seeds.replicates)]
+    divided: str = ""
 
     @classmethod
-    def now(
-        cls,
-        config: Mapping[str, Any] | None,
-        status: Status,
-        reason: str = "",
-        **more: Any,
-    ) -> Self:
-        """Make the entry of a run that ends at this moment.
+    def now(cls, cell: str, status: Status, reason: str = "", **more: Any) -> Self:
+        """Return the entry of a cell that ends at this moment.
 
         Args:
-            config: the run's configuration as JSON values; None if it could not be
-                built.
-            status: how the run ended.
+            cell: the id of the cell.
+            status: how it ended.
             reason: why; secrets of the environment are hidden in it.
-            more: further fields, such as `replicates`, `metrics`, `seconds` and the
-                origin; secrets are hidden in those that are text.
+            more: further fields; secrets are hidden in those that are text.
         """
         ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         fields = {"ended": ended, "reason": reason, **more}
         shown = {k: redacted(v) if isinstance(v, str) else v for k, v in fields.items()}
-        return cls(status=status, config=dict(config or {}), **shown)
+        return cls(cell=cell, status=status, **shown)
 
-    def damaged(self, why: str) -> Self:
-        """Return the entry as it is shown when not all that the run wrote is there.
+    def line(self) -> bytes:
+        """Return the sealed line that the ledger holds."""
+        fields = self.model_dump(mode="json", exclude_unset=True)
+        return sealed({"cell": self.cell, **fields}) + b"\n"
 
-        Args:
-            why: what is missing or differs.
-        """
-        reason = f"{why}; the run counts nowhere until `raysafl run` computes it anew"
-        changes = {"status": Status.DAMAGED, "reason": reason, "replicates": []}
-        return self.model_copy(update=changes)
 
-    @classmethod
-    def unended(cls, about: Mapping[str, Any], status: Status) -> Self:
-        """Return the entry as which a run is shown that has not ended.
+class LedgerLines(NamedTuple):
+    """What a ledger holds.
 
-        Args:
-            about: what its file says of it.
-            status: `running` or `interrupted`.
-        """
-        config = about.get("config", {})
-        over = about.get("rounds_over", 0) // Seeds.model_validate(config).replicates
-        return cls(
-            status=status,
-            reason=f"after {over} of {config.get('rounds', 0)} rounds",
-            config=config,
-            started=about.get("started", ""),
-            seconds=about.get("spent"),
-            code=about.get("code"),
-        )
+    Args:
+        ends: how cells ended, by their ids.
+        faults: why lines cannot be read, by their numbers from 1.
+    """
 
-    def content(self) -> dict[str, Any]:
-        """Return what is stored: the fields that were given, as JSON values."""
-        return self.model_dump(exclude_unset=True) | {"status": self.status.value}
+    ends: dict[str, CellEnd]
+    faults: dict[int, str]
+
+
+def read_lines(content: bytes, cells: Collection[str] | None = None) -> LedgerLines:
+    """Read a ledger. A last line without an end, as a crash leaves one, counts nowhere.
+
+    Args:
+        content: the content of the file.
+        cells: read only the lines of these cells; None for all.
+    """
+    ends: dict[str, CellEnd] = {}
+    faults: dict[int, str] = {}
+    for number, line in _complete_lines(content):
+        front = FRONT.match(line)
+        if cells is not None and front and front[1].decode() not in cells:
+            continue
+        try:
+            end = CellEnd.model_validate(parsed_json(unsealed(line)))
+        except ValidationError as error:
+            faults[number] = explain(error)
+        except (ValueError, RecursionError) as error:
+            faults[number] = str(error)
+        else:
+            ends[end.cell] = end
+    return LedgerLines(ends, faults)
+
+
+def _complete_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that have an end, with their numbers from 1."""
+    *lines, _ = content.split(b"\n")
+    return enumerate(lines, start=1)
 
 
 def parsed_json(content: bytes | str) -> Any:
@@ -222,3 +197,17 @@ def parsed_json(content: bytes | str) -> Any:
     if "\\u" in text:
         json.dumps(fields, ensure_ascii=False).encode()
     return fields
+
+
+def worst(ends: Sequence[CellEnd]) -> CellEnd:
+    """Return the entry that stands for all cells of a run: the first of the worst status."""
+    return max(ends, key=lambda end: SEVERITY.index(end.status))
+
+
+def reason_of(ends: Sequence[CellEnd]) -> str:
+    """Return why a run's cells did not run all of their rounds, and how many; mostly empty."""
+    first = worst(ends)
+    alike = sum(end.status is first.status and bool(end.reason) for end in ends)
+    if not first.reason or len(ends) == 1:
+        return first.reason
+    return f"{alike} of {len(ends)} seeds: {first.reason}"

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
+from raysafl.core.cells import cell_ids
 from raysafl.core.component import Component
 from raysafl.core.record import ColumnDescription
 from raysafl.core.text import nearest
@@ -120,15 +121,48 @@ def method_axis(
     return next(iter([*filter(None, [table.lines]), *named, *last]), None)
 
 
+class Seeds(BaseModel):
+    """The part of a run's configuration that says which cells it has.
+
+    Args:
+        replicates: the number of replicates.
+        seed: the seed of replicate 0; replicate r has `seed + r`.
+    """
+
+    replicates: int = Field(default=1, ge=1, le=100_000)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
 
     run_id: str = Field(
-        pattern=RUN_ID, description="the run's id, a hash of its configuration"
+        pattern=RUN_ID, description="the run's id, which is that of its first cell"
     )
     labels: dict[str, Label] = Field(
         description="the run's label on each axis of the sweep"
     )
+    config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the run's configuration as JSON; empty if it could not be built",
+    )
+
+    @field_validator("config")
+    @classmethod
+    def _has_sensible_seeds(cls, config: dict[str, Any]) -> dict[str, Any]:
+        Seeds.model_validate(config)
+        return config
+
+    @property
+    def seeds(self) -> range:
+        """The seed of each cell."""
+        known = Seeds.model_validate(self.config)
+        return range(known.seed, known.seed + known.replicates)
+
+    @property
+    def cells(self) -> list[str]:
+        """The ids of the run's cells; of one that could not be built its own id."""
+        return cell_ids(self.config) if self.config else [self.run_id]
 
     def key(self, axes: Iterable[str]) -> tuple[Label, ...]:
         """Return the labels on some axes; None where there is none."""

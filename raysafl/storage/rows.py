@@ -1,26 +1,35 @@
-"""The two tables of runs, `rounds/` and `clients/`: their columns, and one file of them.
+"""The two tables of results, `rounds/` and `clients/`: their columns, and one file of them.
 
-Every table of rounds has the columns of `ROUNDS`. After them it may have further
-columns (`raysafl.core.record`), which are those of the runs in it. The table of clients
-says how well the models of runs serve each single client; only runs with
-`eval_clients` have rows there.
+Rows belong to cells. Every table of rounds has the columns of `ROUNDS`. After them it may
+have further columns (`raysafl.core.record`), which are those of the cells in it. The table
+of clients says how well models serve each single client; only cells with `eval_clients`
+have rows there.
+
+Who reads results as those of runs gets `run_id` and `replicate` in the place of `cell`
+(`of_owners`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysafl.core.record import COLUMNS, FURTHER_NAME, ColumnDescription, Summary
+from raysafl.core.record import (
+    COLUMNS,
+    FURTHER_NAME,
+    ColumnDescription,
+    Record,
+    Summary,
+)
 from raysafl.storage.files import read_parquet
 
-RUN_ID = ColumnDescription(
-    "string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY
+CELL = ColumnDescription(
+    "string", "id of the cell: a hash of the configuration and of the seed", Summary.KEY
 )
 # Of the files in rounds/, in this order.
-ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}
+ROUND_COLUMNS = {"cell": CELL, **COLUMNS}
 ARROW_TYPES = {
     "string": pa.string(),
     "int32": pa.int32(),
@@ -32,13 +41,8 @@ ARROW_TYPES = {
 }
 ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])
 CLIENT_COLUMNS: Mapping[str, ColumnDescription] = {
-    "run_id": RUN_ID,
-    "replicate": ColumnDescription(
-        "int32", "number of the replicate, from 0", Summary.KEY
-    ),
-    "seed": ColumnDescription(
-        "int64", "the run's seed plus the replicate's number", Summary.KEY
-    ),
+    "cell": CELL,
+    "seed": COLUMNS["seed"],
     "round": ColumnDescription("int32", "number of the round, from 0", Summary.KEY),
     "client": ColumnDescription("int32", "number of the client, from 0", Summary.KEY),
     "participations": ColumnDescription(
@@ -72,10 +76,10 @@ CLIENTS = pa.schema(
 SCHEMAS = {"rounds": ROUNDS, "clients": CLIENTS}
 # The order of the rows in each table, by the name of its folder.
 ORDER = {
-    "rounds": ("run_id", "replicate", "round"),
-    "clients": ("run_id", "replicate", "round", "client"),
+    "rounds": ("cell", "round"),
+    "clients": ("cell", "round", "client"),
 }
-# A row group is the least that is read to get the rows of one run.
+# A row group is the least that is read to get the rows of one cell.
 ROWS_PER_GROUP = 65_536
 # Columns of numbers that hardly repeat. Further columns are stored like these.
 SPLIT = ("test_loss", "train_loss", "seconds")
@@ -85,32 +89,28 @@ PARQUET = {
     "compression": "zstd",
     # Level 19 makes the files 6 % smaller and takes 14 times as long.
     "compression_level": 9,
-    # By this, groups without the wanted run are skipped.
-    "write_statistics": ["run_id"],
+    # By this, groups without the wanted cell are skipped.
+    "write_statistics": ["cell"],
     "write_page_checksum": True,
     "store_schema": False,
 }
 
 
-def table_of(
-    run_id: str | Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> pa.Table:
-    """Return rows of a run, or of several, as a table.
+def table_of(cells: Sequence[str], records: Sequence[Record]) -> pa.Table:
+    """Return records as rows.
 
     Args:
-        run_id: the run, or the run of each row.
-        rows: for each row the fields of `Record`; one that is missing is empty.
+        cells: the cell of each record.
+        records: the records.
     """
-    columns = {name: [row.get(name) for row in rows] for name in COLUMNS}
+    columns = {name: [getattr(r, name) for r in records] for name in COLUMNS}
     fields = list(ROUNDS)
-    metrics = [row.get("metrics") or {} for row in rows]
-    for name in dict.fromkeys(name for own in metrics for name in own):
-        columns[name] = [own.get(name) for own in metrics]
+    for name in dict.fromkeys(name for own in records for name in own.metrics):
+        columns[name] = [own.metrics.get(name) for own in records]
         is_list = any(isinstance(value, list) for value in columns[name])
         kind = ARROW_TYPES["list of float64" if is_list else "float64"]
         fields.append(pa.field(name, kind))
-    ids = [run_id] * len(rows) if isinstance(run_id, str) else run_id
-    return pa.table({"run_id": ids, **columns}, schema_of(pa.schema(fields)))
+    return pa.table({"cell": list(cells), **columns}, schema_of(pa.schema(fields)))
 
 
 def schema_of(found: pa.Schema) -> pa.Schema:
@@ -199,7 +199,7 @@ def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
     encoding = {**split, IDS: "DELTA_BINARY_PACKED"}
     return {
         **PARQUET,
-        "use_dictionary": ["run_id", "kind"],
+        "use_dictionary": ["cell", "kind"],
         "column_encoding": encoding,
     }
 
@@ -223,41 +223,76 @@ SCHEMA_OF: Mapping[str, Callable[[pa.Schema], pa.Schema]] = {
 
 
 def read_rows(
-    folder: str,
-    source: BinaryIO | pa.NativeFile,
-    run_ids: Iterable[str] | None = None,
+    folder: str, content: bytes, cells: Iterable[str] | None = None
 ) -> pa.Table:
     """Read and check the rows in a Parquet file.
 
     Args:
         folder: the name of the folder that holds the file, which is that of its table.
-        source: the opened file.
-        run_ids: read the rows of these runs only; None for all rows.
+        content: the content of the file.
+        cells: read the rows of these cells only; None for all rows.
 
     Raises:
         ValueError: the file is damaged.
     """
-    wanted = None if run_ids is None else [("run_id", "in", sorted(run_ids))]
-    table = read_parquet(source, SCHEMA_OF[folder], wanted)
+    wanted = None if cells is None else [("cell", "in", sorted(cells))]
+    table = read_parquet(pa.BufferReader(content), SCHEMA_OF[folder], wanted)
     if any(table[name].null_count for name in ORDER[folder]):
         raise ValueError(f"it has rows without {', '.join(ORDER[folder])}")
     return table
 
 
+def of_cells(table: pa.Table, cells: Iterable[str]) -> pa.Table:
+    """Return the rows of some cells."""
+    return table.filter(pc.is_in(table["cell"], pa.array(list(cells), pa.string())))
+
+
+def without_cells(table: pa.Table, cells: Iterable[str]) -> pa.Table:
+    """Return the rows of all other cells."""
+    names = pa.array(list(cells), pa.string())
+    return table.filter(pc.invert(pc.is_in(table["cell"], names)))
+
+
+def of_owners(table: pa.Table, owners: Mapping[str, Sequence[str]]) -> pa.Table:
+    """Return rows of cells as rows of runs: `run_id` and `replicate` in place of `cell`.
+
+    Args:
+        table: the rows.
+        owners: the cells of each run, in the order of its replicates. Rows of other cells
+            are left out; those of a cell that several runs have belong to each of them.
+    """
+    left = {run_id: dict(enumerate(cells)) for run_id, cells in owners.items()}
+    parts = []
+    while True:
+        # Each cell once; what several runs share is left for another turn.
+        chosen: dict[str, tuple[str, int]] = {}
+        for run_id, cells in left.items():
+            for replicate, cell in list(cells.items()):
+                if cell not in chosen:
+                    chosen[cell] = run_id, replicate
+                    del cells[replicate]
+        if not chosen and parts:
+            break
+        place = pc.index_in(table["cell"], pa.array(list(chosen), pa.string()))
+        there = pc.is_valid(place)
+        rows = table.filter(there).drop_columns("cell")
+        place = place.filter(there)
+        names, numbers = zip(*chosen.values(), strict=True) if chosen else ((), ())
+        rows = rows.add_column(
+            0, "replicate", pa.array(numbers, pa.int32()).take(place)
+        )
+        rows = rows.add_column(0, "run_id", pa.array(names, pa.string()).take(place))
+        parts.append(rows)
+    return pa.concat_tables(parts)
+
+
 def of_runs(table: pa.Table, run_ids: Iterable[str]) -> pa.Table:
-    """Return the rows of some runs."""
-    return table.filter(pc.is_in(table["run_id"], _names(run_ids)))
-
-
-def without_runs(table: pa.Table, run_ids: Iterable[str]) -> pa.Table:
-    """Return the rows of all other runs."""
-    return table.filter(pc.invert(pc.is_in(table["run_id"], _names(run_ids))))
-
-
-def _names(run_ids: Iterable[str]) -> pa.Array:
-    return pa.array(list(run_ids), pa.string())
+    """Return the rows of some runs, of a table that has `run_id`."""
+    return table.filter(pc.is_in(table["run_id"], pa.array(list(run_ids), pa.string())))
 
 
 def sorted_rows(table: pa.Table, folder: str = "rounds") -> pa.Table:
-    """Sort rows by run, replicate, round and, in the table of clients, client."""
-    return table.sort_by([(name, "ascending") for name in ORDER[folder]])
+    """Sort rows of runs by run, replicate, round and, in the table of clients, client."""
+    last = ORDER[folder][1:]
+    names = ("run_id", "replicate", *last)
+    return table.sort_by([(name, "ascending") for name in names])

@@ -1,4 +1,4 @@
-"""The table `runs.parquet`: a row for each replicate, from the ledger and the rows."""
+"""The table `runs.parquet`: a row for each replicate of a run, from the ledger and the rows."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from raysafl.core.component import flatten
 from raysafl.storage.chance import chance_of
-from raysafl.storage.journal import Checked
-from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.locks import is_held
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.storage.rows import scalar_names
+from raysafl.storage.run_results import RunResult, RunResults
 from raysafl.storage.statistics import TOTALS, summarise_each
 from raysafl.storage.store import Store
 
@@ -28,25 +27,24 @@ NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 
 
 def write_runs_table(store: Store) -> "pd.DataFrame":
-    """Make the table of all ended runs, write it to `runs.parquet`, and return it."""
-    frame = make_runs_table(store, store.read(unended=False))
+    """Make the table of all runs that have begun, write it to `runs.parquet`, and return it."""
+    frame = make_runs_table(store)
     store.write_runs(frame)
     return frame
 
 
 def make_runs_table(
-    store: Store, checked: Checked | None = None, named: Iterable[str] = ()
+    store: Store, results: RunResults | None = None, named: Iterable[str] = ()
 ) -> "pd.DataFrame":
-    """Make the table of all runs in the manifest that have ended, or begun.
+    """Make the table of all runs in the manifest that have begun.
 
-    Other runs in the folder are ignored: those of a grid that was changed since. A run
-    whose rows are not those that it wrote has the status `damaged` and no statistics. One
-    that has not ended has the status `running` or `interrupted`; of its statistics it has
-    the counts so far (`rounds`, `total_steps`, ...) alone.
+    Other cells in the folder are ignored: those of a grid that was changed since. A cell
+    that has not ended, or whose rows are damaged, is `waiting` or `running`; of its statistics
+    it has the counts so far (`rounds`, `total_steps`, ...) alone.
 
     Args:
         store: the folder of the sweep.
-        checked: its ledger and rows; None: they are read, with runs that have not ended.
+        results: its results; None: they are read, with cells that have not ended.
         named: statistics that are asked for by name, such as `rounds_to_r2_0.7`, besides
             those that the manifest names.
     """
@@ -54,37 +52,34 @@ def make_runs_table(
     import pandas as pd
 
     manifest = store.manifest()
-    labels = manifest.labels()
-    checked = checked or store.read()
-    every = checked.ledger
-    if checked.unended:
-        state = Status.RUNNING if is_held(store.path / ".lock") else Status.INTERRUPTED
-        unended = checked.unended.items()
-        every = every | {i: LedgerEntry.unended(own, state) for i, own in unended}
-    begun = {i: entry for i, entry in every.items() if i in labels}
+    results = results or store.read()
+    begun = results.begun
     if not begun:
         return pd.DataFrame(columns=["run_id", "status", "reason"])
 
-    replicates = np.array([entry.seeds.replicates for entry in begun.values()])
+    replicates = np.array([len(run.cells) for run in begun.values()])
     wanted = [*manifest.named_statistics, *named]
-    statistics = _statistics(checked.rows, list(begun), replicates, manifest, wanted)
+    statistics = _statistics(results.rows, list(begun), replicates, manifest, wanted)
     names = [str(name) for name in statistics]
     name = store.path.name
     columns = label_columns(manifest)
     rows = []
-    for run_id, entry in begun.items():
-        own = {name: of[run_id] for name, of in columns.items() if run_id in of}
-        rows.append(_run_row(name, run_id, entry, own, names))
+    for run_id, run in begun.items():
+        labels = {name: of[run_id] for name, of in columns.items() if run_id in of}
+        rows.append(_run_row(name, run, labels, names))
     # What the replicates of a run share is repeated for each of them.
     frame = pd.DataFrame(rows).loc[np.repeat(np.arange(len(rows)), replicates)]
     frame = frame.reset_index(drop=True)
+    ends = [end for run in begun.values() for end in run.cells]
     frame["replicate"] = np.concatenate([np.arange(n) for n in replicates])
+    frame["cell"] = [end.cell for end in ends]
     frame["seed"] += frame["replicate"]
-    ends = [end for entry in begun.values() for end in entry.ends()]
     frame["status"] = [end.status.value for end in ends]
     frame["reason"] = [end.reason for end in ends]
-    partitions = [seed for entry in begun.values() for seed in _partition_seeds(entry)]
+    partitions = [end.partition_seed for end in ends]
     frame["partition_seed"] = pd.array(partitions, dtype="Int64")
+    for name in ORIGIN:
+        frame[name] = [getattr(end, name) for end in ends]
     frame[names] = statistics
     # A mean or a last value is none as long as rounds are to come.
     goes_on = frame["status"].isin([status for status in Status if status.unended])
@@ -126,18 +121,15 @@ def _type_of(
 
 
 def _run_row(
-    sweep: str,
-    run_id: str,
-    entry: LedgerEntry,
-    labels: Mapping[str, Any],
-    statistics: Sequence[str],
+    sweep: str, run: RunResult, labels: Mapping[str, Any], statistics: Sequence[str]
 ) -> dict[str, Any]:
     """Return the row of a run, in which what its replicates differ in is still open."""
-    config = entry.config
+    config = run.config
     return {
-        "run_id": run_id,
+        "run_id": run.run_id,
         "replicate": 0,
-        "seed": entry.seeds.seed,
+        "cell": "",
+        "seed": config.get("seed", 0),
         "partition_seed": None,
         "sweep": sweep,
         **labels,
@@ -151,16 +143,10 @@ def _run_row(
             for name, value in flatten(config).items()
         },
         "config": json.dumps(config),
-        "started": entry.started or entry.ended,
-        "seconds": entry.seconds or 0.0,
-        **{name: getattr(entry, name) for name in ORIGIN},
+        "started": run.started,
+        "seconds": run.seconds,
+        **dict.fromkeys(ORIGIN, ""),
     }
-
-
-def _partition_seeds(entry: LedgerEntry) -> list[int | None]:
-    """Return the seed of each replicate's partition; None where it is not known."""
-    known = {end.replicate: end.partition_seed for end in entry.replicates}
-    return [known.get(r) for r in range(entry.seeds.replicates)]
 
 
 def _statistics(

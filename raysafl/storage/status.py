@@ -1,7 +1,7 @@
 """How far a sweep is, from its folder alone: while it runs, when it was killed, and after.
 
-Runs are counted by the ledger and the files of open runs. What goes on now is the line
-that the driver shows, which it also writes into the folder every five seconds.
+Runs are counted by the ledger and the checkpoints. What goes on now is the line that the
+driver shows, which it also writes into the folder every five seconds.
 """
 
 import time
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from raysafl.core.text import printable
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
-from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import run_name
 from raysafl.storage.store import Store
 
@@ -23,7 +22,7 @@ MOST_ERRORS = 3
 HEARTBEAT = ("tune", "heartbeat.txt")
 LONGEST_LINE = 500
 # The states of runs with which `raysafl run` goes on.
-UNFINISHED = {"waiting", "interrupted", "failed"}
+UNFINISHED = {Status.WAITING, Status.RUNNING, Status.FAILED}
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class SweepStatus:
     Args:
         name: the folder.
         is_running: whether a process writes to the folder.
-        runs: how many runs are in each state: the statuses of the ledger, `running` or
-            `interrupted` for those that can go on, and `waiting`.
+        runs: how many runs are in each state.
         heartbeat: what the driver said last, and how long ago; empty if none is at work
             or it has said nothing yet.
         errors: the last runs that failed or diverged, and why.
@@ -64,30 +62,19 @@ def status_of(store: Store) -> SweepStatus:
     Raises:
         ValueError: the folder holds no sweep, or its manifest is damaged.
     """
-    labels = store.manifest().labels()
-    is_running = is_held(store.path / ".lock")
-    # Open runs are looked at first: one that ends meanwhile is then in both places.
-    states: dict[str, Status] = dict.fromkeys(
-        labels.keys() & store.open_runs(),
-        Status.RUNNING if is_running else Status.INTERRUPTED,
-    )
-    ledger = {i: entry for i, entry in store.ledger().items() if i in labels}
-    for run_id, entry in ledger.items():
-        # One that failed may have begun again.
-        if run_id not in states or entry.status.decided or not is_running:
-            states[run_id] = entry.status
-    counts = Counter(status.value for status in states.values())
-    counts["waiting"] = len(labels) - len(states)
-    order = ["waiting", *sorted(Status, key=lambda status: not status.unended)]
-    failed = sorted((e.ended, i) for i, e in ledger.items() if e.status.bad)
+    results = store.read()
+    is_running = store.is_running
+    counts = Counter(run.status.value for run in results.runs.values())
+    bad = [run for run in results.runs.values() if run.status.bad]
+    bad.sort(key=lambda run: run.ended, reverse=True)
     return SweepStatus(
         str(store.path),
         is_running,
-        {state: counts[state] for state in order if counts.get(state)},
+        {state.value: counts[state] for state in Status if counts[state]},
         _heartbeat(store) if is_running else "",
         [
-            f"{run_name(labels[i], i)}: {ledger[i].status.value}, {ledger[i].reason}"
-            for _, i in failed[: -MOST_ERRORS - 1 : -1]
+            f"{run_name(run.labels, run.run_id)}: {run.status.value}, {run.reason}"
+            for run in bad[:MOST_ERRORS]
         ],
     )
 

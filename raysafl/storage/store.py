@@ -2,23 +2,22 @@
 
     <root>/<sweep>/
         manifest.json                   what the sweep is (`Manifest`)
-        rounds/, clients/, ledger/      results of runs that have ended (`Journal`)
-        open/, models/, states/         runs that have not ended; kept models; last states
-        damaged/*.parquet               rows of runs that could not be read
+        ledger.jsonl, rounds/, clients/ results of cells that have ended (`Journal`)
+        open/, models/, states/         packs that go on; kept models; last states
         runs.parquet                    statistics, made from the files above
         table.md, report.html, *.png    the report, made from them too
         mlflow.json, logs/              where MLflow shows it; what callbacks write
-        .lock, tune/                    locks, and Tune's own files while it runs
+        .lock, tune/                    the lock, and Tune's own files while it runs
 
-The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from
-other people: they are data that is checked before it is used, and no name or link in
-the folder leads out of it.
+Its files may come from other people: they are data that is checked before it is used, and
+no name or link in the folder leads out of it.
 """
 
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,16 +28,11 @@ from filelock import FileLock, Timeout
 from raysafl.core.text import closest
 from raysafl.storage.files import atomic_write, read_parquet
 from raysafl.storage.journal import PLACES, Journal
-from raysafl.storage.locks import RemoteLock, lock
+from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import (
-    Location,
-    Remote,
-    StorageError,
-    SweepBusyError,
-    local_folder,
-)
+from raysafl.storage.paths import StorageError, SweepBusyError
 from raysafl.storage.rows import sorted_rows
+from raysafl.storage.run_results import RunResults, of_entries
 from raysafl.storage.sealed import seal, unsealed
 
 if TYPE_CHECKING:
@@ -46,7 +40,7 @@ if TYPE_CHECKING:
 
 # What a sweep's folder holds, as patterns.
 FOLDERS = (*PLACES, "tune")
-FILES = ("manifest.json", "runs.parquet", "table.md", "*.html", "*.png")
+FILES = ("manifest.json", "ledger.jsonl", "runs.parquet", "table.md", "*.html", "*.png")
 # What to do about a manifest that cannot be read.
 ANEW = "`raysafl run FILE` writes it anew from the experiment file"
 
@@ -60,19 +54,14 @@ class Store(Journal):
     """
 
     @property
-    def is_remote(self) -> bool:
-        """Whether the folder lies in an object store."""
-        return isinstance(self.path, Remote)
-
-    @property
     def logs(self) -> Path:
-        """The folder, on this machine, of what a user's callbacks have written of runs."""
-        return local_folder(self.path) / "logs"
+        """The folder of what a user's callbacks have written of runs."""
+        return self.path / "logs"
 
     @property
-    def rounds_path(self) -> Location:
-        """The folder of the rows, which `pandas.read_parquet` reads as one table."""
-        return self.path / "rounds"
+    def is_running(self) -> bool:
+        """Whether a process writes to the folder."""
+        return is_held(self.path / ".lock")
 
     def create(self) -> list[Path]:
         """Make the folder, if it is not there.
@@ -88,30 +77,23 @@ class Store(Journal):
         new: list[Path] = []
         probe = self.path / f".writable.{os.getpid()}"
         try:
-            # An object store has no folders.
-            if isinstance(self.path, Path):
-                places = (self.path / ".lock", self.path / "rounds", self.path)
-                new = [p for p in (*places, *self.path.parents) if not p.exists()]
-            self.rounds_path.mkdir(parents=True, exist_ok=True)
-            if isinstance(probe, Path):
-                # Shared storage may have no locks.
-                with FileLock(probe):
-                    pass
-            else:
-                probe.write_bytes(b"")
+            places = (self.path / ".lock", self.path / "rounds", self.path)
+            new = [p for p in (*places, *self.path.parents) if not p.exists()]
+            (self.path / "rounds").mkdir(parents=True, exist_ok=True)
+            # Shared storage may have no locks.
+            with FileLock(probe):
+                pass
             probe.unlink(missing_ok=True)
-        except (OSError, StorageError) as error:
-            remove_empty([probe, *new] if isinstance(probe, Path) else [])
-            why = error.strerror if isinstance(error, OSError) else error
+        except OSError as error:
+            remove_empty([probe, *new])
             raise StorageError(
-                f"cannot write results to {self.path} ({why}); choose another folder (out, --out)"
+                f"cannot write results to {self.path} ({error.strerror}); choose another "
+                "folder (out, --out)"
             ) from error
         return new
 
     def _check_kinds(self) -> None:
         """Refuse a folder where results have a file, and a file where they have a folder."""
-        if not isinstance(self.path, Path):
-            return
         for name in FOLDERS:
             if (folder := self.path / name).exists() and not folder.is_dir():
                 raise StorageError(
@@ -129,18 +111,16 @@ class Store(Journal):
     def lock(self) -> Iterator[None]:
         """Be the only writer of the folder, until the block or the process ends.
 
-        Trials of a killed driver live on for a moment and may write: what they write
-        counts, so their end is waited for.
-
         Raises:
             SweepBusyError: another process has the lock.
             StorageError: the storage has no locks.
         """
         file = self.path / ".lock"
-        held = lock(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        held = FileLock(file)
         try:
-            # Whoever looks whether a local file is locked has it for a moment.
-            held.acquire(timeout=0 if isinstance(held, RemoteLock) else 0.2)
+            # Whoever looks whether a file is locked has it for a moment.
+            held.acquire(timeout=0.2)
         except Timeout as error:
             raise SweepBusyError(
                 f"another raysafl process is writing to {self.path}; wait for it to end, "
@@ -154,26 +134,38 @@ class Store(Journal):
                 f"cannot lock {file} ({error.strerror}): move the folder to a disk with locks"
             ) from error
         try:
-            if isinstance(file, Path):
-                # It says when this attempt began.
-                os.utime(file)
-            trials: list[Location] = sorted(self.path.glob("tune/*.lock"), key=str)
-            for trial in trials:
-                of_trial = lock(trial)
-                of_trial.acquire()
-                of_trial.release()
+            # It says when this attempt began.
+            os.utime(file)
             yield
         finally:
             held.release()
 
-    def run_lock(self, run_id: str) -> FileLock | RemoteLock:
-        """Return the lock by which a trial is the only one that computes its run."""
-        return lock(self.file("tune", f"{run_id}.lock"))
+    def read(
+        self, run_ids: Collection[str] | None = None, unended: bool = True
+    ) -> RunResults:
+        """Read the results of the sweep's runs.
+
+        Args:
+            run_ids: the ids of the runs, or the id of one; None for all.
+            unended: whether cells that have not ended are read, too.
+
+        Raises:
+            ValueError: the folder holds no sweep, or its manifest is damaged.
+        """
+        entries = self.manifest().entries
+        if run_ids is None:
+            found = self.results(unended=unended)
+        else:
+            wanted = {run_ids} if isinstance(run_ids, str) else set(run_ids)
+            entries = [entry for entry in entries if entry.run_id in wanted]
+            cells = {cell for entry in entries for cell in entry.cells}
+            found = self.results(cells, unended)
+        return of_entries(
+            entries, found, bool(found.going_on.cells) and self.is_running
+        )
 
     def rounds(self, run_ids: Collection[str] | None = None) -> "pd.DataFrame":
         """Return the rows of some runs, or of all, sorted by run, replicate and round.
-
-        Damaged runs are left out.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all runs.
@@ -185,7 +177,7 @@ class Store(Journal):
         """Return how well the models of some runs, or of all, serve each client.
 
         There is one row for each run, replicate, round in which clients were evaluated,
-        and client, sorted in this order. Damaged runs are left out.
+        and client, sorted in this order.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all runs.
@@ -209,7 +201,7 @@ class Store(Journal):
         if not file.is_file():
             raise ValueError(f"{self.path} holds no sweep: it has no file {file.name}")
         try:
-            return Manifest.from_json(unsealed(file.read_bytes()).decode())
+            return _parsed(file.read_bytes())
         except (ValueError, RecursionError) as error:
             # The fault of a part is named once for each model around it.
             why = str(error).replace("Manifest: ", "")
@@ -252,6 +244,12 @@ class Store(Journal):
         return frame
 
 
+# A command reads the manifest several times, and that of a large sweep has megabytes.
+@lru_cache(maxsize=2)
+def _parsed(content: bytes) -> Manifest:
+    return Manifest.from_json(unsealed(content).decode())
+
+
 def remove_empty(places: Iterable[Path]) -> None:
     """Remove new files and folders of a sweep that was refused, if nothing is in them."""
     for place in places:
@@ -259,15 +257,14 @@ def remove_empty(places: Iterable[Path]) -> None:
             place.rmdir() if place.is_dir() else place.unlink()
 
 
-def find_sweeps(root: Location) -> list[Store]:
+def find_sweeps(root: Path) -> list[Store]:
     """Return the sweeps in a folder, or the folder itself if it is a sweep's."""
     if (root / "manifest.json").is_file():
         return [Store(root)]
-    found: list[Location] = sorted(root.glob("*/manifest.json"), key=str)
-    return [Store(file.parent) for file in found]
+    return [Store(file.parent) for file in sorted(root.glob("*/manifest.json"))]
 
 
-def sweeps_in(root: Location) -> list[Store]:
+def sweeps_in(root: Path) -> list[Store]:
     """Return the same, or refuse a folder in which there is no sweep.
 
     Raises:
@@ -275,7 +272,7 @@ def sweeps_in(root: Location) -> list[Store]:
     """
     if found := find_sweeps(root):
         return found
-    if isinstance(root, Path) and not root.exists():
+    if not root.exists():
         beside = [str(folder) for folder in root.parent.glob("*") if folder.is_dir()]
         close = closest(str(root), beside)
         hint = f": did you mean {close}?" if close else ""

@@ -8,14 +8,14 @@ from contextlib import ExitStack, closing
 
 from raysafl.report.current import is_current
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import Status
+from raysafl.storage.ledger import CellEnd
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.paths import explain_full_disk
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
 from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.code.old_results import runs_to_forget
+from raysafl.sweep.code.old_results import cells_to_forget
 from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display
@@ -43,11 +43,12 @@ class Attempt:
         self.chosen = self.manifest.select(only)
         # The manifest that was in the folder before, or None.
         self.earlier: Manifest | None = None
-        # The ids of the runs whose results are deleted; None for all results.
+        # The cells whose results are deleted; None for all results.
         self.forgotten: set[str] | None = None
-        # The ids of the runs that have ended and need no new attempt.
-        self.kept: set[str] = set()
-        self.todo: dict[str, Run] = {}
+        # How the cells ended that need no new attempt.
+        self.ended: dict[str, CellEnd] = {}
+        # The cells to do of each run, as runs of one seed each, by the run's id.
+        self.todo: dict[str, list[Run]] = {}
         self.display = choose_display(options.console, options.quiet)
 
     def run(self) -> Outcome:
@@ -80,11 +81,11 @@ class Attempt:
 
                 self.display.enter("writing the report")
                 write_report(store)
-            ended = set(store.ledger())
-            new = ended - self.kept if self.sweep.is_searched else self.todo
-            missing = len(set(self.chosen) - ended)
+            results = store.read()
+            missing = sum(results.runs[i].status.unended for i in self.chosen)
             if self.sweep.is_searched and self.display.is_cut:
                 missing = self.display.total - self.display.done
+            new = results.runs if self.sweep.is_searched else self.todo
             return Outcome(
                 store=store,
                 manifest=store.manifest(),
@@ -104,6 +105,11 @@ class Attempt:
         """
         refusal.pop_all()
         self.store.forget(self.forgotten)
+        # Those that failed are computed again. Their checkpoints stay.
+        todo = {cell.id for cells in self.todo.values() for cell in cells}
+        if again := todo & self.store.ledger().keys():
+            self.store.rewrite(again)
+        self.store.tidy()
         is_continued = self.sweep.is_searched and self.options.resume
         earlier = self.earlier if is_continued else None
         self.store.write_manifest(self.sweep.continuing(self.manifest, earlier))
@@ -120,26 +126,35 @@ class Attempt:
         if self.options.resume:
             self._plan_to_go_on(stale)
         elif not self.sweep.is_searched:
-            self.forgotten = set(self.chosen)
-        self.todo = {i: self.runs[i] for i in self.chosen if i not in self.kept}
+            self.forgotten = {c for i in self.chosen for c in self.runs[i].cell_ids}
+        claimed = set(self.ended)
+        for run_id in self.chosen:
+            cells = [c for c in self.runs[run_id].split() if c.id not in claimed]
+            claimed |= {cell.id for cell in cells}
+            if cells:
+                self.todo[run_id] = cells
 
     def _plan_to_go_on(self, stale: Stale) -> None:
         """Find out which results are kept, and which are forgotten."""
-        ledger = self.store.read(unended=False).ledger
+        found = self.store.results()
         known = self.manifest.extended(self.earlier.entries if self.earlier else [])
-        labels = known.labels()
-        damaged = {i for i, entry in ledger.items() if entry.status is Status.DAMAGED}
-        if not self.sweep.is_searched:
-            damaged &= set(self.chosen)
+        names = {}
+        for entry in known.entries:
+            names |= dict.fromkeys(entry.cells, run_name(entry.labels, entry.run_id))
+        cells = {c.id: c for run in self.runs.values() for c in run.split()}
+        chosen = {c for i in self.chosen for c in self.runs[i].cell_ids}
         say = self.options.note
-        old = runs_to_forget(
-            self.store, ledger, self.runs, self.digests, stale, self.chosen, labels, say
-        )
-        for run_id in sorted(damaged):
-            name = run_name(labels.get(run_id, {}), run_id)
-            say(f"{name} is run again: {ledger[run_id].reason}")
-        self.forgotten = damaged | old
-        self.kept = {i for i, entry in ledger.items() if entry.status.decided} - old
+        old = cells_to_forget(found, cells, known, self.digests, stale, chosen, say)
+        # A search asks for its runs later, and may ask for any of them.
+        damaged = found.faults.keys() & (cells.keys() or found.faults.keys())
+        for cell in sorted(damaged):
+            say(f"{names.get(cell, cell)} is run again: {found.faults[cell]}")
+        self.forgotten = {*damaged, *old}
+        self.ended = {
+            cell: end
+            for cell, end in found.ends.items()
+            if end.status.decided and cell not in old
+        }
 
     def _read_earlier_manifest(self) -> None:
         """Read the manifest that is in the folder, if there is one.

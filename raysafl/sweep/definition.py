@@ -389,10 +389,12 @@ class Sweep:
             if run_id in entries:
                 raise ValueError(
                     f"sweep '{self.name}': labels {tuple(entries[run_id].labels.values())} and "
-                    f"{key} name the same run; give each run once"
+                    f"{key} name the same run, maybe with other seeds; give each run once"
                 )
             entries[run_id] = Entry(
-                run_id=run_id, labels=dict(zip(axes, key, strict=True))
+                run_id=run_id,
+                labels=dict(zip(axes, key, strict=True)),
+                config=run.model_dump(mode="json"),
             )
         return Manifest(
             name=self.name,

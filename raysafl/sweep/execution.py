@@ -1,27 +1,26 @@
-"""The runs of a sweep as packs, whoever carries these out."""
+"""The cells of a sweep as packs, whoever carries these out."""
 
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from raysafl.cluster.provenance import commit
+from raysafl.cluster.provenance import commit, package_digest
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.storage.paths import StorageError, local_folder
-from raysafl.storage.status import HEARTBEAT
+from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.measures import Measures
-from raysafl.sweep.open_pack import Terms
+from raysafl.sweep.more_rounds import MoreRounds
+from raysafl.sweep.open_pack import GivenPack, Terms
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import Pack, form_packs
 from raysafl.sweep.progress import Display
@@ -95,18 +94,21 @@ class Job:
     Args:
         options: what was asked for.
         store: the sweep's folder.
-        todo: the runs to do, by id; empty if a search algorithm asks for them.
+        todo: the cells to do of each run, as runs of one seed each, by the run's id; empty
+            if a search algorithm asks for the runs.
         digests: the digests of the user's classes.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
+        more_rounds: which cells go on from shorter ones.
     """
 
     options: Options
     store: Store
-    todo: Mapping[str, Run]
+    todo: Mapping[str, Sequence[Run]]
     digests: CodeDigests
     display: Display
     tracker: "Tracker | None"
+    more_rounds: MoreRounds
 
     @property
     def sweep(self) -> Sweep:
@@ -128,8 +130,8 @@ class Job:
     def terms(self) -> Terms:
         """What holds for all packs."""
         return Terms(
-            store=self.store.path,
             commit=commit(),
+            package=package_digest() if self.options.address else "",
             report_seconds=0.0 if self.options.is_one_by_one else REPORT_SECONDS,
             flush_seconds=self.options.flush_seconds,
             engine=self.options.engine,
@@ -137,9 +139,17 @@ class Job:
             keep_states=self.options.keep_states,
         )
 
-    def code_of(self, pack: Pack) -> dict[str, dict[str, str]]:
-        """Return, for each run of a pack, the digests of the user's classes in it."""
-        return {run.id: self.digests.of_run(run) for run in pack.runs}
+    def given(self, pack: Pack) -> GivenPack:
+        """Return what whoever carries out a pack is given, with where its cells were."""
+        code = {run.id: self.digests.of_run(run) for run in pack.runs}
+        cells = {run.id for run in pack.runs}
+        found = []
+        for file in self.store.files("open"):
+            head = self.store.checkpoint(file, with_state=False)
+            if head is not None and head.cells.keys() & cells:
+                found.append(file.read_bytes())
+        found += self.more_rounds.checkpoints(pack.runs)
+        return GivenPack(pack, code, found)
 
     def watch(self) -> Watch:
         """Return what follows the packs."""
@@ -147,7 +157,7 @@ class Job:
             self.store,
             self.display,
             self.tracker,
-            self.store.manifest().labels(),
+            self.store.manifest().entries,
             self.digests.of_run,
             self.stopped_by,
         )
@@ -183,7 +193,7 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         with _reported(watch):
             executor.carry_out(job, packs, datasets, watch)
         unfinished = [] if watch.ends_early else watch.unfinished
-        packs = [half for pack in unfinished for half in pack.halves(watch.shown)]
+        packs = [half for pack in unfinished for half in pack.halves(watch.ended)]
 
 
 @contextmanager
@@ -196,18 +206,14 @@ def _reported(watch: Watch) -> Iterator[None]:
 
 
 def packs_of(
-    job: Job, runs: Iterable[Run], room: Room, datasets: Datasets
+    job: Job, todo: Iterable[Sequence[Run]], room: Room, datasets: Datasets
 ) -> list[Pack]:
-    """Form packs of runs that an executor has room for."""
+    """Form packs of cells that an executor has room for; see `form_packs`."""
     if job.options.is_one_by_one:
-        return [Pack((run,), run.rounds * run.replicates) for run in runs]
-    return form_packs(runs, datasets, job.options.hardware, room.packs, room.memory)
-
-
-def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]]:
-    """Return the labels of the first run of each pack, by the id of the pack."""
-    known = job.store.manifest().labels()
-    return {pack.id: dict(known.get(pack.runs[0].id, {})) for pack in packs}
+        return [
+            Pack(tuple(cells), sum(cell.rounds for cell in cells)) for cells in todo
+        ]
+    return form_packs(todo, datasets, job.options.hardware, room.packs, room.memory)
 
 
 @contextmanager
@@ -253,22 +259,13 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 
 @contextmanager
 def scratch(store: Store) -> Iterator[Path]:
-    """Provide a folder for Tune: in the sweep's folder if that is on this machine.
+    """Provide a folder for Tune in the sweep's folder.
 
     Tune and callbacks write files into it. What callbacks wrote is copied to `logs/` before
     (`keep_logs`); then it is deleted. So is what other processes are told (`write_heartbeat`).
     """
-    if store.is_remote:
-        with tempfile.TemporaryDirectory(
-            prefix="raysafl-", ignore_cleanup_errors=True
-        ) as folder:
-            yield Path(folder) / "tune"
-        with suppress(StorageError):
-            store.file(*HEARTBEAT).unlink(missing_ok=True)
-        return
+    folder = store.path / "tune"
     try:
-        # It also holds the locks of packs, which the trials of a killed driver may still
-        # have.
-        yield local_folder(store.path) / "tune"
+        yield folder
     finally:
-        shutil.rmtree(local_folder(store.path) / "tune", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

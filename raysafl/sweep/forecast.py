@@ -5,7 +5,7 @@ are taken to need as long for as much work.
 """
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from raysafl.simulation.run import Run
 from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.execution import Room
 from raysafl.sweep.executor_choice import choose, ray_runs
-from raysafl.sweep.growth import Growth
 from raysafl.sweep.here import Here
 from raysafl.sweep.hosting import simulation_of
+from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.options import Options
 from raysafl.sweep.packs import WORK_PER_SECOND, Pack, form_packs, needs_of, seconds_of
 
@@ -49,32 +49,31 @@ class Forecast(NamedTuple):
 
 def foretell(
     options: Options,
-    runs: Mapping[str, Run],
-    begun: Set[str],
+    todo: Mapping[str, Sequence[Run]],
     datasets: Mapping[str, Dataset],
     finished: int,
-    growth: Growth,
+    more_rounds: MoreRounds,
 ) -> Forecast:
     """Say what would be done.
 
     Args:
         options: what is asked for.
-        runs: the runs to do, by id.
-        begun: the ids of the runs that would go on from a checkpoint.
+        todo: the cells to do of each run, as runs of one seed each, by the run's id.
         datasets: their loaded datasets, by the `source_key` of the data that load them.
         finished: how many runs of the sweep have ended.
-        growth: what would be reused.
+        more_rounds: which cells would go on from shorter ones.
     """
     before = f", {finished} finished before" if finished else ""
-    goes_on = runs.keys() & begun
-    resumed = f", {count(len(goes_on), 'run')} from a checkpoint" if goes_on else ""
-    lines = [f"{count(len(runs), 'run')} to do{before}{resumed}", str(growth)]
+    cells = {cell.id: cell for own in todo.values() for cell in own}
+    far = options.store.going_on(cells.keys()).cells
+    resumed = f", {count(len(far), 'seed')} from a checkpoint" if far else ""
+    lines = [f"{count(len(todo), 'run')} to do{before}{resumed}", str(more_rounds)]
     seconds = 0.0
-    if runs:
-        text, packs, at_once, device = _plan(options, runs, datasets)
+    if todo:
+        text, packs, at_once, device = _plan(options, todo, datasets)
         side_by_side = min(at_once, len(packs))
         sizes = sorted({len(pack.runs) for pack in packs})
-        several = count(sizes[-1], "run")
+        several = count(sizes[-1], "seed")
         if len(sizes) > 1:
             several = f"{sizes[0]} to {several}"
         lines += [
@@ -83,11 +82,10 @@ def foretell(
         ]
         is_here = device == "cpu" or num_gpus() > 0
         measured, timed = _timed(
-            runs, datasets, options.engine, device if is_here else "cpu"
+            cells, datasets, options.engine, device if is_here else "cpu"
         )
-        over = growth.rounds
-        over += sum(options.store.about(i).get("rounds_over", 0) for i in goes_on)
-        share = 1 - over / sum(run.rounds * run.replicates for run in runs.values())
+        over = sum(own.round for own in far.values()) + more_rounds.rounds
+        share = 1 - over / sum(cell.rounds for cell in cells.values())
         seconds = share * measured / side_by_side
         on_cpus = "" if is_here else " on CPUs; the time on GPUs is not measured"
         lines += [*timed, f"{about(seconds)} for all rounds{on_cpus}"]
@@ -113,10 +111,13 @@ class _Plan(NamedTuple):
 
 
 def _plan(
-    options: Options, runs: Mapping[str, Run], datasets: Mapping[str, Dataset]
+    options: Options,
+    todo: Mapping[str, Sequence[Run]],
+    datasets: Mapping[str, Dataset],
 ) -> _Plan:
     """Form the packs of the runs, for whoever would carry them out."""
-    name, why = choose(options, lambda: seconds_of(runs.values(), datasets))
+    cells = [cell for own in todo.values() for cell in own]
+    name, why = choose(options, lambda: seconds_of(cells, datasets))
     lines = ["Runs in this process" if name is ExecutorName.HERE else "Runs on Ray"]
     lines[0] += f": {why}"
     gpus = num_gpus()
@@ -136,7 +137,7 @@ def _plan(
     if len(lines) == 1 and (note := used_note(hardware, room.packs, gpus)):
         lines.append(note)
     packs = form_packs(
-        runs.values(),
+        todo.values(),
         datasets,
         hardware.replace(pack=1) if options.is_one_by_one else hardware,
         room.packs,

@@ -19,7 +19,8 @@ from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.sweep.execution import Datasets, Job, Room, scratch
 from raysafl.sweep.hosting import torch_threads, worker_of
-from raysafl.sweep.open_pack import Hosted, News, OpenPack
+from raysafl.sweep.news import News
+from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.session import is_interrupt
@@ -66,17 +67,15 @@ class Here:
             for pack in packs:
                 if watch.ends_early:
                     return
-                opened = OpenPack(
-                    pack, job.code_of(pack), job.terms, host, is_interrupt
-                )
+                opened = OpenPack(job.given(pack), job.terms, host, is_interrupt)
                 news = News()
                 try:
                     while not (news.done or watch.ends_early):
                         news = opened.advance(lambda: watch.ends_early)
-                        watch.take(news)
+                        watch.take(news, pack)
                         watch.show([(pack, news)])
                 finally:
-                    opened.stop()
+                    watch.take(opened.pause(), pack)
                 watch.complete(news, pack)
                 watch.show([])
 

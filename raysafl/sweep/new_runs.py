@@ -16,13 +16,12 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import run_name
 from raysafl.storage.paths import StorageError
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.execution import Job, execute
 from raysafl.sweep.executor_choice import choose_executor
-from raysafl.sweep.growth import Growth, reuse
 from raysafl.sweep.hosting import torch_threads
+from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
 from raysafl.tracking.choice import Tracking
@@ -66,7 +65,10 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
         with _advised(attempt), executor.started():
             display.enter("loading data")
             datasets = loading.result()
-            _begin(attempt, refusal)
+            more_rounds = _more_rounds(attempt)
+            attempt.begin(refusal)
+            if text := str(more_rounds):
+                attempt.options.note(text)
             tracker = _tracker(attempt)
             job = Job(
                 attempt.options,
@@ -75,6 +77,7 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
                 attempt.digests,
                 display,
                 tracker,
+                more_rounds,
             )
             skipped = len(attempt.chosen) - len(attempt.todo)
             total = len(attempt.todo) or attempt.sweep.num_samples
@@ -105,10 +108,9 @@ def forecast(attempt: Attempt) -> "Forecast":
     attempt.plan()
     with closing(attempt.display):
         datasets = _load(attempt).result()
-    growth = _reused(attempt, lambda run_id, content: None)
     finished = len(attempt.chosen) - len(attempt.todo)
     return foretell(
-        attempt.options, attempt.todo, _begun(attempt), datasets, finished, growth
+        attempt.options, attempt.todo, datasets, finished, _more_rounds(attempt)
     )
 
 
@@ -117,7 +119,7 @@ def forecast(attempt: Attempt) -> "Forecast":
 
 def _looked_at(attempt: Attempt) -> dict[str, Run]:
     """Return the runs to do, by id, or the one that stands for them."""
-    return attempt.example or attempt.todo
+    return attempt.example or {i: attempt.runs[i] for i in attempt.todo}
 
 
 def _copies(attempt: Attempt) -> int:
@@ -150,27 +152,14 @@ def _load(attempt: Attempt) -> "Future[dict[str, Dataset]]":
     return loading
 
 
-def _begin(attempt: Attempt, refusal: ExitStack) -> None:
-    """Make all checks that are left, and begin to write into the folder."""
-    attempt.begin(refusal)
-    if grown := str(_reused(attempt, attempt.store.flush)):
-        attempt.options.note(grown)
-
-
-def _reused(attempt: Attempt, save: Callable[[str, OpenState], None]) -> Growth:
-    """Reuse replicates of runs that the sweep has no more; see `reuse`."""
-    # A rule would stop new replicates by the last rounds of the reused ones.
-    if not attempt.options.resume or attempt.options.is_one_by_one:
-        return Growth()
-    known = set(attempt.runs)
-    return reuse(
-        attempt.store, attempt.todo, _begun(attempt), known, attempt.digests, save
-    )
-
-
-def _begun(attempt: Attempt) -> set[str]:
-    """Return the ids of the runs that go on from a file: not from one that is deleted."""
-    return set(attempt.store.open_runs()) - (attempt.forgotten or set())
+def _more_rounds(attempt: Attempt) -> MoreRounds:
+    """Find the cells that go on from shorter ones that have ended."""
+    # A rule would stop new cells by the last rounds of the shorter ones.
+    goes_on = attempt.options.resume and not attempt.options.is_one_by_one
+    entries = attempt.earlier.entries if attempt.earlier else []
+    lengths = {int(entry.config.get("rounds", 0)) for entry in entries}
+    cells = [cell for cells in attempt.todo.values() for cell in cells]
+    return MoreRounds(attempt.store, cells if goes_on else [], lengths)
 
 
 # While runs are carried out, and afterwards
@@ -190,17 +179,14 @@ def _tracker(attempt: Attempt) -> "Tracker | None":
     from raysafl.tracking.tracker import Tracker
 
     uri = options.tracking_uri or default_uri(attempt.store.path.parent)
-    if attempt.store.is_remote:
-        options.note(f"MLflow's database cannot lie in an object store; it is {uri}")
-
     return Tracker(attempt.store, uri, options.say, track)
 
 
 def _write_all(store: Store, tracker: "Tracker | None") -> None:
-    """Compact the results, and write `runs.parquet`, the report and its figures."""
+    """Join the parts, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
-    store.compact()
+    store.rewrite()
     write_runs_table(store)
     # The report links to MLflow.
     if tracker is not None:
@@ -225,10 +211,10 @@ def _advised(attempt: Attempt) -> Iterator[None]:
     except StorageError as error:
         store = attempt.store
         text = f"{error}. The same command goes on where it was"
-        # A remote store may be lost, so it is not asked what it holds.
-        if not store.is_remote and (ended := len(store.ledger())):
-            needed = format_bytes(len(attempt.todo) * store.size() / ended)
-            text += f"; {len(attempt.todo)} runs need about {needed}"
+        if ended := len(store.ledger()):
+            cells = sum(map(len, attempt.todo.values()))
+            needed = format_bytes(cells * store.size() / ended)
+            text += f"; {count(len(attempt.todo), 'run')} need about {needed}"
         raise StorageError(text) from error
 
 

@@ -1,12 +1,13 @@
-"""Packs: the runs of a sweep that advance together in one trial of Ray Tune.
+"""Packs: the cells of a sweep that advance together in one trial of Ray Tune.
 
 A sweep is many small runs of one shape. A trial costs some tenths of a second, and each
 of its rounds some milliseconds, whatever it computes. So one trial carries out a pack
-of runs in lock-step (`raysafl.simulation.simulation.Lockstep`), and shares these costs among them.
+of cells in lock-step (`raysafl.simulation.simulation.Lockstep`), and shares these costs among
+them. A cell is given as a run of one seed.
 
-Which runs share a pack is a matter of hardware: it changes no result. Runs of a pack
+Which cells share a pack is a matter of hardware: it changes no result. Those of a pack
 need the same dataset, model, objective and batch size; everything else may differ. The
-driver forms the packs from the runs that have not ended. It puts runs of similar cost
+driver forms the packs from the cells that have not ended, those of a run together. It puts runs of similar cost
 together, so that they end together, and bounds a pack by the memory of its vectors, one
 for each client that may have one of its own. Where that is too much all the same, the
 pack is tried in halves.
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -62,10 +64,11 @@ VECTORS_PER_UPDATE = 4
 
 @dataclass(frozen=True)
 class Pack:
-    """Runs that one trial carries out in lock-step.
+    """Cells that one trial carries out in lock-step.
 
     Args:
-        runs: the runs, with one dataset, model, objective and batch size.
+        runs: the cells, as runs of one seed each, with one dataset, model, objective and
+            batch size.
         work: what they are estimated to need, in any unit that all packs share.
     """
 
@@ -74,7 +77,7 @@ class Pack:
 
     @cached_property
     def id(self) -> str:
-        """Twelve hexadecimal digits, which are a hash of the runs' ids."""
+        """Twelve hexadecimal digits, which are a hash of the cells' ids."""
         text = " ".join(run.id for run in self.runs)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -83,10 +86,10 @@ class Pack:
         return self.id
 
     def halves(self, ended: Iterable[str] = ()) -> list["Pack"]:
-        """Return the two halves of the runs that have not ended, if there are several.
+        """Return the two halves of the cells that have not ended, if there are several.
 
         Args:
-            ended: the ids of the runs that have ended.
+            ended: the ids of the cells that have ended.
         """
         done = set(ended)
         left = tuple(run for run in self.runs if run.id not in done)
@@ -114,21 +117,27 @@ class Need(NamedTuple):
 
 
 def form_packs(
-    runs: Iterable[Run],
+    todo: Iterable[Sequence[Run]],
     datasets: Mapping[str, Dataset],
     hardware: Hardware,
     trials_at_once: int,
     memory: float,
 ) -> list[Pack]:
-    """Form packs of runs, those with the most work first.
+    """Form packs of cells, those with the most work first.
 
     Args:
-        runs: the runs to do.
+        todo: for each run its cells to do, as runs of one seed each.
         datasets: the loaded datasets, by the `source_key` of the data that load them.
         hardware: says how many runs a pack may have, or leaves it to this function.
         trials_at_once: how many trials run at the same time.
         memory: the bytes of memory that each of these, or this process, has.
     """
+    # As one run, they are estimated together.
+    cells_of = {cells[0].id: cells for cells in todo}
+    runs = (
+        cells[0].model_copy(update={"replicates": len(cells)})
+        for cells in cells_of.values()
+    )
     groups = needs_of(runs, datasets)
     total = sum(need.work for group in groups for need in group)
     share = total / trials_at_once
@@ -140,20 +149,20 @@ def form_packs(
         share /= PACKS_PER_TRIAL
     packs = []
     for group in groups:
-        chosen: list[Run] = []
+        chosen: list[Sequence[Run]] = []
         work = used = 0.0
         # A stable sort keeps equal runs in the order of the sweep.
         for need in sorted(group, key=lambda need: -need.work):
             # A little more than a share is accepted, since sums of floats are not exact.
             is_enough = len(chosen) == most or work + need.work > 1.01 * share
             if chosen and (is_enough or used + need.memory > MEMORY_OF_PACK * memory):
-                packs.append(Pack(tuple(chosen), work))
+                packs.append(Pack(tuple(chain(*chosen)), work))
                 chosen = []
                 work = used = 0.0
-            chosen.append(need.run)
+            chosen.append(cells_of[need.run.id])
             work += need.work
             used += need.memory
-        packs.append(Pack(tuple(chosen), work))
+        packs.append(Pack(tuple(chain(*chosen)), work))
     return packs
 
 

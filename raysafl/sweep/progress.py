@@ -4,17 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from raysafl.core.text import about, count, printable
-
-if TYPE_CHECKING:
-    from raysafl.storage.paths import Location
-    from raysafl.sweep.session import End
-
 
 # Between two looks at the clock.
 TICK_SECONDS = 1.0
@@ -25,6 +20,21 @@ SECONDS_A_LINE = 10.0
 MOST_TOLD = 4
 # Columns of a log file, for which rich would assume 80.
 WIDTH_OF_FILE = 120
+
+
+class Ending(NamedTuple):
+    """How a run has ended.
+
+    Args:
+        text: its labels, how it ended and how good it is.
+        is_bad: whether it failed or diverged.
+    """
+
+    text: str
+    is_bad: bool
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class _PlainConsole(Console):
@@ -46,7 +56,7 @@ def plain_console(stderr: bool = False) -> Console:
     return console
 
 
-def short(path: "Location") -> str:
+def short(path: Path) -> str:
     """Return a path as the user would type it from the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
@@ -173,10 +183,10 @@ class Display:
             self.left.see(time.monotonic(), self.finished, self.planned, packs)
         self._draw()
 
-    def add_runs(self, ends: "Sequence[End]") -> None:
+    def add_runs(self, ends: Sequence[Ending]) -> None:
         """Show that runs have ended, at the same time."""
         self.done += len(ends)
-        self.failed += sum(end.status.bad for end in ends)
+        self.failed += sum(end.is_bad for end in ends)
         self._tell(ends)
         self._draw()
 
@@ -193,7 +203,7 @@ class Display:
     def _begin(self, skipped: int) -> None:
         """Show that runs begin."""
 
-    def _tell(self, ends: "Sequence[End]") -> None:
+    def _tell(self, ends: Sequence[Ending]) -> None:
         """Show how runs have ended."""
 
     def _draw(self) -> None:
@@ -248,8 +258,8 @@ class LineDisplay(Display):
         before = f", {skipped} finished before" if skipped else ""
         self._print(f"{count(self.total, 'run')} to do{before}")
 
-    def _tell(self, ends: "Sequence[End]") -> None:
-        told = [end for end in ends if end.status.bad or len(ends) <= MOST_TOLD]
+    def _tell(self, ends: Sequence[Ending]) -> None:
+        told = [end for end in ends if end.is_bad or len(ends) <= MOST_TOLD]
         for number, end in enumerate(told, start=self.done - len(told) + 1):
             self._print(f"[{number}/{self.total}] {end}")
         if len(told) < len(ends):
@@ -298,9 +308,9 @@ class BarDisplay(Display):
         if skipped:
             self.progress.console.print(f"{count(skipped, 'run')} finished before")
 
-    def _tell(self, ends: "Sequence[End]") -> None:
+    def _tell(self, ends: Sequence[Ending]) -> None:
         for end in ends:
-            if end.status.bad:
+            if end.is_bad:
                 self.progress.console.print(str(end), markup=False)
 
     def _draw(self) -> None:
@@ -333,9 +343,9 @@ class NotebookDisplay(Display):
         self._show = show
         self._change: Callable[[str], None] | None = None
 
-    def _tell(self, ends: "Sequence[End]") -> None:
+    def _tell(self, ends: Sequence[Ending]) -> None:
         for end in ends:
-            if end.status.bad:
+            if end.is_bad:
                 self._show(str(end))
 
     def _draw(self) -> None:

@@ -44,7 +44,10 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
     # A run that was drawn twice bears the labels of the first draw.
     labels = {run.id: labels_of(config) for run, config in reversed(made)}
     runs = {run.id: run for run, _ in made}
-    entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
+    entries = [
+        Entry(run_id=i, labels=labels[i], config=run.model_dump(mode="json"))
+        for i, run in runs.items()
+    ]
     manifest = sweep.measuring(sweep.manifest(labelled), runs.values())
     return manifest.extended(entries), runs, {}
 

@@ -1,72 +1,51 @@
-"""Carries out the runs of a pack, and writes their results into the journal.
+"""Carries out the cells of a pack in lock-step, and says what becomes of them.
 
-While a run goes on, its rows and its state are saved every `flush_seconds` in one file,
-more seldom if they are so large that this takes long.
-Runs that have ended by then are written together as one commit. So a crash at any point
-neither loses nor doubles a row (`raysafl.storage.journal`).
+Nothing is written here. What has ended since the last report is part of the news
+(`raysafl.sweep.news`), and so is, every `flush_seconds`, a checkpoint of what goes on, more
+seldom if checkpoints are so large that they take long.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from raysafl.core.record import COLUMNS, Record
 from raysafl.core.work import Work
+from raysafl.simulation.checkpoint import dump, load, save
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Lockstep
-from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.statistics import ACCURACY
-from raysafl.storage.store import Store
+from raysafl.storage.checkpoint import Checkpoint, farthest
+from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.rows import (
+    CLIENTS,
+    ROUNDS,
+    joined,
+    of_cells,
+    table_of,
+    without_cells,
+)
 from raysafl.sweep.choices import FLUSH_SECONDS
-from raysafl.sweep.open_run import OpenRun, rows_of
+from raysafl.sweep.code.digest import changed_classes
+from raysafl.sweep.measures import quality_of
+from raysafl.sweep.news import News, judged_by
+from raysafl.sweep.open_cell import (
+    OpenCell,
+    client_rows,
+    digest_of_model,
+    metrics_of,
+)
 from raysafl.sweep.user_errors import describe_error, kept_traceback
 
-# If a pack's checkpoints take longer than this to write, as they have gigabytes, they are
-# written as many times more seldom, so that they take a twentieth of the time.
+# If a pack's checkpoints take longer than this to make, as they have gigabytes, they are
+# made as many times more seldom, so that they take a twentieth of the time.
 QUICK_SECONDS = FLUSH_SECONDS / 20
-# They are at most so many times more seldom, since a disk may be slow for once.
+# They are at most so many times more seldom, since a machine may be slow for once.
 MOST_SELDOM = 10
-
-
-class End(NamedTuple):
-    """How a run has ended, for the progress display.
-
-    Args:
-        run_id: the run.
-        status: how it ended.
-        reason: why, if it did not run all of its rounds.
-        quality: the column by which it is judged.
-        value: the last value of this column; NaN if it has none.
-        label: the run's labels as text, which the driver fills in.
-        result: the value as text, such as `test accuracy 81.30%`, likewise.
-    """
-
-    run_id: str
-    status: Status
-    reason: str
-    quality: str = ACCURACY
-    value: float = math.nan
-    label: str = ""
-    result: str = ""
-
-    def __str__(self) -> str:
-        told = [self.status.value, self.reason, "" if self.status.bad else self.result]
-        return f"{self.label}: {', '.join(filter(None, told))}"
-
-    @classmethod
-    def of(cls, run_id: str, entry: LedgerEntry) -> "End":
-        """Return how a run has ended, from its ledger entry."""
-        quality = judged_by(entry.metrics)
-        value = float(entry.metrics.get(quality, math.nan))
-        return cls(run_id, entry.status, entry.reason, quality, value)
-
-
-def judged_by(metrics: Mapping[str, Any]) -> str:
-    """Return the column by which a run is judged, from `OpenRun.metrics`."""
-    return next((name for name in metrics if name != "round"), ACCURACY)
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -75,84 +54,98 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class Session:
-    """Carries out runs in lock-step, each from its checkpoint, and writes them to a store.
+    """Carries out cells in lock-step, each from its checkpoint.
 
-    A run that raises an error is recorded as failed, and the others go on.
+    A cell that raises an error has failed, and the others go on. A checkpoint that is of
+    other code is not used: the cell then begins anew, and `begun_anew` says why.
 
     Args:
-        runs: the runs, in the order of their cells in `work`.
-        store: the sweep's folder.
+        runs: the cells, as runs of one seed each, in their order in `work`.
         work: trains and evaluates, in this process or on actors.
-        origin: versions, host, device, engine and so on, for the ledger entries.
-        flush_seconds: the time between two checkpoints that are quick to write.
-        code: for each run, by its id, a digest of each of the user's own classes.
+        origin: versions, host, device, engine and so on, for the ledger.
+        code: for each cell, by its id, a digest of each of the user's own classes.
+        checkpoints: from where cells go on.
+        flush_seconds: the time between two checkpoints that are quick to make; 0 makes one
+            for each report.
         ends_process: whether an error is meant to end this process, and is no failure
-            of a run; by default a KeyboardInterrupt is.
-        keep_states: whether the states are kept in which runs end.
+            of a cell; by default a KeyboardInterrupt is.
+        keep_states: whether the states are kept in which cells end.
     """
 
     def __init__(
         self,
         runs: Sequence[Run],
-        store: Store,
         work: Work,
         origin: Mapping[str, str],
-        flush_seconds: float = FLUSH_SECONDS,
         code: Mapping[str, Mapping[str, str]] | None = None,
+        checkpoints: Sequence[Checkpoint] = (),
+        flush_seconds: float = FLUSH_SECONDS,
         ends_process: Callable[[BaseException], bool] = is_interrupt,
         keep_states: bool = False,
     ) -> None:
-        self.store = store
         self.keep_states = keep_states
         self.origin = dict(origin)
         self.flush_seconds = flush_seconds
-        # The time until the next checkpoints.
+        # The time until the next checkpoint.
         self._pause = flush_seconds
         self.ends_process = ends_process
         self.lockstep = Lockstep[str](work)
-        # The runs that have not ended, by id.
-        self.open: dict[str, OpenRun] = {}
-        # Runs all of whose rounds were run, but that have not been written yet.
-        self._complete: list[OpenRun] = []
-        # The ends of runs, and the runs with new rows, that nobody has asked for yet.
-        self._ends: list[End] = []
-        self._written: list[str] = []
-
-        self._number_of_runs = len(runs)
-        begun = set(store.open_runs())
-        first_cell = 0
-        for run in runs:
-            own_code = (code or {}).get(run.id, {})
-            self.open[run.id] = OpenRun(
-                run, store, work, first_cell, own_code, self.origin, run.id in begun
-            )
-            first_cell += run.replicates
-        # Why checkpoints were not used, a line for each; empty if all were.
-        reasons = (own.begun_anew for own in self.open.values())
-        self.begun_anew = "\n".join(filter(None, reasons))
+        # The cells, and those of them that have not ended, by id.
+        codes = code or {}
+        self.cells = {
+            run.id: OpenCell(run, work, number, codes.get(run.id, {}))
+            for number, run in enumerate(runs)
+        }
+        self.open = dict(self.cells)
+        # Cells all of whose rounds were run, and how others have ended, that nobody has
+        # been told of.
+        self._complete: dict[str, OpenCell] = {}
+        self._failed: dict[str, CellEnd] = {}
+        # The rows of the cells that nobody has been told of, up to the last report; and the
+        # records since then, with the cell of each.
+        self._table = ROUNDS.empty_table()
+        self._fresh: list[tuple[str, Record]] = []
+        # Why checkpoints were not used, a line for each, that nobody has been told of.
+        self.begun_anew = ""
+        for checkpoint, cells in zip(checkpoints, farthest(checkpoints), strict=True):
+            self._go_on(checkpoint, self.open.keys() & cells)
         self._flushed = time.monotonic()
-        # The run that a scheduler watches; it watches none if there are several.
-        self._watched = next(iter(self.open.values()))
         self._end_complete()
+
+    def _go_on(self, checkpoint: Checkpoint, here: Set[str]) -> None:
+        """Let some cells go on from a checkpoint."""
+        told = []
+        used = []
+        try:
+            saved = load(checkpoint.state, here)
+        except ValueError as error:
+            saved = {}
+            told.append(f"{error}, so {len(here)} cells begin anew")
+        last = _last_records(of_cells(checkpoint.rows, here))
+        for cell in saved:
+            far = checkpoint.cells[cell]
+            changed = changed_classes(far.code, self.open[cell].code)
+            why = (
+                f"the code of {', '.join(changed)} has changed since" if changed else ""
+            )
+            if not why:
+                try:
+                    self.open[cell].go_on(saved[cell], far, last.get(cell))
+                    used.append(cell)
+                except ValueError as error:
+                    why = str(error)
+            if why:
+                told.append(f"cell {cell}: {why}, so it begins anew")
+        self._table = joined([self._table, of_cells(checkpoint.rows, used)])
+        self.begun_anew = "\n".join(filter(None, [self.begun_anew, *told]))
 
     @property
     def share(self) -> float:
-        """The part of the rounds of all runs that have been run, from 0 to 1."""
-        open_runs = self.open.values()
-        ended = self._number_of_runs - len(open_runs)
-        parts = (own.mean_round / own.run.rounds for own in open_runs)
-        return (ended + sum(parts)) / self._number_of_runs
-
-    @property
-    def mean_round(self) -> float:
-        """How many rounds the open runs have run in the mean; 0 if none is open."""
-        rounds = [own.mean_round for own in self.open.values()]
-        return sum(rounds) / max(1, len(rounds))
-
-    @property
-    def done(self) -> bool:
-        """Whether all runs have ended, and are written."""
-        return not self.open and not self._complete
+        """The part of the rounds of all cells that have been run, from 0 to 1."""
+        parts = [
+            own.simulation.rounds_over / own.run.rounds for own in self.open.values()
+        ]
+        return (len(self.cells) - len(parts) + sum(parts)) / len(self.cells)
 
     def advance(
         self, seconds: float, halted: Callable[[], bool] = lambda: False
@@ -160,134 +153,192 @@ class Session:
         """Run rounds for some time, and then up to the next round that is evaluated.
 
         Args:
-            seconds: how long. With 0, for schedulers that may stop the run after any
-                report, all rows so far are written when this returns.
+            seconds: how long; 0 ends at the first evaluated round.
             halted: is asked after every round whether to return at once.
 
         Returns:
-            Whether all runs have ended.
+            Whether all cells have ended.
         """
         begin = time.monotonic()
-        if not self.open:
-            # All of their replicates were reused from other runs.
-            self.flush()
         while self.open:
             evaluated = self._advance()
-            now = time.monotonic()
-            is_due = (evaluated and not seconds) or now - self._flushed > self._pause
-            if is_due or not self.open:
-                self.flush()
-            if halted() or (evaluated and now - begin >= seconds):
+            if halted() or (evaluated and time.monotonic() - begin >= seconds):
                 break
-        return self.done
+        return not self.open
 
     def _advance(self) -> bool:
-        """Run a round of every open run; return whether one of them was evaluated."""
-        simulations = {i: own.simulation for i, own in self.open.items()}
+        """Run a round of every open cell; return whether one of them was evaluated."""
+        simulations = {cell: own.simulation for cell, own in self.open.items()}
         outcomes = self.lockstep.advance(simulations)
         evaluated = False
-        for run_id, outcome in outcomes.items():
-            own = self.open[run_id]
+        for cell, outcome in outcomes.items():
+            own = self.open[cell]
             if isinstance(outcome, BaseException):
                 if self.ends_process(outcome):
                     raise outcome
                 self._fail(own, outcome)
                 continue
             own.take(outcome)
+            self._fresh += [(cell, record) for record in outcome]
             evaluated = evaluated or bool(outcome)
         self._end_complete()
         return evaluated
 
     def _end_complete(self) -> None:
-        """Put the runs aside all of whose rounds have been run."""
-        for run_id in [i for i, own in self.open.items() if own.simulation.done]:
-            self._complete.append(self.open.pop(run_id))
+        """Put the cells aside all of whose rounds have been run."""
+        for cell in [i for i, own in self.open.items() if own.simulation.done]:
+            self._complete[cell] = self.open.pop(cell)
 
-    def _fail(self, own: OpenRun, error: BaseException) -> None:
-        """Record a failed run and the rows before its failure; its checkpoint stays."""
-        del self.open[own.run.id]
-        entry = failure(error, own.run, {**self.origin, **own.times})
-        self.store.commit(own.rows(), {own.run.id: entry}, own.clients())
-        self._written.append(own.run.id)
-        self._ends.append(End.of(own.run.id, entry))
+    def _fail(self, own: OpenCell, error: BaseException) -> None:
+        """Note how a cell has failed. Its last checkpoint stays."""
+        del self.open[own.id]
+        self._failed[own.id] = failure(error, own.id, own.about(self.origin))
         # A search algorithm must not take its last accuracy for a result.
-        own.latest = []
+        own.latest = None
 
-    def flush(self) -> None:
-        """Write the runs that have ended, and rows and checkpoints of the others."""
-        self._write_complete()
+    def news(self, at_once: bool = False) -> News:
+        """Return what has become of the cells since the last call.
+
+        Args:
+            at_once: whether a checkpoint is made in any case.
+        """
+        is_due = at_once or time.monotonic() - self._flushed >= self._pause
+        checkpoint = self._checkpoint() if is_due and self.open else b""
+        rows = self._rows()
+        over = {**self._complete, **{cell: self.cells[cell] for cell in self._failed}}
+        models = {cell: own.model() for cell, own in self._complete.items()}
+        # Why the pack's requests had to be divided, if they had.
+        note = self.lockstep.most_reason
+        origin = self.origin | ({"divided": note} if note else {})
+        ends = [
+            own.end(origin | digest_of_model(models[cell]))
+            for cell, own in self._complete.items()
+        ]
+        states = {}
+        for cell, own in self._complete.items() if self.keep_states else ():
+            nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
+            state = dump({cell: save(own.replicate)})
+            states[cell] = Checkpoint({cell: own.how_far()}, *nothing, state).to_bytes()
+        metrics = self.metrics()
+        found = News(
+            metrics=metrics,
+            done=not self.open,
+            ends=[*ends, *self._failed.values()],
+            rows=of_cells(rows, over),
+            clients=_clients_of(over),
+            models={cell: content for cell, content in models.items() if content},
+            states=states,
+            checkpoint=checkpoint,
+            saved=list(self.open) if checkpoint else (),
+            running=len(self.open),
+            share=self.share,
+            round=_mean([own.simulation.rounds_over for own in self.open.values()]),
+            rounds=max((own.run.rounds for own in self.open.values()), default=0),
+            judged_by=judged_by(metrics),
+            value=self.quality(),
+            begun_anew=self.begun_anew,
+        )
+        self._table = without_cells(rows, over) if over else rows
+        self._complete = {}
+        self._failed = {}
+        self.begun_anew = ""
+        return found
+
+    def _rows(self) -> pa.Table:
+        """Return all rows of the cells that nobody has been told of."""
+        if self._fresh:
+            cells, records = zip(*self._fresh, strict=True)
+            self._table = joined([self._table, table_of(cells, records)])
+            self._fresh = []
+        return self._table
+
+    def _checkpoint(self) -> bytes:
+        """Return where the cells are that go on."""
         began = time.monotonic()
-        for own in self.open.values():
-            own.flush()
-            self._written.append(own.run.id)
+        content = Checkpoint(
+            {cell: own.how_far() for cell, own in self.open.items()},
+            of_cells(self._rows(), self.open),
+            _clients_of(self.open),
+            dump({cell: save(own.replicate) for cell, own in self.open.items()}),
+        ).to_bytes()
         self._flushed = time.monotonic()
         times = min((self._flushed - began) / QUICK_SECONDS, MOST_SELDOM)
         slow = times * min(self.flush_seconds, FLUSH_SECONDS)
         self._pause = max(self.flush_seconds, slow)
-
-    def _write_complete(self) -> None:
-        """Write the runs all of whose rounds have been run: their models, then a commit."""
-        if not self._complete:
-            return
-        rows = rows_of(self._complete)
-        clients = pa.concat_tables(own.clients() for own in self._complete)
-        # Why the pack's requests had to be divided, if they had.
-        note = self.lockstep.most_reason
-        origin = self.origin | ({"divided": note} if note else {})
-        entries = {
-            own.run.id: own.entry(origin | own.write_models()) for own in self._complete
-        }
-        for own in self._complete if self.keep_states else ():
-            own.keep_state()
-        self.store.commit(rows, entries, clients)
-        self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
-        self._complete = []
-
-    def take_ends(self) -> list[End]:
-        """Return how runs have ended since the last call."""
-        ends = self._ends
-        self._ends = []
-        return ends
-
-    def take_written(self) -> list[str]:
-        """Return the runs that have not ended and got new rows since the last call."""
-        written = self._written
-        self._written = []
-        return list(dict.fromkeys(written))
+        return content
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round of the run that a scheduler watches.
-
-        If there are several runs, no scheduler watches, and the numbers are those of
-        the first one.
-        """
-        return self._watched.metrics()
+        """Return the last evaluated round, in the mean over cells, see `metrics_of`."""
+        first = next(iter(self.cells.values()))
+        last = [own.latest for own in self.cells.values() if own.latest is not None]
+        return metrics_of(first.run, last)
 
     def quality(self) -> float:
-        """Return how good the open runs are in the mean; NaN if none is evaluated.
+        """Return how good the open cells are in the mean; NaN if none is evaluated.
 
-        It is the mean of the column by which they are judged, as runs with different
-        objectives share no session.
+        It is the mean of the column by which they are judged, which is that of all cells, as
+        these have one objective.
         """
-        last = [own.metrics() for own in self.open.values()]
-        known = [m[judged_by(m)] for m in last if not math.isnan(m[judged_by(m)])]
+        records = [own.latest for own in self.open.values() if own.latest is not None]
+        name = quality_of(next(iter(self.cells.values())).run)
+        values = [
+            getattr(r, name) if name in COLUMNS else r.metrics.get(name)
+            for r in records
+        ]
+        known = [v for v in values if isinstance(v, float) and not math.isnan(v)]
         return float(np.mean(known)) if known else math.nan
 
 
-def failure(
-    error: BaseException, run: Run | None, origin: Mapping[str, Any]
-) -> LedgerEntry:
-    """Return the ledger entry of a failed run, with the user's line that raised the error.
+def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of what was reported of several cells, NaN where one has none."""
+    names = dict.fromkeys(name for own in metrics for name in own)
+    means = {
+        n: float(np.mean([own.get(n, math.nan) for own in metrics])) for n in names
+    }
+    rounds = max((own.get("round", 0) for own in metrics), default=0)
+    return {**means, "round": rounds}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+def _clients_of(cells: Mapping[str, OpenCell]) -> pa.Table:
+    """Return the rows of cells in the table of clients."""
+    tables = (client_rows(cell, own.replicate) for cell, own in cells.items())
+    return pa.concat_tables([CLIENTS.empty_table(), *tables])
+
+
+def _last_records(rows: pa.Table) -> dict[str, Record]:
+    """Return the record of the last row of each cell."""
+    order = pc.sort_indices(
+        rows, [("cell", "ascending"), ("round", "ascending")]
+    ).to_numpy()
+    cells = rows["cell"].to_numpy()[order]
+    is_last = np.append(cells[1:] != cells[:-1], True)[: len(cells)]
+    last = rows.take(pa.array(order[is_last])).to_pylist()
+    return {row.pop("cell"): _record_of(row) for row in last}
+
+
+def _record_of(row: dict[str, Any]) -> Record:
+    """Return a row as the record that it was made of."""
+    fields = {name: row.pop(name) for name in COLUMNS}
+    metrics = {name: value for name, value in row.items() if value is not None}
+    return Record(replicate=0, **fields, metrics=metrics)
+
+
+def failure(error: BaseException, cell: str, about: Mapping[str, Any]) -> CellEnd:
+    """Return the ledger entry of a failed cell, with the user's line that raised the error.
 
     Args:
         error: the error.
-        run: the run; None if it could not be made.
-        origin: versions, host, the time that it took, and so on.
+        cell: its id, or a name for a run that could not be made.
+        about: versions, host, the time that it took, and so on.
     """
-    return LedgerEntry.now(
-        run.model_dump(mode="json") if run else None,
+    return CellEnd.now(
+        cell,
         Status.FAILED,
         describe_error(error),
         traceback=kept_traceback(error),
-        **origin,
+        **about,
     )

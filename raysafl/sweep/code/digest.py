@@ -259,17 +259,12 @@ def _bytecode(code: CodeType, docstring: str | None) -> str:
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 
 
-def changed_classes(
-    stored: Mapping[str, str] | None, today: Mapping[str, str]
-) -> list[str]:
+def changed_classes(stored: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
     """Return the classes whose code differs from the code that made a result.
 
     Args:
-        stored: the digest of each class that made the result, by name; None if it was
-            made before digests were stored, which counts as no change.
+        stored: the digest of each class that made the result, by name.
         today: the digest of each class of the same run today.
     """
-    if stored is None:
-        return []
     names = {*stored, *today}
     return sorted(name for name in names if stored.get(name) != today.get(name))

@@ -1,13 +1,13 @@
 """Finds stored results that other code has made than today's, and says what to do."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Set
 
 from raysafl.core.text import first_of, were
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.manifest import run_name
-from raysafl.storage.store import Store
+from raysafl.storage.checkpoint import OpenCell
+from raysafl.storage.journal import Results
+from raysafl.storage.ledger import CellEnd
+from raysafl.storage.manifest import Entry, Manifest, run_name
 from raysafl.sweep.choices import Stale
 from raysafl.sweep.code.digest import CodeDigests, changed_classes
 from raysafl.version import __version__
@@ -21,61 +21,69 @@ CHOICES = (
 )
 
 
-def runs_to_forget(
-    store: Store,
-    ledger: Mapping[str, LedgerEntry],
-    runs: Mapping[str, Run],
+def cells_to_forget(
+    found: Results,
+    cells: Mapping[str, Run],
+    known: Manifest,
     digests: CodeDigests,
     stale: Stale,
-    chosen: Collection[str],
-    labels: Mapping[str, Mapping[str, Any]],
+    chosen: Set[str],
     say: Callable[[str], None],
 ) -> set[str]:
-    """Return the runs whose results or checkpoints may not be used, as code has changed.
+    """Return the cells whose results or checkpoints may not be used, as code has changed.
 
     Args:
-        store: the folder of the sweep.
-        ledger: the runs that have ended.
-        runs: the runs of the sweep, by id. Others are in no table, so that nothing is said
-            of them. There are none if a search algorithm asks for them: then all count.
+        found: what the folder holds.
+        cells: the cells of the sweep, as runs of one seed each, by id. Others are in no table,
+            so that nothing is said of them. There are none if a search algorithm asks for
+            them: then all count.
+        known: the runs of the sweep, and those that the folder had before.
         digests: computes the digests of the user's classes.
         stale: what the user has chosen.
-        chosen: the runs that the user has chosen. The results of others are kept, and
+        chosen: the cells that the user has chosen. The results of others are kept, and
             named.
-        labels: the labels of the runs, by id.
         say: takes a message for the user.
 
     Raises:
-        ValueError: the code of chosen runs has changed, and the user has not said what
+        ValueError: the code of chosen cells has changed, and the user has not said what
             becomes of them.
     """
-    ended = {i: entry for i, entry in ledger.items() if entry.status.decided}
-    # The digests and the version of raysafl with which results or a checkpoint were made.
-    makers = {i: (entry.code, entry.raysafl) for i, entry in ended.items()}
-    # A damaged checkpoint is reported by whoever goes on from it.
-    for run_id in sorted(set(store.open_runs()) - ended.keys()):
-        about = store.about(run_id)
-        makers[run_id] = about.get("code"), about.get("raysafl", "")
-    if runs:
-        makers = {i: maker for i, maker in makers.items() if i in runs}
+    ended = {cell: end for cell, end in found.ends.items() if end.status.decided}
+    makers: dict[str, CellEnd | OpenCell] = {**found.going_on.cells, **ended}
+    if cells:
+        makers = {cell: maker for cell, maker in makers.items() if cell in cells}
+    entry_of = {cell: entry for entry in known.entries for cell in entry.cells}
     changes = {}
-    for run_id, (code, _) in makers.items():
-        today = _todays_code(run_id, code or {}, runs, ledger, digests)
-        if names := changed_classes(code, today):
-            changes[run_id] = names
-    mine = set(changes) & set(chosen) if runs else set(changes)
+    for cell, maker in makers.items():
+        if cell in cells:
+            today = digests.of_run(cells[cell])
+        elif cell in ended:
+            today = _todays_code(entry_of.get(cell), digests)
+        else:
+            # It is compared when the search algorithm asks for it again.
+            today = maker.code
+        if names := changed_classes(maker.code, today):
+            changes[cell] = names
+    mine = changes.keys() & chosen if cells else set(changes)
     again = mine if stale is Stale.RERUN else mine - ended.keys()
     kept = (changes.keys() & ended.keys()) - again
 
-    def text(run_ids: set[str]) -> str:
+    def text(some: Set[str]) -> str:
         """Say which classes have changed, and name the first runs that they made."""
-        classes = sorted({name for i in run_ids for name in changes[i]})
+        classes = sorted({name for cell in some for name in changes[cell]})
         # In the order of the sweep.
-        ordered = [i for i in dict.fromkeys([*labels, *changes]) if i in run_ids]
-        named = [run_name(labels.get(i, {}), i) for i in ordered]
+        ordered = [
+            cell for cell in dict.fromkeys([*entry_of, *changes]) if cell in some
+        ]
+        named = dict.fromkeys(
+            run_name(entry_of[cell].labels, entry_of[cell].run_id)
+            if cell in entry_of
+            else cell
+            for cell in ordered
+        )
         return (
             f"the code of {', '.join(classes)} has changed since {were(len(named))} computed: "
-            f"{first_of(named, MOST_NAMED, '; ')}"
+            f"{first_of(list(named), MOST_NAMED, '; ')}"
         )
 
     if mine and stale is Stale.FAIL:
@@ -84,39 +92,27 @@ def runs_to_forget(
         say(f"{text(again)}. They are run again from the first round")
     if kept:
         say(f"{text(kept)}. Their results are kept")
-    others = [
-        version
-        for run_id, (_, version) in makers.items()
-        if run_id not in changes and version not in ("", __version__)
-    ]
+    others = {
+        cell: maker.raysafl
+        for cell, maker in makers.items()
+        if cell not in changes and maker.raysafl not in ("", __version__)
+    }
     if others:
-        versions = ", ".join(sorted(set(others)))
+        versions = ", ".join(sorted(set(others.values())))
+        runs = {entry_of[cell].run_id if cell in entry_of else cell for cell in others}
         say(
-            f"{were(len(others))} computed with raysafl {versions}, and this is raysafl "
+            f"{were(len(runs))} computed with raysafl {versions}, and this is raysafl "
             f"{__version__}. Results are kept; resume=False (--no-resume) runs all again"
         )
     return again
 
 
-def _todays_code(
-    run_id: str,
-    stored: Mapping[str, str],
-    runs: Mapping[str, Run],
-    ledger: Mapping[str, LedgerEntry],
-    digests: CodeDigests,
-) -> Mapping[str, str]:
-    """Return a run's digests today.
+def _todays_code(entry: Entry | None, digests: CodeDigests) -> Mapping[str, str]:
+    """Return the digests today of a run that a search algorithm asked for before.
 
-    A run that a search algorithm asked for is not among `runs`. If it has ended, it is made
-    again from its configuration in the ledger; it has no digests today if that names a class
-    that is not defined any more. If it has not ended, its stored digests are returned: they
-    are compared when it is asked for again.
+    It has none if its configuration names a class that is not defined any more.
     """
-    if run_id in runs:
-        return digests.of_run(runs[run_id])
-    if run_id not in ledger:
-        return stored
     try:
-        return digests.of_run(Run.model_validate(ledger[run_id].config))
+        return digests.of_run(Run.model_validate(entry.config if entry else {}))
     except ValueError:
         return {}

@@ -6,7 +6,8 @@ own; a test compares a reused trial with a new one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,17 +16,21 @@ from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
 
 from raysafl.cluster.hardware import Hardware
+from raysafl.cluster.provenance import check_package
 from raysafl.cluster.ray_private import is_own_exit
 from raysafl.core.problem import Dataset
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.run import Run
-from raysafl.sweep.open_pack import Hosted, OpenPack, Terms
-from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.news import News
+from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
+from raysafl.sweep.packs import PACK_KEY
 
 # The field of a report that is for the driver alone (`News`). It is neither a number nor
 # a list, so that loggers of Tune's pass over it.
 NEWS = "raysafl"
+# The file in which Tune keeps the checkpoint of a paused trial.
+CHECKPOINT = "pack.ckpt"
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,12 @@ class Given:
 
     Args:
         id: the id of its pack.
-        content: the pack, and the digests of the user's classes in each of its runs.
+        content: the pack, and from where it goes on.
         dataset: its dataset.
     """
 
     id: str
-    content: "ray.ObjectRef[tuple[Pack, dict[str, dict[str, str]]]]"
+    content: "ray.ObjectRef[GivenPack]"
     dataset: "ray.ObjectRef[Dataset]"
 
     def __str__(self) -> str:
@@ -51,8 +56,8 @@ class Coordinator(tune.Trainable):
     """Coordinates one pack after the other on the same client actors.
 
     For Tune each trial ends normally. Only the loss of the coordinator's own process is
-    an error of the trial. Tune then starts it again, and the runs go on from their
-    checkpoints.
+    an error of the trial. Tune then starts it again, and the driver has put the last
+    checkpoint into its configuration.
     """
 
     def setup(
@@ -63,9 +68,8 @@ class Coordinator(tune.Trainable):
     ) -> None:
         """Start the client actors.
 
-        The runs are begun later, in `step`: Tune may set up one coordinator for a trial
-        and then give the trial to another, and only one of them may touch the rows of
-        the runs.
+        The cells are begun later, in `step`: Tune may set up one coordinator for a trial
+        and then give the trial to another.
         """
         assert terms is not None and hardware is not None
         torch.set_num_threads(1)
@@ -75,7 +79,7 @@ class Coordinator(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Get ready for the next pack on the same client actors."""
-        self.open.stop()
+        self.open.close()
         self.open = self._opened(new_config)
         return True
 
@@ -83,14 +87,13 @@ class Coordinator(tune.Trainable):
         """Return the pack of a trial; it is begun when it is advanced."""
         given: Given = config[PACK_KEY]
         self.dataset = given.dataset
-        pack, code = ray.get(given.content)
-        return OpenPack(pack, code, self.terms, self._host, is_own_exit)
+        return OpenPack(ray.get(given.content), self.terms, self._host, is_own_exit)
 
     def _host(self, runs: Sequence[Run]) -> Hosted:
-        """Let the client actors host the cells of runs."""
-        if driver := self.terms.driver:
+        """Let the client actors host the cells of a pack."""
+        if expected := self.terms.package:
             for host, package in self.actors.machines():
-                driver.check_package(host, package)
+                check_package(host, package, expected)
         first = runs[0]
         setup = PackSetup(
             cells=[cell for run in runs for cell in run.cells],
@@ -102,7 +105,7 @@ class Coordinator(tune.Trainable):
         return Hosted(*host_pack(self.actors, setup))
 
     def step(self) -> dict[str, Any]:
-        """Run rounds for `report_seconds` and report what has become of the runs."""
+        """Run rounds for `report_seconds` and report what has become of the cells."""
         news = self.open.advance()
         return {
             **news.metrics,
@@ -112,16 +115,26 @@ class Coordinator(tune.Trainable):
             NEWS: news,
         }
 
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Return an empty checkpoint for Tune, as `Session` writes those of the runs."""
-        return {}
+    def pause(self) -> News:
+        """Return where the cells are, before the sweep ends early."""
+        return self.open.pause()
 
-    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Ignore Tune's checkpoint: `Session` goes on from those of the runs."""
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Let Tune have the cells' checkpoint, with which it starts a paused trial again."""
+        session = self.open.session
+        content = session.news(at_once=True).checkpoint if session else b""
+        Path(checkpoint_dir, CHECKPOINT).write_bytes(content)
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Go on from what Tune was given when the trial was paused."""
+        content = Path(checkpoint, CHECKPOINT).read_bytes()
+        if content:
+            given = self.open.given
+            self.open.given = replace(given, checkpoints=[*given.checkpoints, content])
 
     def cleanup(self) -> None:
-        """Write what an early stop leaves of the runs, and end the client actors."""
+        """End the client actors."""
         try:
-            self.open.stop()
+            self.open.close()
         finally:
             self.actors.kill()

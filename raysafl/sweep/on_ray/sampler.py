@@ -11,13 +11,12 @@ from ray.tune.search import Searcher
 from raysafl.cluster.provenance import provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Label
 from raysafl.sweep.execution import Job, Room, packs_of
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.sampling import labels_of
-from raysafl.sweep.session import failure
+from raysafl.sweep.session import failure, mean_metrics
 from raysafl.sweep.watch import Watch
 
 # So many runs a search algorithm is asked for at a time. Of more, the later ones would know too
@@ -133,7 +132,7 @@ class Sampler(Packs):
         if not self._open or self.job.options.is_one_by_one:
             # Now it is known which packs could not be carried out as a whole.
             for pack in self.watch.unfinished:
-                self._queue += pack.halves(self.watch.shown)
+                self._queue += pack.halves(self.watch.ended)
             self.watch.unfinished.clear()
             if not self._queue:
                 self._tell()
@@ -142,7 +141,7 @@ class Sampler(Packs):
             return None if self._open else answer
         pack = self._open[trial_id] = self._queue.pop(0)
         self.packs[pack.id] = pack
-        self.labels[pack.id] = self.watch.labels[pack.runs[0].id]
+        self.labels[pack.id] = self.watch.labels_of(pack)
         dataset = self.datasets[pack.runs[0].data.source_key]
         return {PACK_KEY: self.given(pack, dataset)}
 
@@ -154,15 +153,18 @@ class Sampler(Packs):
 
     def _tell(self) -> None:
         """Tell the algorithm what the runs have reported last that have ended."""
-        going_on = {run.id for pack in self._open.values() for run in pack.runs}
-        over = {n: i for n, i in self._untold.items() if i not in going_on}
-        ledger = self.job.store.ledger(set(over.values()))
-        for name, run_id in over.items():
-            entry = ledger.get(run_id)
-            if entry is None or entry.status is Status.FAILED:
+        going_on = {cell.id for pack in self._open.values() for cell in pack.runs}
+        for name, run_id in list(self._untold.items()):
+            cells = self.watch.entries[run_id].cells
+            if going_on.intersection(cells):
+                continue
+            ends = [self.watch.ended.get(cell) for cell in cells]
+            done = [end for end in ends if end and end.status.decided]
+            if len(done) < len(ends):
                 self.algorithm.on_trial_complete(name, error=True)
             else:
-                self.algorithm.on_trial_complete(name, result=dict(entry.metrics))
+                result = mean_metrics([end.metrics for end in done])
+                self.algorithm.on_trial_complete(name, result=result)
             del self._untold[name]
 
     def _ask(self) -> Any:
@@ -173,7 +175,7 @@ class Sampler(Packs):
         """
         several = getattr(self.algorithm, "max_concurrent", AT_ONCE)
         most = 1 if self.job.options.is_one_by_one else several
-        runs: dict[str, Run] = {}
+        runs: dict[str, list[Run]] = {}
         config: Any
         while len(runs) < most and self._asked < self.job.sweep.num_samples:
             name = f"{self._asked:05d}"
@@ -182,13 +184,23 @@ class Sampler(Packs):
                 break
             self._asked += 1
             if (run := self._made(name, dict(config))) is not None:
-                runs[run.id] = run
+                cells = [c for c in run.split() if not self.watch.is_decided(c.id)]
+                if cells:
+                    runs[run.id] = cells
         else:
             config = Searcher.FINISHED
         packs = packs_of(self.job, runs.values(), self.room, self.datasets)
         # Each run counts as one, as those that are not asked for yet do.
-        self._queue += [replace(pack, work=float(len(pack.runs))) for pack in packs]
+        self._queue += [replace(pack, work=self._share(pack)) for pack in packs]
         return config
+
+    def _share(self, pack: Pack) -> float:
+        """Return how many runs a pack is, as those that are not asked for yet count as one."""
+        return sum(
+            1 / len(self.watch.entries[run_id].cells)
+            for cell in pack.runs
+            for run_id in self.watch.runs_of(cell.id)
+        )
 
     def _made(self, name: str, config: dict[str, Any]) -> Run | None:
         """Return the run of a configuration; None if there is nothing to carry out."""
@@ -200,8 +212,8 @@ class Sampler(Packs):
         except (Exception, SystemExit) as error:
             run_id = run.id if run else _id_of_failed(config)
             self._register(run_id, config, run)
-            if not self.job.store.decided({run_id}):
-                self.watch.refuse(run_id, failure(error, run, provenance()))
+            if not self.watch.is_decided(run_id):
+                self.watch.refuse(failure(error, run_id, provenance()))
             self._untold[name] = run_id
             return None
         self._register(run.id, config, run)
@@ -210,9 +222,11 @@ class Sampler(Packs):
 
     def _register(self, run_id: str, config: dict[str, Any], run: Run | None) -> None:
         """Label a run by its configuration, and add it to the manifest."""
-        if run_id in self.watch.labels:
+        if run_id in self.watch.entries:
             return
-        labels = self.watch.labels[run_id] = labels_of(config)
+        stored = run.model_dump(mode="json") if run else {}
+        entry = Entry(run_id=run_id, labels=labels_of(config), config=stored)
+        self.watch.register(entry)
         with self.watch.recording():
             manifest = self.job.store.manifest()
             try:
@@ -221,7 +235,6 @@ class Sampler(Packs):
                 # The run is carried out all the same; only the meaning of its columns stays
                 # unknown.
                 self.job.options.note(str(error))
-            entry = Entry(run_id=run_id, labels=labels)
             self.job.store.write_manifest(manifest.extended([entry]))
 
 

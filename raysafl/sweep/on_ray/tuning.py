@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import ray
@@ -18,8 +18,7 @@ from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.code.shipping import ship_user_code
-from raysafl.sweep.driver import announced
-from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
+from raysafl.sweep.execution import Datasets, Job, Room, scratch
 from raysafl.sweep.on_ray.callbacks import Shown, keep_logs
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.sampler import InOrder, Packs, Sampler
@@ -102,8 +101,10 @@ class OnRay:
             _handed_over(job, pack, references[pack.runs[0].data.source_key])
             for pack in packs
         ]
-        follow = WatchTrials(watch, {pack.id: pack for pack in packs}, self.hardware)
-        shown = Shown(labels_of_packs(job, packs))
+        follow = WatchTrials(
+            watch, {pack.id: pack for pack in packs}, self.hardware, _again(job)
+        )
+        shown = Shown({pack.id: watch.labels_of(pack) for pack in packs})
         # Nothing is learnt from a trial, so others need not wait until it has begun.
         pending = str(max(LEAST_PENDING, self.room().packs))
         with environment(TUNE_MAX_PENDING_TRIALS_PG=pending):
@@ -121,7 +122,7 @@ class OnRay:
             return _handed_over(job, pack, references[source])
 
         sampler = Sampler(job, dict(datasets), watch, self.room(), given)
-        follow = WatchTrials(watch, sampler.packs, self.hardware)
+        follow = WatchTrials(watch, sampler.packs, self.hardware, _again(job))
         shown = Shown(sampler.labels)
         # Packs that are halved down to single runs are fewer than twice as many.
         self._fit(job, follow, shown, sampler, 2 * job.sweep.num_samples)
@@ -144,16 +145,11 @@ class OnRay:
         callbacks = job.options.callbacks
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        # A Ray that was started here has no other machines.
-        among_machines = announced(job.store) if self.address else nullcontext()
-        with (
-            environment(**QUIET),
-            scratch(job.store) as folder,
-            among_machines as driver,
-        ):
-            terms = replace(job.terms, driver=driver)
+        with environment(**QUIET), scratch(job.store) as folder:
             trainable = tune.with_resources(
-                tune.with_parameters(Coordinator, terms=terms, hardware=self.hardware),
+                tune.with_parameters(
+                    Coordinator, terms=job.terms, hardware=self.hardware
+                ),
                 tune.PlacementGroupFactory(bundles),
             )
             # Ray shows actors by this name.
@@ -176,7 +172,7 @@ class OnRay:
                     storage_path=str(folder),
                     failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
                     callbacks=[follow, *([shown, *callbacks] if callbacks else [])],
-                    stop=HaltTrials(follow.watch, rules_of(job.options.stop)),
+                    stop=HaltTrials(follow, rules_of(job.options.stop)),
                     verbose=0,
                 ),
             )
@@ -199,7 +195,12 @@ def _ship(packs: Iterable[Pack]) -> None:
 
 def _handed_over(job: Job, pack: Pack, dataset: "ray.ObjectRef[Dataset]") -> Given:
     """Return what a trial is given of a pack."""
-    return Given(pack.id, ray.put((pack, job.code_of(pack))), dataset)
+    return Given(pack.id, ray.put(job.given(pack)), dataset)
+
+
+def _again(job: Job) -> Callable[[Pack, Given], Given]:
+    """Return what makes anew what a trial is given whose process was lost."""
+    return lambda pack, given: _handed_over(job, pack, given.dataset)
 
 
 def _put_datasets(

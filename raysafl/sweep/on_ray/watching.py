@@ -2,25 +2,30 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.stopper import NoopStopper
 
 from raysafl.cluster.hardware import Hardware
+from raysafl.cluster.ray_private import actor_of
 from raysafl.cluster.ray_session import resources_of_nodes
 from raysafl.core.text import count
-from raysafl.sweep.on_ray.coordinator import NEWS
+from raysafl.sweep.news import News
+from raysafl.sweep.on_ray.coordinator import NEWS, Given
 from raysafl.sweep.on_ray.stop_rules import StopRule
-from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.watch import Watch
 
 # Seconds without a running trial until it is said what trials wait for. On a busy machine
 # starting one takes as long.
 WAIT_SECONDS = 60.0
+# How long a trial may take to end its round and say where it is, when the sweep ends early.
+PAUSE_SECONDS = 120.0
 log = logging.getLogger(__name__)
 
 
@@ -33,14 +38,22 @@ class WatchTrials(tune.Callback):
         watch: takes the news.
         packs: the packs of the trials, by id; a search algorithm adds to them.
         hardware: what a trial needs.
+        hand_over: returns what a trial is given of a pack that goes on.
     """
 
     def __init__(
-        self, watch: Watch, packs: Mapping[str, Pack], hardware: Hardware
+        self,
+        watch: Watch,
+        packs: Mapping[str, Pack],
+        hardware: Hardware,
+        hand_over: Callable[[Pack, Given], Given],
     ) -> None:
         self.watch = watch
         self.packs = packs
         self.hardware = hardware
+        self.hand_over = hand_over
+        # The trials, as Tune told of them last.
+        self.trials: list[Trial] = []
         self.ended: set[str] = set()
         # When a trial was last seen to run; None once it is said that none does.
         self.last_ran: float | None = time.monotonic()
@@ -60,6 +73,7 @@ class WatchTrials(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Show once what trials wait for if none has run for a while; warn if none can run."""
+        self.trials = trials
         if any(trial.status == Trial.RUNNING for trial in trials):
             self.last_ran = time.monotonic()
         elif (
@@ -86,8 +100,10 @@ class WatchTrials(tune.Callback):
         result: dict[str, Any],
         **info: Any,
     ) -> None:
-        """Take a report."""
-        self.watch.take(_news_in(result))
+        """Take a report. Tune keeps it, so that what is written is taken out of it."""
+        news = _news_in(result)
+        self.watch.take(news, self._pack(trial))
+        result[NEWS] = news.in_brief
         self._show(trials)
 
     def on_trial_complete(
@@ -104,9 +120,26 @@ class WatchTrials(tune.Callback):
         log.warning(
             "a trial broke off, perhaps as its process or its node was lost: %s will go on from "
             "the last checkpoint when there is room",
-            count(len(self._pack(trial).runs), "run"),
+            count(len(self._pack(trial).runs), "seed"),
         )
+        given = self.hand_over(self._pack(trial), trial.config[PACK_KEY])
+        trial.set_config({**trial.config, PACK_KEY: given})
         self._show(trials)
+
+    def pause(self) -> None:
+        """Have the trials that run say where they are, as the sweep ends early."""
+        actors = {
+            trial.trial_id: actor
+            for trial in self.trials
+            if trial.status == Trial.RUNNING and (actor := actor_of(trial)) is not None
+        }
+        asked = {i: actor.pause.remote() for i, actor in actors.items()}
+        for trial in self.trials:
+            if trial.trial_id in asked:
+                # One whose process is lost goes on from its last checkpoint.
+                with suppress(ray.exceptions.RayError):
+                    news = ray.get(asked[trial.trial_id], timeout=PAUSE_SECONDS)
+                    self.watch.take(news, self._pack(trial))
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -145,13 +178,14 @@ class HaltTrials(tune.Stopper):
     Tune asks it after every report.
 
     Args:
-        watch: learns that the sweep cannot go on.
+        follow: knows the trials.
         rules: the user's. Where one of them ends the whole sweep, the runs that have
             begun save where they are, as after Ctrl-C, and none counts as stopped.
     """
 
-    def __init__(self, watch: Watch, rules: Sequence[StopRule] = ()) -> None:
-        self.watch = watch
+    def __init__(self, follow: WatchTrials, rules: Sequence[StopRule] = ()) -> None:
+        self.follow = follow
+        self.watch = follow.watch
         self.rules = rules
         self.has_said = False
 
@@ -171,14 +205,16 @@ class HaltTrials(tune.Stopper):
         """Whether the sweep is to end before its runs do."""
         rules = [rule for rule in self.rules if hasattr(rule, "stop_all")]
         if not self.watch.ends_early and any(rule.stop_all() for rule in rules):
-            log.warning("`stop` ends the sweep: each run writes where it is")
+            log.warning("`stop` ends the sweep: each run saves where it is")
             self.has_said = True
             self.watch.interrupt()
+            self.follow.pause()
         if self.watch.interrupted and not self.has_said:
             self.has_said = True
             log.warning(
-                "stopping: each run writes where it is; a second signal ends it at once"
+                "stopping: each run saves where it is; a second signal ends it at once"
             )
+            self.follow.pause()
         return self.watch.ends_early
 
 
