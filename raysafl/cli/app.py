@@ -112,6 +112,7 @@ def report_command(
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.screen import screen
+    from raysafl.storage.run_results import DAMAGED
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
@@ -119,8 +120,9 @@ def report_command(
     for store in stores:
         files += _report_anew(store)
         runs = store.runs()
-        damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
-        damaged += store.unreadable()
+        is_damaged = runs["reason"].str.startswith(DAMAGED)
+        damaged += runs.loc[is_damaged, "run_id"].nunique()
+        damaged += len(store.lines().faults)
         console.print(screen(runs, store.manifest(), console.width))
     _say_written(files)
     _refuse_damaged(damaged, console)
@@ -444,7 +446,7 @@ def _folders(path: str) -> list[Any]:
     from raysafl.storage.store import Store
 
     root = parse_location(path)
-    lost = any(True for name in ("rounds", "ledger") for _ in root.glob(f"{name}/*"))
+    lost = (root / "ledger.jsonl").is_file() or any(root.glob("rounds/*"))
     return [Store(root)] if lost else _sweeps(path)
 
 

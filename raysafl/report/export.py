@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -20,7 +21,7 @@ from raysafl.report.wording import as_markdown, legend, spread_note, without_mar
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, label_text
-from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.paths import parse_location
 from raysafl.storage.statistics import final_of
 
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
@@ -201,7 +202,7 @@ def files_of(study: Study, style: Style) -> dict[str, bytes]:
     return made | {"captions.md": "\n".join([*captions, ""]).encode()}
 
 
-def write_files(study: Study, style: Style, to: str | Location) -> list[Location]:
+def write_files(study: Study, style: Style, to: str | Path) -> list[Path]:
     """Write all files into a folder, after all of them are made.
 
     Raises:

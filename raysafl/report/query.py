@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,6 @@ from rich.text import Text
 from raysafl.core.text import closest, count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Location
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, quality_statistics
 from raysafl.storage.store import sweeps_in
@@ -33,7 +33,7 @@ SAFE: dict[str, str | bool | int | float | list[str]] = {
 
 
 def results(
-    paths: Iterable[Location],
+    paths: Iterable[Path],
     query: str = "",
     sort: str = "",
     ascending: bool | None = None,
@@ -94,7 +94,7 @@ def results(
             ascending = sort in runs.attrs["lower_is_better"]
         answer = answer.sort_values(sort, ascending=ascending, kind="stable")
     answer = answer[shown].iloc[:top].reset_index(drop=True)
-    damaged = int((runs["status"] == Status.DAMAGED).sum())
+    damaged = int(runs["reason"].str.startswith(DAMAGED).sum())
     answer.attrs = {"damaged": damaged + runs.attrs["unreadable"]}
     return answer
 
@@ -142,7 +142,7 @@ def _names(columns: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _read_folders(paths: Iterable[Location], named: Sequence[str]) -> pd.DataFrame:
+def _read_folders(paths: Iterable[Path], named: Sequence[str]) -> pd.DataFrame:
     """Read one row per run, with the columns of the view `runs`.
 
     Args:
@@ -162,7 +162,7 @@ def _read_folders(paths: Iterable[Location], named: Sequence[str]) -> pd.DataFra
         manifest = store.manifest()
         runs = make_runs_table(store, named=named)
         parts.append(_per_run(runs, manifest))
-        unreadable += store.unreadable()
+        unreadable += len(store.lines().faults)
         known = manifest.known(runs).items()
         lower_is_better |= {name for name, own in known if not own.higher_is_better}
         shown += quality_statistics(manifest.quality)[:SHOWN]

@@ -1,15 +1,16 @@
 """`raysafl.load`: the results of a sweep as tables of pandas."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from raysafl.storage.journal import Checked
 from raysafl.storage.paths import parse_location
-from raysafl.storage.rows import of_runs, sorted_rows
+from raysafl.storage.rows import sorted_rows
+from raysafl.storage.run_results import RunResults
 from raysafl.storage.runs_table import label_columns, make_runs_table
 from raysafl.storage.store import Store, sweeps_in
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from raysafl.report.analysis.winner import Winner
     from raysafl.report.export import Only
     from raysafl.report.figures.study import Study
-    from raysafl.storage.paths import Location
 
 
 def load(path: Any) -> "SweepResults":
@@ -67,11 +67,8 @@ class SweepResults:
     store: Store
 
     @cached_property
-    def _checked(self) -> Checked:
-        checked = self.store.read()
-        known = self.store.manifest().labels()
-        rows = of_runs(checked.rows, known)
-        return replace(checked, rows=rows, clients=of_runs(checked.clients, known))
+    def _results(self) -> RunResults:
+        return self.store.read()
 
     @property
     def best(self) -> "Winner":
@@ -88,7 +85,7 @@ class SweepResults:
         One that has not ended is `running` or `interrupted`, and has no statistics but
         the counts so far.
         """
-        return make_runs_table(self.store, self._checked)
+        return make_runs_table(self.store, self._results)
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
@@ -96,12 +93,12 @@ class SweepResults:
 
         Like `clients` and `participation` it has the runs' labels, as `runs` has them.
         """
-        return self._labelled(self._checked.rows, "rounds")
+        return self._labelled(self._results.rows, "rounds")
 
     @cached_property
     def clients(self) -> "pd.DataFrame":
         """How each client is served; empty unless the runs have `eval_clients`."""
-        return self._labelled(self._checked.clients, "clients")
+        return self._labelled(self._results.clients, "clients")
 
     @cached_property
     def participation(self) -> "pd.DataFrame":
@@ -181,11 +178,11 @@ class SweepResults:
 
     def export(
         self,
-        to: "str | Location",
+        to: "str | Path",
         only: "Only | None" = None,
         rename: Mapping[str, str] | None = None,
         width: str | float = "5.5",
-    ) -> "list[Location]":
+    ) -> "list[Path]":
         """Write `table.tex`, all figures as PDF, SVG and PNG, and their captions.
 
         Files that are there by other names stay.
@@ -214,7 +211,7 @@ class SweepResults:
         from raysafl.report.export import shown_sweep, study_of
 
         shown = shown_sweep(self.store.manifest(), only or {}, rename or {})
-        rows = self._checked
+        rows = self._results
         return study_of(self.runs, shown, rows.rows, rows.clients)
 
     def _labelled(self, table: pa.Table, folder: str) -> "pd.DataFrame":

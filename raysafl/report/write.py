@@ -1,6 +1,7 @@
 """Write a sweep's report: `table.md`, `report.html` and the figures."""
 
 from collections import defaultdict
+from pathlib import Path
 
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.current import PAGE, page_end
@@ -14,13 +15,12 @@ from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.results import results_document
 from raysafl.report.wording import without_markup
 from raysafl.storage.files import atomic_write
-from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 ELSEWHERE = "The numbers are in the table."
 
 
-def write_report(store: Store) -> list[Location]:
+def write_report(store: Store) -> list[Path]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     The figures are those of `FIGURES`. Runs may be missing. Of a sweep of very many entries
@@ -42,7 +42,7 @@ def write_report(store: Store) -> list[Location]:
     numbers = Numbers.of(runs, manifest)
     pictures = _pictures(store, numbers)
     mlflow = mlflow_text(store)
-    document = results_document(numbers, pictures, mlflow, store.unreadable())
+    document = results_document(numbers, pictures, mlflow, len(store.lines().faults))
     files = {
         "table.md": markdown(document).encode(),
         PAGE: html(document).encode() + digest,

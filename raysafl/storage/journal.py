@@ -201,7 +201,7 @@ class Journal:
         # and in the other order it would be in none.
         going_on = self.going_on(cells) if unended else _nothing()
         ends = self.ledger(cells)
-        faults = {}
+        faults: dict[str, str] = {}
         tables: dict[str, list[pa.Table]] = {folder: [] for folder in TABLES}
         for folder, parts in tables.items():
             for name, members in _by_part(folder, ends).items():

@@ -262,7 +262,7 @@ def of_owners(table: pa.Table, owners: Mapping[str, Sequence[str]]) -> pa.Table:
             are left out; those of a cell that several runs have belong to each of them.
     """
     left = {run_id: dict(enumerate(cells)) for run_id, cells in owners.items()}
-    parts = []
+    parts: list[pa.Table] = []
     while True:
         # Each cell once; what several runs share is left for another turn.
         chosen: dict[str, tuple[str, int]] = {}

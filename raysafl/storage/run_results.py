@@ -12,6 +12,9 @@ from raysafl.storage.ledger import CellEnd, Status, reason_of, worst
 from raysafl.storage.manifest import Entry
 from raysafl.storage.rows import of_owners
 
+# How the reason of a cell begins that has ended, but whose results are damaged.
+DAMAGED = "damaged: "
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -106,7 +109,7 @@ def of_entries(
         cell: CellEnd(
             cell=cell,
             status=Status.WAITING,
-            reason=f"damaged: {why}; `raysafl run` computes it again",
+            reason=f"{DAMAGED}{why}; `raysafl run` computes it again",
         )
         for cell, why in found.faults.items()
     }

@@ -138,7 +138,7 @@ class Attempt:
         """Find out which results are kept, and which are forgotten."""
         found = self.store.results()
         known = self.manifest.extended(self.earlier.entries if self.earlier else [])
-        names = {}
+        names: dict[str, str] = {}
         for entry in known.entries:
             names |= dict.fromkeys(entry.cells, run_name(entry.labels, entry.run_id))
         cells = {c.id: c for run in self.runs.values() for c in run.split()}

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.text import in_brief
 from raysafl.storage.manifest import Label
-from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.paths import parse_location
 from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import Store
 from raysafl.sweep.choices import FLUSH_SECONDS, ExecutorName, Stale
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 # What arguments may be, and what a message calls it.
 SWITCH = (bool, "True or False")
 TAKEN = {
-    "out": (str | Location | None, "a folder or a URI as text, or a Path"),
+    "out": (str | Path | None, "a folder or a URI as text, or a Path"),
     "hardware": (Hardware, "a Hardware, such as Hardware(actors=2)"),
     **dict.fromkeys(("address", "tracking_uri"), (str | None, "text")),
     **dict.fromkeys(("resume", "quiet", "try_first", "keep_states"), SWITCH),
@@ -40,7 +41,7 @@ class Options:
     """What is asked for; `raysafl.sweep.runner.Runner` says what each field is."""
 
     sweep: Sweep
-    out: str | Location | None = None
+    out: str | Path | None = None
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
     executor: ExecutorName | str = ExecutorName.AUTO

@@ -35,7 +35,7 @@ from raysafl.data.partitions import Overlapping
 from raysafl.data.server_data import IidServer
 from raysafl.participation import Bernoulli
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.checkpoint import dump, save
 from raysafl.simulation.replicate import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
@@ -275,10 +275,10 @@ def try_run(run: Run, dataset: Dataset) -> None:
     ended = set()
     for _ in range(2):
         simulation = Simulation(run, work)
-        begun.add(dump(simulation))
-        simulation.step()
-        ended.add(dump(simulation))
         (replicate,) = simulation.replicates
+        begun.add(dump({run.id: save(replicate)}))
+        simulation.step()
+        ended.add(dump({run.id: save(replicate)}))
         if replicate.diverged and not replicate.diverged.endswith(LOWER_RATES):
             raise ValueError(replicate.diverged)
     if is_users_class(type(policy)):

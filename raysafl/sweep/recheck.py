@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl.simulation.run import Run
-from raysafl.storage.integrity import row_hashes
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import run_name
 from raysafl.storage.rows import of_runs, sorted_rows
+from raysafl.storage.run_results import RunResult
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.runner import Runner
@@ -36,21 +36,20 @@ def recheck(store: Store, number: int, **options: Any) -> Iterator[tuple[str, st
         ValueError: the folder holds no sweep or no finished run, or a run has a class
             that is not defined.
     """
-    labels = store.manifest().labels()
-    ledger = {i: e for i, e in store.read().ledger.items() if i in labels}
-    finished = [i for i, e in ledger.items() if e.status is Status.FINISHED]
+    known = store.read().runs
+    finished = [i for i, run in known.items() if run.status is Status.FINISHED]
     if not finished:
         raise ValueError(f"{store.path} holds no finished run")
     # Which are chosen is nobody's to know beforehand.
     chosen = random.SystemRandom().sample(finished, min(number, len(finished)))
-    runs = [_run_of(run_id, ledger[run_id]) for run_id in chosen]
+    runs = [_run_of(known[run_id]) for run_id in chosen]
     with tempfile.TemporaryDirectory(prefix="raysafl-") as folder:
         again = Store(Path(folder) / "again")
         options |= {"track": Tracking.NONE, "try_first": False, "quiet": True}
         Runner(Sweep("again", runs=runs), again.path, **options).run()
         for run_id in chosen:
             rows = [_rows_without_times(own, run_id) for own in (store, again)]
-            yield run_name(labels[run_id], run_id), unlike_columns(*rows)
+            yield run_name(known[run_id].labels, run_id), unlike_columns(*rows)
 
 
 def unlike_columns(before: pa.Table, again: pa.Table) -> str:
@@ -61,7 +60,7 @@ def unlike_columns(before: pa.Table, again: pa.Table) -> str:
     for name in filter(again.column_names.__contains__, before.column_names):
         one = before.select([name])
         other = again.select([name])
-        if np.array_equal(row_hashes(one), row_hashes(other)):
+        if one.equals(other) or _are_equal_floats(one[name], other[name]):
             continue
         text = name
         if pa.types.is_floating(one.schema.types[0]):
@@ -74,22 +73,29 @@ def unlike_columns(before: pa.Table, again: pa.Table) -> str:
     return f"other {', '.join(told)}" if told else ""
 
 
+def _are_equal_floats(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Whether two columns are floats with equal bits, where no number is one too."""
+    if not pa.types.is_floating(one.type):
+        return False
+    return np.array_equal(one.to_numpy(), other.to_numpy(), equal_nan=True)
+
+
 def _rows_without_times(store: Store, run_id: str) -> pa.Table:
     """Return the rows of a run in their order, without the time that they took."""
     rows = of_runs(store.read({run_id}).rows, {run_id})
     return sorted_rows(rows).drop_columns("seconds")
 
 
-def _run_of(run_id: str, entry: LedgerEntry) -> Run:
-    """Build a run from the ledger.
+def _run_of(run: RunResult) -> Run:
+    """Build a run from the manifest.
 
     Raises:
         ValueError: it names a class that is not defined.
     """
     try:
-        return Run.model_validate(entry.config)
+        return Run.model_validate(run.config)
     except ValueError as error:
         raise ValueError(
-            f"run {run_id} cannot be built from what is stored ({error}); if it has classes "
+            f"run {run.run_id} cannot be built from what is stored ({error}); if it has classes "
             "of your own, name the experiment file that defines them with --file"
         ) from error

@@ -7,7 +7,7 @@ from rich.progress import track
 
 from raysafl.core.record import Record
 from raysafl.simulation.run import Run
-from raysafl.storage.rows import sorted_rows, table_of
+from raysafl.storage.rows import of_owners, sorted_rows, table_of
 from raysafl.sweep.check import check_run
 from raysafl.sweep.hosting import simulation_of, torch_threads
 from raysafl.sweep.prepare import prepare
@@ -75,6 +75,8 @@ def simulate(
             warnings.warn(
                 f"replicate {number} diverged: {replicate.diverged}", stacklevel=2
             )
-    table = sorted_rows(table_of(run.id, [vars(record) for record in records]))
-    frame: pd.DataFrame = table.drop_columns(["run_id"]).to_pandas()
+    cells = run.cell_ids
+    table = table_of([cells[record.replicate] for record in records], records)
+    rows = sorted_rows(of_owners(table, {run.id: cells}))
+    frame: pd.DataFrame = rows.drop_columns(["run_id"]).to_pandas()
     return frame

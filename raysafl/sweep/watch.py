@@ -258,8 +258,8 @@ class Watch:
         told = []
         for run_id in dict.fromkeys(runs):
             entry = self.entries[run_id]
-            ends = [self.ended.get(cell) for cell in entry.cells]
-            if None not in ends:
+            ends = [self.ended[cell] for cell in entry.cells if cell in self.ended]
+            if len(ends) == len(entry.cells):
                 run = RunResult(run_id, entry.labels, entry.config, ends)
                 told.append(Ending(self._text_of(run), run.status.bad))
         if told:
@@ -269,7 +269,9 @@ class Watch:
         """Say how a run has ended, and how good it is in the mean."""
         quality = judged_by(run.worst.metrics)
         values = [float(end.metrics.get(quality, math.nan)) for end in run.cells]
-        score = "" if run.status.bad else self._score_text(quality, np.mean(values))
+        score = (
+            "" if run.status.bad else self._score_text(quality, float(np.mean(values)))
+        )
         parts = filter(None, [run.status.value, run.reason, score])
         return f"{run_name(run.labels, run.run_id)}: {', '.join(parts)}"
 

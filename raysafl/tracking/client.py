@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from raysafl.core.needs import need
-from raysafl.storage.paths import Location, local_folder
 from raysafl.storage.redaction import redacted, refuse_password
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ ENVIRONMENT = {
 SWEEP = "raysafl.sweep"
 
 
-def default_uri(root: Location) -> str:
+def default_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
 
     A database cannot lie in an object store: for `s3://a/b` it lies in `results/s3/a/b`
@@ -39,7 +38,7 @@ def default_uri(root: Location) -> str:
     Raises:
         ValueError: the variable's URI holds a password.
     """
-    file = local_folder(root).resolve() / "mlflow.db"
+    file = root.resolve() / "mlflow.db"
     given = os.environ.get("MLFLOW_TRACKING_URI")
     return refuse_password(given) if given else f"sqlite:///{file}"
 

@@ -4,11 +4,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView
-from raysafl.storage.paths import Location
+from raysafl.storage.run_results import RunResult
 from raysafl.storage.store import Store
 
 # MLflow's largest heading overlaps itself where it is longer than a line.
@@ -16,12 +17,12 @@ HEADING = "### "
 COMMIT = "mlflow.source.git.commit"
 
 
-def ledger_tags(entry: LedgerEntry) -> dict[str, str]:
-    """Return the tags that a ledger entry gives, the reason even if it is empty."""
-    names = ("status", "reason", "commit", "host", "device")
-    tags = {name: str(value) for name in names if (value := getattr(entry, name))}
-    commit = {COMMIT: entry.commit} if entry.commit else {}
-    return {"reason": ""} | tags | commit
+def ending_tags(run: RunResult) -> dict[str, str]:
+    """Return the tags that say how a run has ended, or how far it is, and where."""
+    end = run.worst
+    tags = {"status": run.status.value, "reason": run.reason}
+    tags |= {n: v for n in ("commit", "host", "device") if (v := getattr(end, n))}
+    return tags | ({COMMIT: end.commit} if end.commit else {})
 
 
 def source_tags(manifest: Manifest) -> dict[str, str]:
@@ -73,7 +74,7 @@ def mlflow_status(ends: Collection[Status]) -> str:
     return "FINISHED" if all(end.decided for end in ends) else "FAILED"
 
 
-def report_files(store: Store) -> list[Location]:
+def report_files(store: Store) -> list[Path]:
     """Return the files about the whole sweep that exist."""
     names = ["manifest.json", "runs.parquet", "table.md", "report.html"]
     names += sorted(file.name for file in store.path.glob("*.png"))
@@ -98,7 +99,7 @@ def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
     if table.is_file():
         text = table.read_text()
     title, _, body = text.partition("\n")
-    folder = store.path if store.is_remote else store.path.resolve()
+    folder = store.path.resolve()
     links = (
         f"[All runs and their charts]({view.page.removeprefix('/')}) · "
         f"[Report]({view.report.removeprefix('/')}), also in the folder of the results: "

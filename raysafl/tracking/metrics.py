@@ -3,14 +3,14 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raysafl.core.record import FURTHER_NAME, ColumnDescription, Summary, columns_with
-from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
+from raysafl.storage.run_results import RunResult
 from raysafl.storage.statistics import ACCURACY, summarise_each
 from raysafl.storage.store import Store
 
@@ -72,45 +72,41 @@ class Reading:
     """A run as the folder has it at a moment.
 
     Args:
+        run: how far it is, or how it has ended.
         rows: its rows, sorted by replicate and round, without the cohorts.
-        ending: how it ended; None if it has not ended.
         curves: its curves, see `curves_of`.
         statistics: its final statistics over replicates by name; their means are finite.
-        about: what the file of a run says that has not ended; otherwise nothing.
     """
 
+    run: RunResult
     rows: "pd.DataFrame"
-    ending: LedgerEntry | None
     curves: "pd.DataFrame"
     statistics: dict[str, Spread]
-    about: Mapping[str, Any]
 
     @property
-    def started(self) -> str:
-        """When the run started, in ISO 8601; empty if that is not known."""
-        return self.ending.started if self.ending else self.about.get("started", "")
+    def has_ended(self) -> bool:
+        """Whether all of the run's cells have ended."""
+        return not any(end.status.unended for end in self.run.cells)
 
     @property
     def lasted(self) -> int:
         """How long the run took, or has taken so far, in milliseconds."""
-        if self.ending is not None and self.ending.seconds is not None:
-            return int(1000 * self.ending.seconds)
-        return int(self.curves["time"].iloc[-1]) if len(self.curves) else 0
+        return int(1000 * self.run.seconds)
 
 
 def read_runs(
     store: Store, run_ids: Collection[str], manifest: Manifest
 ) -> dict[str, Reading]:
-    """Read some runs together, each of which may have no rows or no ledger entry.
+    """Read some runs together, each of which may have no rows.
 
     Args:
         store: the folder of the sweep.
         run_ids: the ids of the runs.
         manifest: the sweep, which declares the further columns of the rows.
     """
-    checked = store.read(run_ids)
-    needed = [*NEEDED, *scalar_names(checked.rows.schema)]
-    rows: pd.DataFrame = sorted_rows(checked.rows.select(needed)).to_pandas()
+    results = store.read(run_ids)
+    needed = [*NEEDED, *scalar_names(results.rows.schema)]
+    rows: pd.DataFrame = sorted_rows(results.rows.select(needed)).to_pandas()
     every = curves_of(rows)
     curves = {str(i): part.droplevel(0) for i, part in every.groupby(level=0)}
     statistics = final_statistics(
@@ -119,13 +115,12 @@ def read_runs(
     rows_by_run = {str(i): part for i, part in rows.groupby("run_id")}
     return {
         i: Reading(
+            run=run,
             rows=rows_by_run.get(i, rows[:0]),
-            ending=checked.ledger.get(i),
             curves=curves.get(i, every[:0].droplevel(0)),
             statistics=statistics.get(i, {}),
-            about=checked.unended.get(i, {}),
         )
-        for i in run_ids
+        for i, run in results.runs.items()
     }
 
 

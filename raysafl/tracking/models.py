@@ -2,20 +2,21 @@
 
 import platform
 
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.run_results import RunResult
 from raysafl.storage.store import Store
 
 # Files of models up to this size are logged.
 MOST_BYTES = 100_000_000
 # The module that MLflow imports to load the artifact.
 LOADER = "raysafl.kept.pyfunc"
-FILE = "model.safetensors"
+# The folder in the artifact with the file of each replicate.
+FOLDER = "replicates"
 
 
-def model_files(store: Store, run_id: str, entry: LedgerEntry) -> dict[str, bytes]:
+def model_files(store: Store, run: RunResult) -> dict[str, bytes]:
     """Return the files of the artifact `model`; none without models, or if they are large."""
-    too_large = (entry.kept_bytes or 0) > MOST_BYTES
-    if not entry.kept or too_large or entry.status is Status.DAMAGED:
+    cells = {r: end.cell for r, end in enumerate(run.cells) if end.kept}
+    if not cells or sum(end.kept_bytes for end in run.cells) > MOST_BYTES:
         return {}
     # MLflow and torch take seconds to import, which runs without models need not pay for.
     # MLflow's `pyfunc.add_to_model` does the same, and importing that raises warnings.
@@ -23,13 +24,18 @@ def model_files(store: Store, run_id: str, entry: LedgerEntry) -> dict[str, byte
 
     from raysafl.kept.pyfunc import signature_of
 
-    content = store.model(run_id).read_bytes()
-    model = Model(signature=signature_of(content))
+    files = {
+        f"{FOLDER}/{r}.safetensors": store.model(cell).read_bytes()
+        for r, cell in cells.items()
+    }
+    first = next(iter(files.values()))
+    model = Model(signature=signature_of(first))
     model.add_flavor(
         "python_function",
         loader_module=LOADER,
-        data=FILE,
+        data=FOLDER,
         config={"replicate": None},
         python_version=platform.python_version(),
     )
-    return {"model/MLmodel": model.to_yaml().encode(), f"model/{FILE}": content}
+    found = {"model/MLmodel": model.to_yaml().encode()}
+    return found | {f"model/{name}": content for name, content in files.items()}

@@ -14,9 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from raysafl.core.component import flatten
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import label_text
 from raysafl.storage.mlflow_view import MlflowView, write_view
+from raysafl.storage.run_results import RunResult
 from raysafl.storage.store import Store
 from raysafl.tracking import client as mlflow_client
 from raysafl.tracking import descriptions, entities, metrics
@@ -96,7 +97,7 @@ class Projection:
             self._experiment = mlflow_client.open_experiment(
                 self._client, name, mlflow_client.artifacts(uri)
             )
-            starts = [milliseconds(entry.started) for entry in store.ledger().values()]
+            starts = [milliseconds(end.started) for end in store.ledger().values()]
             start = min(filter(None, starts), default=entities.now())
             tags = {SWEEP: name, KIND: "parent"}
             self._parent = self._find_runs() or self._create(name, tags, start)
@@ -116,8 +117,7 @@ class Projection:
 
         Args:
             run_ids: the runs.
-            live: whether a run without a ledger entry counts as running (True) or as
-                interrupted (False).
+            live: whether runs that have not ended go on (True) or were interrupted (False).
         """
         # Nothing more comes of a run that has ended for good.
         left = [i for i in run_ids if i not in self._ends or not self._ends[i].decided]
@@ -129,10 +129,10 @@ class Projection:
             ids = left[first : first + RUNS_AT_ONCE]
             some = metrics.read_runs(self.store, ids, self.manifest)
             for run_id, reading in some.items():
-                if reading.ending is None and live:
-                    self._log_running(run_id, reading)
-                else:
+                if reading.has_ended or not live:
                     self._log_to_the_end(run_id, reading)
+                elif reading.run.has_begun:
+                    self._log_running(run_id, reading)
 
     def sync_sweep(self) -> int:
         """Log all that is new of every run and of the sweep as a whole, when nothing runs.
@@ -140,9 +140,8 @@ class Projection:
         Returns:
             The number of runs.
         """
-        planned = list(self.store.manifest().labels())
-        begun = self.store.begun()
-        runs = [i for i in planned if i in begun] + sorted(begun.difference(planned))
+        results = self.store.read()
+        runs = list(results.begun)
         self.sync_runs(runs, live=False)
         parent = self._parent.info.run_id
         files = {
@@ -150,9 +149,9 @@ class Projection:
             for file in descriptions.report_files(self.store)
         }
         self._upload(parent, files)
-        ends = [self._ends.get(run_id, Status.INTERRUPTED) for run_id in planned]
+        ends = [self._ends.get(run_id, Status.WAITING) for run_id in results.runs]
         self._describe(descriptions.status_counts(ends))
-        times = [milliseconds(entry.ended) for entry in self.store.ledger().values()]
+        times = [milliseconds(run.ended) for run in results.runs.values()]
         end = max(times, default=0) or None
         self._client.set_terminated(parent, descriptions.mlflow_status(ends), end)
         mlflow_client.analyse(self._uri)
@@ -217,34 +216,29 @@ class Projection:
 
     def _log_running(self, run_id: str, reading: Reading) -> None:
         """Log the new rows of a run that goes on; with the first ones, what is known of it."""
-        config = reading.about.get("config", {})
         run = self._being_logged.get(run_id)
         if run is None:
-            entry = LedgerEntry(status=Status.RUNNING, config=config)
-            run = self._begin(run_id, reading, self._tags(run_id, entry))
-            self._send(run, self._new_points(run, reading, config), run_id, config)
-        elif fresh := self._new_points(run, reading, config):
+            run = self._begin(run_id, reading, self._tags(reading.run))
+            self._send(run, self._new_points(run, reading), reading.run)
+        elif fresh := self._new_points(run, reading):
             self._client.log_batch(run.mlflow_id, fresh)
 
     def _log_to_the_end(self, run_id: str, reading: Reading) -> None:
         """Log all of a run that has ended or was interrupted, unless MLflow has it so."""
-        entry = reading.ending or LedgerEntry.unended(reading.about, Status.INTERRUPTED)
-        tags = self._tags(run_id, entry)
-        if reading.ending:
+        tags = self._tags(reading.run)
+        if reading.has_ended:
             tags |= descriptions.result_tag(reading.statistics, self.manifest.table)
-        content = self._fingerprint(tags, reading, entry)
+        content = self._fingerprint(tags, reading)
         # A run with curves has a summary too.
         enough = {f"{track} {content}" for track in (self._track, Tracking.CURVES)}
         if self._stamps.get(run_id) not in enough:
             stamp = f"{self._track} {content}"
-            self._log_end(run_id, reading, entry, tags | {STAMP: stamp})
+            self._log_end(run_id, reading, tags | {STAMP: stamp})
             self._stamps[run_id] = stamp
-        if reading.ending:
-            self._ends[run_id] = entry.status
+        if reading.has_ended:
+            self._ends[run_id] = reading.run.status
 
-    def _log_end(
-        self, run_id: str, reading: Reading, entry: LedgerEntry, tags: dict[str, str]
-    ) -> None:
+    def _log_end(self, run_id: str, reading: Reading, tags: dict[str, str]) -> None:
         """Log what MLflow lacks of a run, in as few requests as it allows."""
         run = self._being_logged.get(run_id)
         if run is None:
@@ -252,13 +246,13 @@ class Projection:
             tags = {}
         shown = metrics.shown_statistics(self.manifest)
         means = {n: reading.statistics[n][0] for n in shown if n in reading.statistics}
-        fresh = self._new_points(run, reading, entry.config)
-        if reading.ending:
+        fresh = self._new_points(run, reading)
+        if reading.has_ended:
             fresh += entities.single_metrics(means)
-        self._send(run, fresh, run_id, entry.config, tags)
-        if self._track is Tracking.CURVES and reading.ending:
-            self._upload(run.mlflow_id, self._files(run_id, reading, entry))
-        status = descriptions.mlflow_status([entry.status])
+        self._send(run, fresh, reading.run, tags)
+        if self._track is Tracking.CURVES and reading.has_ended:
+            self._upload(run.mlflow_id, self._files(reading))
+        status = descriptions.mlflow_status([reading.run.status])
         self._client.set_terminated(run.mlflow_id, status, run.start + reading.lasted)
         del self._being_logged[run_id]
 
@@ -270,22 +264,25 @@ class Projection:
             self._client.delete_run(before)
             self._stamps.pop(run_id, None)
         # Without a recorded start, it is reckoned back from the time the run has taken.
-        start = milliseconds(reading.started) or entities.now() - reading.lasted
+        start = milliseconds(reading.run.started) or entities.now() - reading.lasted
         made = self._create(self._title(run_id), tags, start)
         self._mlflow_ids[run_id] = made.info.run_id
         self._being_logged[run_id] = RunBeingLogged(made.info.run_id, start)
         return self._being_logged[run_id]
 
-    def _new_points(
-        self, run: RunBeingLogged, reading: Reading, config: Mapping[str, Any]
-    ) -> "list[Metric]":
+    def _new_points(self, run: RunBeingLogged, reading: Reading) -> "list[Metric]":
         """Return the points of a run's curves that are not logged, which then count as logged."""
-        # Until the other replicates have caught up with reused ones, all means change.
-        if self._track is not Tracking.CURVES or reading.about.get("grown_from"):
+        if self._track is not Tracking.CURVES:
             return []
         # A run that failed may go on, so that its last round may not stay the last.
-        decided = reading.ending is not None and reading.ending.status.decided
-        curves = metrics.thinned(reading.curves, stride(config), decided)
+        decided = all(end.status.decided for end in reading.run.cells)
+        curves = reading.curves
+        if not decided:
+            # Until all seeds have come so far, the means over them change.
+            last = reading.rows.groupby("replicate")["round"].max()
+            is_whole = len(last) == len(reading.run.cells)
+            curves = curves[curves.index <= (last.min() if is_whole else -1)]
+        curves = metrics.thinned(curves, stride(reading.run.config), decided)
         curves = curves[curves.index > run.last_round]
         run.last_round = max([run.last_round, *curves.index.tolist()])
         return entities.points(curves, run.start)
@@ -294,8 +291,7 @@ class Projection:
         self,
         run: RunBeingLogged,
         fresh: "list[Metric]",
-        run_id: str,
-        config: Mapping[str, Any],
+        result: RunResult,
         tags: Mapping[str, str] | None = None,
     ) -> None:
         """Log metrics, parameters and tags of a run in one request.
@@ -303,12 +299,11 @@ class Projection:
         Args:
             run: the run in MLflow.
             fresh: what is new of its curves and statistics.
-            run_id: our id of it.
-            config: its configuration as JSON values; empty if it is not known.
+            result: the run as the folder has it.
             tags: tags that it does not have yet.
         """
         # Charts are drawn against parameters, so the labels are among them.
-        values = self._labels(run_id) | flatten(config)
+        values = self._labels(result.run_id) | flatten(result.config)
         self._client.log_batch(
             run.mlflow_id,
             fresh,
@@ -327,49 +322,48 @@ class Projection:
         labels = self._run_labels.get(run_id, {})
         return {f"label.{axis}": value for axis, value in labels.items()}
 
-    def _tags(self, run_id: str, entry: LedgerEntry) -> dict[str, str]:
+    def _tags(self, run: RunResult) -> dict[str, str]:
         """Return the tags of a run: its place in the sweep, and how it ended or that it runs."""
         place = {
             PARENT: self._parent.info.run_id,
             SWEEP: self.manifest.name,
-            RUN: run_id,
+            RUN: run.run_id,
             KIND: "child",
         }
-        labels = {name: str(value) for name, value in self._labels(run_id).items()}
+        labels = {name: str(v) for name, v in self._labels(run.run_id).items()}
         return (
             labels
             | place
             | descriptions.source_tags(self.manifest)
-            | descriptions.ledger_tags(entry)
+            | descriptions.ending_tags(run)
         )
 
-    def _fingerprint(
-        self, tags: Mapping[str, str], reading: Reading, entry: LedgerEntry
-    ) -> str:
+    def _fingerprint(self, tags: Mapping[str, str], reading: Reading) -> str:
         """Return a fingerprint of everything that is logged of a run.
 
         Args:
             tags: its tags.
-            reading: the run, as the folder has it. Of one that has not ended, the number
-                of its rows says enough.
-            entry: its ledger entry, with digests of the rows of a run that has ended.
+            reading: the run, as the folder has it. Of its rows, the number says enough: the
+                rows of a cell follow from its id.
         """
         shown = metrics.shown_statistics(self.manifest)
-        about = dict(reading.about)
-        parts = [tags, len(reading.rows), about, entry.content(), shown]
-        text = json.dumps(parts, sort_keys=True)
+        # Parts are joined, which changes no result.
+        ends = [
+            end.model_dump(mode="json", exclude={"rounds", "clients"})
+            for end in reading.run.cells
+        ]
+        text = json.dumps([tags, len(reading.rows), ends, shown], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _files(
-        self, run_id: str, reading: Reading, entry: LedgerEntry
-    ) -> dict[str, bytes]:
+    def _files(self, reading: Reading) -> dict[str, bytes]:
         """Return a run's files: configuration, statistics, traceback and kept models."""
-        files = {"config.json": json.dumps(entry.config, indent=1).encode()}
+        run = reading.run
+        files = {"config.json": json.dumps(run.config, indent=1).encode()}
         if reading.statistics:
             files["statistics.json"] = descriptions.statistics_file(reading.statistics)
-        if entry.traceback:
-            files["traceback.txt"] = entry.traceback.encode()
-        return files | model_files(self.store, run_id, entry)
+        if traceback := run.worst.traceback:
+            files["traceback.txt"] = traceback.encode()
+        return files | model_files(self.store, run)
 
     def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:
         """Store files as artifacts of a run."""

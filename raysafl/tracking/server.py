@@ -12,12 +12,12 @@ import urllib.request
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO
 from urllib.parse import urlencode
 
 from raysafl.core.needs import need
 from raysafl.storage.mlflow_view import MODE, read_view
-from raysafl.storage.paths import Location
 from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.tracking.client import artifacts, database, default_uri
@@ -38,7 +38,7 @@ ENVIRONMENT = {
 
 
 def serve(
-    path: Location, host: str = "127.0.0.1", port: int = 5000, browser: bool = False
+    path: Path, host: str = "127.0.0.1", port: int = 5000, browser: bool = False
 ) -> None:
     """Show the results of sweeps in MLflow until Ctrl-C, and print the addresses of its pages.
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 from raysafl.core.text import count
-from raysafl.storage.paths import Location, SweepBusyError
+from raysafl.storage.paths import SweepBusyError
 from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import sweeps_in
 from raysafl.tracking.choice import Tracking
@@ -13,7 +14,7 @@ from raysafl.tracking.projection import Projection
 
 
 def sync(
-    path: Location,
+    path: Path,
     uri: str | None,
     say: Callable[[str], None],
     track: Tracking = Tracking.AUTO,

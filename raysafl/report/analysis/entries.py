@@ -29,7 +29,6 @@ COUNTS = {
     "stopped": Status.STOPPED,
     "diverged": Status.DIVERGED,
     "failed": Status.FAILED,
-    "damaged": Status.DAMAGED,
 }
 
 

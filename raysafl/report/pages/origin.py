@@ -1,13 +1,13 @@
 """How a sweep was made: versions, machines and time, from `runs.parquet`."""
 
 import shlex
+from pathlib import Path
 
 import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import MlflowView, read_view
-from raysafl.storage.paths import Location, local_folder
 from raysafl.storage.store import Store
 
 # Where `raysafl ui` listens, unless the port is taken.
@@ -65,7 +65,7 @@ def mlflow_text(store: Store) -> str:
     )
 
 
-def ui_call(view: MlflowView, root: Location, shown: str) -> str:
+def ui_call(view: MlflowView, root: Path, shown: str) -> str:
     """Return the command that serves the database to which a sweep in `root` is logged.
 
     Args:
@@ -73,7 +73,7 @@ def ui_call(view: MlflowView, root: Location, shown: str) -> str:
         root: the folder that holds the sweep.
         shown: how the command names it.
     """
-    beside = f"sqlite:///{local_folder(root).resolve() / 'mlflow.db'}"
+    beside = f"sqlite:///{root.resolve() / 'mlflow.db'}"
     uri = f"MLFLOW_TRACKING_URI={shlex.quote(view.uri)} "
     return f"{'' if view.uri == beside else uri}raysafl ui {shlex.quote(shown)}"
 

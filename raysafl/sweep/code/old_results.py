@@ -55,6 +55,7 @@ def cells_to_forget(
     entry_of = {cell: entry for entry in known.entries for cell in entry.cells}
     changes = {}
     for cell, maker in makers.items():
+        today: Mapping[str, str]
         if cell in cells:
             today = digests.of_run(cells[cell])
         elif cell in ended:

@@ -1,5 +1,6 @@
 """The trainable of Ray Tune that `raysafl.sweep.on_ray.trainable` returns."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ from ray.tune.result import TIMESTEPS_TOTAL
 from raysafl.cluster.gpus import own_device
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
-from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.checkpoint import dump, load, restore, save
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_space
 from raysafl.sweep.hosting import simulation_of
-from raysafl.sweep.open_run import latest_of, metrics_of
+from raysafl.sweep.open_cell import metrics_of
 
-CHECKPOINT = "simulation.safetensors"
+# The files of a checkpoint: the states of all replicates, and their last records.
+STATES = "states.safetensors"
+LATEST = "latest.json"
 
 
 class RunTrainable(tune.Trainable):
@@ -50,17 +53,23 @@ class RunTrainable(tune.Trainable):
         same = run.data.source_key == self.base.data.source_key
         dataset = self.dataset if same else run.data.load()
         self.simulation = simulation_of(run, dataset, self.engine, own_device())
-        # The last record of each replicate, also of those that have stopped.
-        self.latest: list[Record] = []
+        # The last record of each replicate that has not diverged, by its number.
+        self.latest: dict[int, Record] = {}
 
     def step(self) -> dict[str, Any]:
         """Run rounds up to the next one that is evaluated, and report it."""
         records = self.simulation.step()
         while not records and not self.simulation.done:
             records = self.simulation.step()
-        self.latest = latest_of(self.simulation, self.latest, records)
+        self.latest |= {record.replicate: record for record in records}
+        replicates = enumerate(self.simulation.replicates)
+        going_on = [
+            self.latest[r]
+            for r, replicate in replicates
+            if r in self.latest and not replicate.diverged
+        ]
         return {
-            **metrics_of(self.simulation.run, self.latest),
+            **metrics_of(self.simulation.run, going_on),
             "round": self.simulation.round,
             # TensorBoard draws curves over this number.
             TIMESTEPS_TOTAL: self.simulation.round,
@@ -69,12 +78,29 @@ class RunTrainable(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the whole state of the simulation."""
-        latest = [vars(record) for record in self.latest]
-        content = dump(self.simulation, latest=latest)
-        Path(checkpoint_dir, CHECKPOINT).write_bytes(content)
+        cells = self.simulation.run.cell_ids
+        states = {
+            cell: save(replicate)
+            for cell, replicate in zip(cells, self.simulation.replicates, strict=True)
+        }
+        Path(checkpoint_dir, STATES).write_bytes(dump(states))
+        latest = [vars(record) for record in self.latest.values()]
+        Path(checkpoint_dir, LATEST).write_text(json.dumps(latest))
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Go on from a state that was written for the same run."""
-        content = Path(checkpoint, CHECKPOINT).read_bytes()
-        extra = restore(self.simulation, content)
-        self.latest = [Record(**own) for own in extra["latest"]]
+        """Go on from a state that was written for the same run.
+
+        Raises:
+            ValueError: it is that of another run.
+        """
+        cells = self.simulation.run.cell_ids
+        states = load(Path(checkpoint, STATES).read_bytes())
+        if states.keys() != set(cells):
+            raise ValueError(
+                "the checkpoint cannot be used: it belongs to another run, as after a change of "
+                "the configuration of a trial that has begun"
+            )
+        for cell, replicate in zip(cells, self.simulation.replicates, strict=True):
+            restore(replicate, states[cell])
+        records = json.loads(Path(checkpoint, LATEST).read_text())
+        self.latest = {own["replicate"]: Record(**own) for own in records}
