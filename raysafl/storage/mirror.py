@@ -36,10 +36,11 @@ PULL_TIMES = 5
 NOTE = ".remote.json"
 LEDGER = "ledger.jsonl"
 HEARTBEAT = "tune/heartbeat.txt"
-# What the ledger refers to, and what must not be lost when the ledger says that it is over.
-PARTS = ("rounds", "clients", "models", "states", "open")
-# A folder with one of these is that of a sweep.
-OF_A_SWEEP = {"manifest.json", LEDGER, *PARTS}
+MANIFEST = "manifest.json"
+# The folders that are copied first, in this order, before the ledger.
+FIRST = ("open", "rounds", "clients", "models", "states")
+# A folder with one of these is that of a sweep. (Another may be the name of a sweep.)
+OF_A_SWEEP = {*FIRST[:2], LEDGER, MANIFEST}
 # Folders and files that stay on this machine, besides those whose names begin with a dot.
 LOCAL = re.compile(r"(tune|logs|mlartifacts)/|(.*/)?mlflow\.db[^/]*$|.*\.part$")
 # Options of pyarrow's filesystems, which are added to a URI that does not set them.
@@ -96,12 +97,12 @@ class Note(BaseModel):
             ) from error
 
     def changed_here(self, here: States) -> set[str]:
-        """Return the files that differ in the local folder from what was copied last."""
-        return _unlike(self.here, here) - {HEARTBEAT}
+        """Return the results that differ in the local folder from what was copied last."""
+        return set(filter(_is_result, _unlike(self.here, here)))
 
     def changed_there(self, there: States) -> set[str]:
-        """Return the files in the store that somebody else has changed since."""
-        return _unlike(self.there, there) - {HEARTBEAT} - self.begun
+        """Return the results in the store that somebody else has changed since."""
+        return set(filter(_is_result, _unlike(self.there, there) - self.begun))
 
     def add(self, name: str, here: States, there: States) -> None:
         """Take note that a file was copied, or is on neither side any more."""
@@ -289,7 +290,7 @@ class Mirror:
                 return False
             self._write(name, content, there[name][1])
         for name in note.here.keys() - there.keys():
-            (self.path / name).unlink(missing_ok=True)
+            self._local(name).unlink(missing_ok=True)
         here = self._files()
         for name in {*note.here, *there}:
             note.add(name, here, there)
@@ -303,7 +304,7 @@ class Mirror:
         note = self._note()
         note.add_equal(here, there)
         self._refuse_if_lost(note, there)
-        if note.changed_there(there):
+        if note.changed_here(here) and note.changed_there(there):
             raise self._both_changed()
         newer = {n for n, state in here.items() if note.here.get(n) != state}
         gone = (note.here.keys() | note.begun) & there.keys() - here.keys()
@@ -379,10 +380,12 @@ class Mirror:
             return {info.base_name for info in store.get_file_info(selector)}
 
     def _refuse_missing_bucket(self) -> None:
-        with self._connected() as (store, key), suppress(PermissionError):
+        store, key = _opened(self.uri)
+        # Keys that are for one folder alone may not ask for the bucket.
+        with suppress(OSError):
             bucket = store.get_file_info(key.partition("/")[0])
             if bucket.type == fs.FileType.NotFound:
-                raise OSError("the bucket does not exist")
+                raise StorageError(f"{self}: its bucket does not exist; make it first")
 
     def _is_sweep(self) -> bool:
         return any((self.path / name).exists() for name in OF_A_SWEEP)
@@ -407,13 +410,16 @@ class Mirror:
         with self._connected() as (store, key), suppress(FileNotFoundError):
             store.delete_file(f"{key}/{name}")
 
-    def _write(self, name: str, content: bytes, mtime_ns: int | None = None) -> None:
-        """Replace a local file as a whole, and set when it was written."""
+    def _local(self, name: str) -> Path:
+        """Return a file of the local folder, unless its name or a link leads out of it."""
         file = self.path / name
         if not resolved(file.parent).is_relative_to(self.path):
-            raise StorageError(
-                f"{file} lies behind a link that leads out of the folder"
-            )
+            raise StorageError(f"{file} leads out of {self.path}; results stay inside")
+        return file
+
+    def _write(self, name: str, content: bytes, mtime_ns: int | None = None) -> None:
+        """Replace a local file as a whole, and set when it was written."""
+        file = self._local(name)
         part = file.with_name(f".{file.name}.{os.getpid()}.part")
         with self._written_to(), explain_full_disk(file.parent, len(content)):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -500,11 +506,16 @@ def _is_copied(name: str) -> bool:
     return name == HEARTBEAT or not LOCAL.match(name)
 
 
+def _is_result(name: str) -> bool:
+    """Whether a file is a result; others are made from results, or show how far they are."""
+    return name.partition("/")[0] in (*FIRST, LEDGER, MANIFEST)
+
+
 def _place(name: str) -> tuple[int, str]:
     """Return by what files are sorted in the order in which they are copied."""
-    if name.partition("/")[0] in PARTS:
-        return 0, name
-    return (1 if name == LEDGER else 2), name
+    order = (*FIRST, LEDGER)
+    top = name.partition("/")[0]
+    return (order.index(top) if top in order else len(order)), name
 
 
 def _state(file: Path) -> State | None:
