@@ -16,6 +16,7 @@ from rich.text import Text
 from raysafl.core.text import closest, count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.run_results import DAMAGED
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, quality_statistics
 from raysafl.storage.store import sweeps_in

@@ -41,8 +41,8 @@ class News:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     done: bool = False
     ends: Sequence[CellEnd] = ()
-    rows: pa.Table = ROUNDS.empty_table()  # noqa: RUF009
-    clients: pa.Table = CLIENTS.empty_table()  # noqa: RUF009
+    rows: pa.Table = field(default_factory=ROUNDS.empty_table)
+    clients: pa.Table = field(default_factory=CLIENTS.empty_table)
     models: Mapping[str, bytes] = field(default_factory=dict)
     states: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint: bytes = b""
