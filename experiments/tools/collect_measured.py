@@ -7,7 +7,7 @@ Run it from the repository's root. SOURCE is the folder of a sweep, or a folder 
 folders. Not copied are checkpoints, Tune's files, locks, and runs that are not entries of
 the sweep any more. Neither is what `raysafl report` makes again in seconds:
 `runs.parquet`, `report.html`, further pages of curves and, below scale `paper`, all
-figures. The results are written as few commits of small files. The manifest gets the command
+figures. The rows are written as few parts of small files. The manifest gets the command
 that anyone can give. `machine.json` says on what kind of machine this script runs,
 because floating-point sums may differ in the last digits on another. If some runs of
 SOURCE were copied there from an earlier folder of results/measured, `--copied-from`
@@ -27,19 +27,16 @@ from pathlib import Path
 import llvmlite.binding
 import numba
 import numpy as np
-import pandas as pd
 import torch
 
 from experiments.tools.measured import MEASURED, experiment_file
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import PAPER
-from raysafl.storage.rows import encoded
+from raysafl.storage.rows import encoded, of_cells
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
 MAX_FILE_BYTES = 1_000_000
-# The most runs of a commit.
-MOST_RUNS = 128
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
 
 
@@ -76,12 +73,13 @@ def copy(source, target, others=()):
     shutil.rmtree(target.path, ignore_errors=True)
     target.create()
     target.write_manifest(manifest)
-    ledger = source.ledger()
-    ended = [entry.run_id for entry in manifest.entries if entry.run_id in ledger]
-    copy_runs(source, target, ended)
-    for run_id in ended:
-        rows = source.rounds(run_id)
-        pd.testing.assert_frame_equal(target.rounds(run_id), rows, check_exact=True)
+    cells = [cell for entry in manifest.entries for cell in entry.cells]
+    found = source.results(cells, unended=False)
+    copy_cells(found, target, [cell for cell in cells if cell in found.ends])
+    again = target.results(cells, unended=False)
+    for table, other in ((found.rows, again.rows), (found.clients, again.clients)):
+        keys = [(name, "ascending") for name in table.column_names[:3]]
+        assert table.sort_by(keys).equals(other.sort_by(keys))
     machines = machine() | ({"copied from": list(others)} if others else {})
     (target.path / "machine.json").write_text(json.dumps(machines, indent=1) + "\n")
     write_runs_table(target)
@@ -90,17 +88,16 @@ def copy(source, target, others=()):
         file.unlink()
 
 
-def copy_runs(source, target, run_ids):
-    """Commit runs, in halves where their rows are more than a file may have."""
-    if len(run_ids) <= MOST_RUNS:
-        found = source.read(run_ids)
-        size = len(encoded(found.rows))
-        if size < MAX_FILE_BYTES or len(run_ids) == 1:
-            target.commit(found.rows, found.ledger, found.clients)
-            return
-    half = len(run_ids) // 2
-    copy_runs(source, target, run_ids[:half])
-    copy_runs(source, target, run_ids[half:])
+def copy_cells(found, target, cells):
+    """Write cells as parts, in halves where their rows are more than a file may have."""
+    rows = of_cells(found.rows, cells)
+    if len(cells) > 1 and len(encoded(rows)) > MAX_FILE_BYTES:
+        half = len(cells) // 2
+        copy_cells(found, target, cells[:half])
+        copy_cells(found, target, cells[half:])
+    else:
+        ends = [found.ends[cell] for cell in cells]
+        target.take(ends, rows, of_cells(found.clients, cells))
 
 
 def made_again(target, manifest) -> Iterator[Path]:
@@ -137,7 +134,7 @@ def main():
     for source in (store for path in options.source for store in find_sweeps(path)):
         manifest = source.manifest()
         ledger = source.ledger()
-        missing = [e.run_id for e in manifest.entries if e.run_id not in ledger]
+        missing = [e for e in manifest.entries if not set(e.cells) <= ledger.keys()]
         if missing:
             print(
                 f"{manifest.name}: {len(missing)} of {len(manifest.entries)} runs "

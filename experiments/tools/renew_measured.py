@@ -30,8 +30,9 @@ def renew(folder):
     planned = {entry.run_id for entry in now.entries}
     if planned != {entry["run_id"] for entry in before["entries"]}:
         raise ValueError(f"{folder.name}: its runs are not those of {sweep.name} now")
-    if gone := store.ledger().keys() - planned:
-        raise ValueError(f"{folder.name}: no entries any more: {', '.join(gone)}")
+    cells = {cell for entry in now.entries for cell in entry.cells}
+    if gone := store.ledger().keys() - cells:
+        raise ValueError(f"{folder.name}: no cells any more: {', '.join(gone)}")
     store.write_manifest(now)
     write_runs_table(store)
     write_report(store)

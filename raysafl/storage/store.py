@@ -13,6 +13,7 @@ Its files may come from other people: they are data that is checked before it is
 no name or link in the folder leads out of it.
 """
 
+import json
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -188,8 +189,12 @@ class Store(Journal):
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write `manifest.json`, which says what the sweep is."""
-        content = seal(manifest.model_dump_json(indent=1).encode())
-        atomic_write(self.path / "manifest.json", content)
+        fields = manifest.model_dump(mode="json")
+        # A line for each run, whose configuration is long.
+        entries = ",\n  ".join(map(json.dumps, fields.pop("entries")))
+        rest = json.dumps(fields, indent=1).removesuffix("\n}")
+        text = f'{rest},\n "entries": [\n  {entries}\n ]\n}}\n'
+        atomic_write(self.path / "manifest.json", seal(text.encode()))
 
     def manifest(self) -> Manifest:
         """Read `manifest.json`, which says what the sweep is.
