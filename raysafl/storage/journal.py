@@ -1,6 +1,6 @@
 """The results in a sweep's folder: a ledger of cells, and parts with their rows.
 
-    ledger.jsonl            a line for each cell that has ended
+    ledger.jsonl            how cells have ended
     rounds/<part>.parquet   rows of cells; a part is never changed, and its name is the
     clients/<part>.parquet  beginning of the SHA-256 of its bytes
     open/<pack>.ckpt        where the cells of a pack are that go on, replaced as a whole
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from raysafl.storage.checkpoint import Checkpoint, farthest
 from raysafl.storage.files import atomic_write, durable_append
-from raysafl.storage.ledger import CellEnd, LedgerLines, read_lines
+from raysafl.storage.ledger import CellEnd, LedgerLines, read_lines, to_lines
 from raysafl.storage.paths import resolved
 from raysafl.storage.rows import (
     ORDER,
@@ -324,8 +324,7 @@ class Journal:
             for end in ends
         ]
         if taken:
-            lines = b"".join(end.line() for end in taken)
-            durable_append(self.file("ledger.jsonl"), lines)
+            durable_append(self.file("ledger.jsonl"), to_lines(taken))
         if len(self.files("rounds")) > MOST_SMALL_PARTS:
             self.rewrite()
         return taken
@@ -387,7 +386,7 @@ class Journal:
         for folder in TABLES:
             for names in self._to_join(folder, every, without):
                 self._join_parts(folder, names, ends)
-        lines = b"".join(end.line() for end in ends.values())
+        lines = to_lines(ends.values())
         atomic_write(self.file("ledger.jsonl"), lines, durable=True)
         self.tidy()
 

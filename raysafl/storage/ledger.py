@@ -1,13 +1,14 @@
 """The ledger: how each cell ended, when, where, and with which software.
 
-`ledger.jsonl` has a line for each cell that has ended, which is sealed by a SHA-256. Lines
-are appended; of several lines of one cell the newest counts.
+`ledger.jsonl` consists of lines that are sealed by a SHA-256. A line holds some cells that
+ended together, and once what they have in common. Lines are appended; of several entries of
+one cell the newest counts.
 """
 
 import datetime
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -17,8 +18,15 @@ from raysafl.core.component import explain
 from raysafl.storage.redaction import redacted
 from raysafl.storage.sealed import sealed, unsealed
 
-# How a line begins; most lines need not be checked to find those of some cells.
-FRONT = re.compile(rb'\{"sha256": "[0-9a-f]{64}", "cell": "([\w-]+)"')
+# The cells of a line; most lines need not be checked to find some cells.
+CELL = re.compile(rb'"cell": "([\w-]+)"')
+# A line that is damaged costs so many cells at most.
+MOST_OF_LINE = 50
+# What the cells of a line have in common.
+SHARED = (
+    *("rounds", "clients", "ended", "code", "python", "raysafl", "host", "numpy"),
+    *("torch", "ray", "commit", "device", "engine", "divided"),
+)
 
 
 class Status(StrEnum):
@@ -65,9 +73,9 @@ SEVERITY = (
 
 
 class CellEnd(BaseModel):
-    """How a cell ended: a line of the ledger (docs/results.md).
+    """How a cell ended: an entry of the ledger (docs/results.md).
 
-    Fields that were not given are not written. Of a cell that has not ended, the same class
+    Fields that have their default are not written. Of a cell that has not ended, the same class
     says how far it is; this is never written.
 
     Args:
@@ -136,10 +144,19 @@ class CellEnd(BaseModel):
         shown = {k: redacted(v) if isinstance(v, str) else v for k, v in fields.items()}
         return cls(cell=cell, status=status, **shown)
 
-    def line(self) -> bytes:
-        """Return the sealed line that the ledger holds."""
-        fields = self.model_dump(mode="json", exclude_unset=True)
-        return sealed({"cell": self.cell, **fields}) + b"\n"
+
+def to_lines(ends: Iterable[CellEnd]) -> bytes:
+    """Return the sealed lines that the ledger holds of some cells."""
+    groups: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+    for end in ends:
+        fields = end.model_dump(mode="json", exclude_defaults=True)
+        shared = {name: fields.pop(name) for name in SHARED if name in fields}
+        groups.setdefault(json.dumps(shared), (shared, []))[1].append(fields)
+    return b"".join(
+        sealed({"shared": shared, "cells": cells[first : first + MOST_OF_LINE]}) + b"\n"
+        for shared, cells in groups.values()
+        for first in range(0, len(cells), MOST_OF_LINE)
+    )
 
 
 class LedgerLines(NamedTuple):
@@ -163,25 +180,28 @@ def read_lines(content: bytes, cells: Collection[str] | None = None) -> LedgerLi
     """
     ends: dict[str, CellEnd] = {}
     faults: dict[int, str] = {}
-    for number, line in _complete_lines(content):
-        front = FRONT.match(line)
-        if cells is not None and front and front[1].decode() not in cells:
+    wanted = None if cells is None else {cell.encode() for cell in cells}
+    # A last line without an end has been torn.
+    *lines, _ = content.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if wanted is not None and not wanted.intersection(CELL.findall(line)):
             continue
         try:
-            end = CellEnd.model_validate(parsed_json(unsealed(line)))
+            found = _ends_in(line)
         except ValidationError as error:
             faults[number] = explain(error)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, LookupError, TypeError) as error:
             faults[number] = str(error)
         else:
-            ends[end.cell] = end
+            ends |= {e.cell: e for e in found if cells is None or e.cell in cells}
     return LedgerLines(ends, faults)
 
 
-def _complete_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that have an end, with their numbers from 1."""
-    *lines, _ = content.split(b"\n")
-    return enumerate(lines, start=1)
+def _ends_in(line: bytes) -> list[CellEnd]:
+    """Return the entries in a line."""
+    fields = parsed_json(unsealed(line))
+    shared = fields["shared"]
+    return [CellEnd.model_validate({**shared, **own}) for own in fields["cells"]]
 
 
 def parsed_json(content: bytes | str) -> Any:
