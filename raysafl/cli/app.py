@@ -23,7 +23,7 @@ from rich.console import Console
 from raysafl.cli.endings import explain
 from raysafl.cli.options import SweepOptions, takes_options
 from raysafl.core.text import count, printable
-from raysafl.storage.paths import parse_location
+from raysafl.storage.paths import parse_location, pushed
 from raysafl.storage.redaction import redacted
 from raysafl.sweep.progress import plain_console, short
 from raysafl.version import __version__
@@ -415,8 +415,9 @@ def _report_anew(store: Any) -> list[Any]:
     from raysafl.report.write import write_report
     from raysafl.storage.runs_table import write_runs_table
 
-    write_runs_table(store)
-    return write_report(store)
+    with pushed(store.path, console.print):
+        write_runs_table(store)
+        return write_report(store)
 
 
 def _sweeps(path: str) -> list[Any]:

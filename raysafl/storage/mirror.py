@@ -26,14 +26,13 @@ from filelock import FileLock
 from pyarrow import ArrowException, fs
 from pydantic import BaseModel
 
-from raysafl.storage.paths import StorageError, explain_full_disk, resolved
+from raysafl.storage.paths import NOTE, StorageError, explain_full_disk, resolved
 from raysafl.storage.redaction import redacted
 
 # Between two copies to the store while a sweep runs.
 PUSH_SECONDS = 30.0
 # So often a store that is written to meanwhile is read again.
 PULL_TIMES = 5
-NOTE = ".remote.json"
 LEDGER = "ledger.jsonl"
 HEARTBEAT = "tune/heartbeat.txt"
 MANIFEST = "manifest.json"

@@ -3,8 +3,8 @@
 import errno
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +12,8 @@ from raysafl.core.text import format_bytes
 from raysafl.storage.redaction import refuse_password
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# The file that says to which object store a folder is copied.
+NOTE = ".remote.json"
 
 
 class StorageError(Exception):
@@ -58,6 +60,28 @@ def parse_location(where: str | Path) -> Path:
     mirror = Mirror.of_uri(text)
     mirror.pull()
     return mirror.path
+
+
+@contextmanager
+def pushed(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Copy a folder's results to its object store, if it has one, in the block and after it.
+
+    Args:
+        path: the folder that `parse_location` returned, or one inside.
+        say: is told once if the store cannot be written to in the block.
+
+    Raises:
+        StorageError: they could not be copied at the end of the block.
+    """
+    # Imported here, because results in a folder alone need no client of a store.
+    if not any((folder / NOTE).is_file() for folder in (path, *path.parents)):
+        yield
+        return
+    from raysafl.storage.mirror import Mirror
+
+    mirror = Mirror.of(path)
+    with mirror.keep_pushing(say) if mirror else nullcontext():
+        yield
 
 
 def resolved(path: Path) -> Path:

@@ -10,7 +10,7 @@ from raysafl.report.current import is_current
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import CellEnd
 from raysafl.storage.manifest import Manifest, run_name
-from raysafl.storage.paths import explain_full_disk
+from raysafl.storage.paths import explain_full_disk, pushed
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
@@ -59,6 +59,7 @@ class Attempt:
         with (
             closing(self.display),
             explain_full_disk(store.path),
+            pushed(store.path, self.options.note),
             store.lock(),
             ExitStack() as refusal,
         ):
