@@ -36,7 +36,7 @@ def cells_to_forget(
         found: what the folder holds.
         cells: the cells of the sweep, as runs of one seed each, by id. Others are in no table,
             so that nothing is said of them. There are none if a search algorithm asks for
-            them: then all count.
+            them: then those of known runs count.
         known: the runs of the sweep, and those that the folder had before.
         digests: computes the digests of the user's classes.
         stale: what the user has chosen.
@@ -48,43 +48,31 @@ def cells_to_forget(
         ValueError: the code of chosen cells has changed, and the user has not said what
             becomes of them.
     """
-    ended = {cell: end for cell, end in found.ends.items() if end.status.decided}
-    makers: dict[str, CellEnd | OpenCell] = {**found.going_on.cells, **ended}
-    if cells:
-        makers = {cell: maker for cell, maker in makers.items() if cell in cells}
     entry_of = {cell: entry for entry in known.entries for cell in entry.cells}
+    ended = {cell: end for cell, end in found.ends.items() if end.status.decided}
+    every: dict[str, CellEnd | OpenCell] = {**found.going_on.cells, **ended}
+    makers = {c: maker for c, maker in every.items() if c in (cells or entry_of)}
     changes = {}
     for cell, maker in makers.items():
-        today: Mapping[str, str]
         if cell in cells:
             today = digests.of_run(cells[cell])
-        elif cell in ended:
-            today = _todays_code(entry_of.get(cell), digests)
         else:
-            # It is compared when the search algorithm asks for it again.
-            today = maker.code
+            # Of a search. What has not ended is compared when it is asked for again.
+            is_ended = cell in ended
+            today = _todays_code(entry_of[cell], digests) if is_ended else maker.code
         if names := changed_classes(maker.code, today):
             changes[cell] = names
-    mine = changes.keys() & chosen if cells else set(changes)
+    mine = changes.keys() & (chosen if cells else changes.keys())
     again = mine if stale is Stale.RERUN else mine - ended.keys()
     kept = (changes.keys() & ended.keys()) - again
 
     def text(some: Set[str]) -> str:
         """Say which classes have changed, and name the first runs that they made."""
         classes = sorted({name for cell in some for name in changes[cell]})
-        # In the order of the sweep.
-        ordered = [
-            cell for cell in dict.fromkeys([*entry_of, *changes]) if cell in some
-        ]
-        named = dict.fromkeys(
-            run_name(entry_of[cell].labels, entry_of[cell].run_id)
-            if cell in entry_of
-            else cell
-            for cell in ordered
-        )
+        runs = _runs_of(some, known)
         return (
-            f"the code of {', '.join(classes)} has changed since {were(len(named))} computed: "
-            f"{first_of(list(named), MOST_NAMED, '; ')}"
+            f"the code of {', '.join(classes)} has changed since {were(len(runs))} computed: "
+            f"{first_of(runs, MOST_NAMED, '; ')}"
         )
 
     if mine and stale is Stale.FAIL:
@@ -93,27 +81,41 @@ def cells_to_forget(
         say(f"{text(again)}. They are run again from the first round")
     if kept:
         say(f"{text(kept)}. Their results are kept")
-    others = {
-        cell: maker.raysafl
-        for cell, maker in makers.items()
-        if cell not in changes and maker.raysafl not in ("", __version__)
-    }
+    _say_versions({c: m for c, m in makers.items() if c not in changes}, known, say)
+    return set(again)
+
+
+def _runs_of(cells: Set[str], known: Manifest) -> list[str]:
+    """Return the names of the runs that have some cells, in the order of the sweep."""
+    return [
+        run_name(entry.labels, entry.run_id)
+        for entry in known.entries
+        if not cells.isdisjoint(entry.cells)
+    ]
+
+
+def _say_versions(
+    makers: Mapping[str, CellEnd | OpenCell],
+    known: Manifest,
+    say: Callable[[str], None],
+) -> None:
+    """Say which cells another version of raysafl has computed, if any."""
+    versions = {cell: own.raysafl for cell, own in makers.items()}
+    others = {c: v for c, v in versions.items() if v not in ("", __version__)}
     if others:
-        versions = ", ".join(sorted(set(others.values())))
-        runs = {entry_of[cell].run_id if cell in entry_of else cell for cell in others}
         say(
-            f"{were(len(runs))} computed with raysafl {versions}, and this is raysafl "
-            f"{__version__}. Results are kept; resume=False (--no-resume) runs all again"
+            f"{were(len(_runs_of(others.keys(), known)))} computed with raysafl "
+            f"{', '.join(sorted({*others.values()}))}, and this is raysafl {__version__}. "
+            "Results are kept; resume=False (--no-resume) runs all again"
         )
-    return again
 
 
-def _todays_code(entry: Entry | None, digests: CodeDigests) -> Mapping[str, str]:
+def _todays_code(entry: Entry, digests: CodeDigests) -> Mapping[str, str]:
     """Return the digests today of a run that a search algorithm asked for before.
 
     It has none if its configuration names a class that is not defined any more.
     """
     try:
-        return digests.of_run(Run.model_validate(entry.config if entry else {}))
+        return digests.of_run(Run.model_validate(entry.config))
     except ValueError:
         return {}
