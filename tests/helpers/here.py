@@ -1,5 +1,8 @@
 """Carrying out a run in this process, with a folder but without a `Runner` around it."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from raysafl import Run
@@ -7,17 +10,66 @@ from raysafl.cluster.provenance import provenance
 from raysafl.core.work import Work
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.news import News
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import Session
 
 
-def run_in_process(run: Run, store: Store, work: Work) -> str:
+def session_of(
+    runs: Sequence[Run],
+    work: Work,
+    store: Store | None = None,
+    origin: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Session:
+    """The cells of some runs, from where the checkpoints in a folder have left them.
+
+    Args:
+        runs: the runs.
+        work: trains and evaluates their cells, in their order.
+        store: the folder; None for the first round.
+        origin: what the ledger says of where they are computed.
+        options: further ones of `Session`.
+    """
+    cells = [cell for run in runs for cell in run.split()]
+    digests = CodeDigests()
+    code = {cell.id: digests.of_run(cell) for cell in cells}
+    files = store.files("open") if store else []
+    found = [store.checkpoint(file) for file in files] if store else []
+    checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
+    return Session(cells, work, origin or {}, code, checkpoints, **options)
+
+
+def write(news: News, store: Store, runs: Sequence[Run]) -> None:
+    """Write what the news of a session say, as the driver does."""
+    pack = Pack(tuple(cell for run in runs for cell in run.split())).id
+    if news.ends:
+        store.take(news.ends, news.rows, news.clients, news.models, news.states)
+    if news.checkpoint:
+        store.save(pack, news.checkpoint)
+    if news.done:
+        store.drop_checkpoint(pack)
+
+
+def run_in_process(run: Run, store: Store, work: Work, **options: Any) -> str:
     """Carry out a run, as the reference that packs, trials and commands are compared with.
 
     Returns:
         Why its checkpoint was not used; empty if there was none, or it was used.
     """
     origin = {**provenance(), "device": "cpu"}
-    code = {run.id: CodeDigests().of_run(run)}
-    session = Session([run], store, work, origin, code=code)
+    session = session_of([run], work, store, origin, **options)
     session.advance(np.inf)
-    return session.begun_anew
+    news = session.news()
+    write(news, store, [run])
+    return news.begun_anew
+
+
+def interrupt_in_process(
+    run: Run, store: Store, work: Work, seconds: float = 0.0
+) -> None:
+    """Carry out the first rounds of a run, and leave its checkpoint."""
+    store.create()
+    session = session_of([run], work, store)
+    session.advance(seconds)
+    write(session.news(at_once=True), store, [run])

@@ -7,20 +7,23 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl import Run
-from raysafl.storage.journal import Journal
-from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.rows import CLIENTS, ROUNDS, table_of
-from raysafl.storage.sealed import OpenState
+from raysafl.storage.checkpoint import Checkpoint, OpenCell
+from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.manifest import Entry
+from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.store import Store
+
+# When cells began that nobody has computed.
+STARTED = "2026-11-21T02:00:00+00:00"
 
 
 def rows_of(run: Run, draw: int = 0, through: int | None = None) -> pa.Table:
-    """The rows of a run up to a round; another `draw` gives other numbers."""
+    """The rows of a run's cells up to a round; another `draw` gives other numbers."""
     rng = np.random.default_rng([run.seed, draw])
     rows = [
         {
-            "run_id": run.id,
-            "replicate": r,
-            "seed": run.seed + r,
+            "cell": cell,
+            "seed": seed,
             "round": i,
             "kind": "client",
             "cohorts": [rng.integers(0, 9, 3).tolist()],
@@ -30,62 +33,121 @@ def rows_of(run: Run, draw: int = 0, through: int | None = None) -> pa.Table:
             "bytes_up": int(rng.integers(99)),
         }
         for i in range(run.rounds)[:through]
-        for r in range(run.replicates)
+        for cell, seed in zip(run.cell_ids, run.seeds, strict=True)
     ]
     return pa.Table.from_pylist(rows, schema=ROUNDS)
 
 
 def clients_of(run: Run, draw: int = 0) -> pa.Table:
-    """How a run serves its clients; another `draw` gives other numbers."""
+    """How a run's cells serve its clients; another `draw` gives other numbers."""
     rng = np.random.default_rng([run.seed, draw, 1])
     rows = [
         {
-            "run_id": run.id,
-            "replicate": r,
-            "seed": run.seed + r,
+            "cell": cell,
+            "seed": seed,
             "round": run.rounds - 1,
             "client": i,
             "samples": 7,
             "quality": float(rng.random()),
         }
-        for r in range(run.replicates)
+        for cell, seed in zip(run.cell_ids, run.seeds, strict=True)
         for i in range(3)
     ]
     return pa.Table.from_pylist(rows, schema=CLIENTS)
 
 
-def entry_of(run: Run, status: Status = Status.FINISHED) -> LedgerEntry:
-    """The entry of a run, without the sums that a commit fills in."""
-    return LedgerEntry(status=status, config=run.model_dump(mode="json"))
+def ends_of(run: Run, status: Status = Status.FINISHED, **more: Any) -> list[CellEnd]:
+    """The entries of a run's cells, without the parts that `Journal.take` fills in."""
+    return [
+        CellEnd(cell=cell, seed=seed, status=status, **more)
+        for cell, seed in zip(run.cell_ids, run.seeds, strict=True)
+    ]
 
 
 def ended(
     runs: Sequence[Run], draw: int = 0
-) -> tuple[pa.Table, dict[str, LedgerEntry], pa.Table]:
-    """Rows, entries and client tables of finished runs, as `Journal.commit` takes them."""
+) -> tuple[list[CellEnd], pa.Table, pa.Table]:
+    """Entries, rows and tables of clients of finished runs, as `Journal.take` takes them."""
     rows = pa.concat_tables([ROUNDS.empty_table(), *(rows_of(r, draw) for r in runs)])
     clients = [CLIENTS.empty_table(), *(clients_of(r, draw) for r in runs)]
-    return rows, {run.id: entry_of(run) for run in runs}, pa.concat_tables(clients)
+    return [e for run in runs for e in ends_of(run)], rows, pa.concat_tables(clients)
 
 
-def save(
-    store: Journal,
-    run_id: str,
-    rows: Sequence[Mapping[str, Any]],
-    first: int = 0,
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Save rows of a run that goes on, as fields of records.
+def checkpoint_of(run: Run, draw: int = 0, through: int = 1) -> Checkpoint:
+    """Where a run's cells are after so many rounds, with states that nobody can use."""
+    cells = {
+        cell: OpenCell(
+            seed=seed, round=through, rounds=run.rounds, started=STARTED, seconds=1.0
+        )
+        for cell, seed in zip(run.cell_ids, run.seeds, strict=True)
+    }
+    rows = rows_of(run, draw, through)
+    return Checkpoint(cells, rows, CLIENTS.empty_table(), b"state")
+
+
+def save(store: Store, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Save that a run of the manifest goes on, with these rows in place of earlier ones.
 
     Args:
         store: the sweep's folder.
         run_id: the run.
-        rows: its rows from a round on, after those that were saved before.
-        first: this round; 0 for rows in place of all others.
-        about: what is said of the run; None for nothing.
+        rows: its rows, as fields of records; `replicate` says of which cell.
     """
-    before = store.resume(run_id) if first else None
-    table = table_of(run_id, rows)
-    if before is not None:
-        table = pa.concat_tables([before.rows, table])
-    store.flush(run_id, OpenState(about or {}, table, CLIENTS.empty_table(), b""))
+    entry, table = _found(store, run_id, rows)
+    rounds = entry.config.get("rounds", 0)
+    over = max((row["round"] + 1 for row in rows), default=0)
+    cells = {
+        cell: OpenCell(
+            seed=seed, round=over, rounds=rounds, started=STARTED, seconds=1.0
+        )
+        for cell, seed in zip(entry.cells, entry.seeds, strict=True)
+    }
+    content = Checkpoint(cells, table, CLIENTS.empty_table()).to_bytes()
+    store.save(run_id, content)
+
+
+def end(
+    store: Store,
+    run_id: str,
+    rows: Sequence[Mapping[str, Any]],
+    status: str = "finished",
+    **more: Any,
+) -> None:
+    """Let a run of the manifest have ended with these rows, all of its cells alike.
+
+    Args:
+        store: the sweep's folder.
+        run_id: the run.
+        rows: its rows, as for `save`.
+        status: how its cells ended.
+        more: further fields of the cells' entries in the ledger.
+    """
+    entry, table = _found(store, run_id, rows)
+    fields = {"started": STARTED, **more}
+    ends = [
+        CellEnd.now(cell, Status(status), seed=seed, **fields)
+        for cell, seed in zip(entry.cells, entry.seeds, strict=True)
+    ]
+    store.take(ends, table, CLIENTS.empty_table())
+    store.drop_checkpoint(run_id)
+
+
+def _found(
+    store: Store, run_id: str, rows: Sequence[Mapping[str, Any]]
+) -> tuple[Entry, pa.Table]:
+    """A run of the manifest, and rows of it as a table."""
+    (entry,) = [own for own in store.manifest().entries if own.run_id == run_id]
+    cells = entry.cells
+    own = [{**row, "cell": cells[row.get("replicate", 0)]} for row in rows]
+    names = dict.fromkeys(name for row in own for name in row)
+    further = [
+        pa.field(
+            name,
+            pa.list_(pa.float64())
+            if any(isinstance(row.get(name), list) for row in own)
+            else pa.float64(),
+        )
+        for name in names
+        if name not in (*ROUNDS.names, "replicate", "run_id")
+    ]
+    return entry, pa.Table.from_pylist(own, schema=pa.schema([*ROUNDS, *further]))

@@ -3,21 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from helpers.made import save
-from raysafl.storage.ledger import LedgerEntry
+from helpers.made import end
+from raysafl.core.cells import cell_ids
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri
 
-A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+CONFIG = {
+    "rounds": 5,
+    "replicates": 2,
+    "algorithm": {"kind": "SAFARI", "client_prob": 0.5},
+    "note": "x" * 7000,
+}
+# The runs of the sweep, by their label.
+RUNS = {q: {**CONFIG, "q": q} for q in (0.5, 1.0)}
+A, B = (cell_ids(config)[0] for config in RUNS.values())
+# What the ledger says of their cells.
 ENDED = {
-    "status": "finished",
-    "config": {
-        "rounds": 5,
-        "replicates": 2,
-        "algorithm": {"kind": "SAFARI", "client_prob": 0.5},
-        "note": "x" * 7000,
-    },
     "started": "2026-11-21T02:00:00+00:00",
     "seconds": 12.5,
     "commit": "abc123",
@@ -29,7 +31,10 @@ ENDED = {
 def sweep(path: Path, name: str = "demo") -> Store:
     store = Store(path)
     store.create()
-    entries = [Entry(run_id=r, labels={"q": q}) for r, q in ((A, 0.5), (B, 1.0))]
+    entries = [
+        Entry(run_id=cell_ids(config)[0], labels={"q": q}, config=config)
+        for q, config in RUNS.items()
+    ]
     table = Table(rows=["q"])
     manifest = Manifest(
         name=name, title="A demo", axes=["q"], entries=entries, table=table
@@ -67,8 +72,7 @@ def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
 def complete(store: Store, **changes: Any) -> None:
     """Both runs run to their end, of five rounds."""
     for run_id in (A, B):
-        save(store, run_id, rows(0, 5, **changes))
-        store.commit_end(run_id, LedgerEntry.model_validate(ENDED))
+        end(store, run_id, rows(0, 5, **changes), **ENDED)
 
 
 def uri_of(store: Store) -> str:
