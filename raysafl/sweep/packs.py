@@ -8,9 +8,9 @@ them. A cell is given as a run of one seed.
 Which cells share a pack is a matter of hardware: it changes no result. Those of a pack
 need the same dataset, model, objective and batch size; everything else may differ. The
 driver forms the packs from the cells that have not ended, those of a run together. It puts
-runs of similar cost together, so that they end together, and bounds a pack by the memory of its vectors, one
-for each client that may have one of its own. Where that is too much all the same, the
-pack is tried in halves.
+runs of similar cost together, so that they end together, and bounds a pack by the memory
+of its vectors, one for each client that may have one of its own. Where that is too much
+all the same, the pack is tried in halves.
 """
 
 import hashlib

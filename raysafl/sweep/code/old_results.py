@@ -53,6 +53,7 @@ def cells_to_forget(
     every: dict[str, CellEnd | OpenCell] = {**found.going_on.cells, **ended}
     makers = {c: maker for c, maker in every.items() if c in (cells or entry_of)}
     changes = {}
+    today: Mapping[str, str]
     for cell, maker in makers.items():
         if cell in cells:
             today = digests.of_run(cells[cell])
