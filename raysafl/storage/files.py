@@ -52,6 +52,18 @@ def atomic_write(path: Path, content: bytes, durable: bool = False) -> None:
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def delete(path: Path) -> None:
+    """Delete a file, if it is there.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+
+
 def durable_append(path: Path, lines: bytes) -> None:
     """Append whole lines to a file. They are on the disk when this returns.
 
@@ -65,22 +77,30 @@ def durable_append(path: Path, lines: bytes) -> None:
         StorageError: the disk is full or refuses; the file then ends as before.
     """
     is_new = not path.exists()
-    with explain_full_disk(path.parent, len(lines)), path.open("a+b", 0) as file:
-        end = _end_of_last_line(file)
+    with explain_full_disk(path.parent, len(lines)):
         try:
-            file.truncate(end)
-            left = memoryview(lines)
-            while left:
-                left = left[file.write(left) :]
-            os.fsync(file.fileno())
+            with path.open("a+b", 0) as file:
+                _append(file, lines)
+            if is_new:
+                _sync(path.parent)
         except OSError as error:
-            with suppress(OSError):
-                file.truncate(end)
             if error.errno in FULL:
                 raise
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    if is_new:
-        _sync(path.parent)
+
+
+def _append(file: FileIO, lines: bytes) -> None:
+    end = _end_of_last_line(file)
+    try:
+        file.truncate(end)
+        left = memoryview(lines)
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            file.truncate(end)
+        raise
 
 
 def _end_of_last_line(file: FileIO) -> int:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from raysafl.storage.checkpoint import Checkpoint, farthest
-from raysafl.storage.files import atomic_write, durable_append
+from raysafl.storage.files import atomic_write, delete, durable_append
 from raysafl.storage.ledger import CellEnd, LedgerLines, read_lines, to_lines
 from raysafl.storage.paths import resolved
 from raysafl.storage.rows import (
@@ -339,7 +339,7 @@ class Journal:
 
     def drop_checkpoint(self, pack: str) -> None:
         """Delete the checkpoint of a pack all of whose cells have ended."""
-        self.file("open", f"{pack}.ckpt").unlink(missing_ok=True)
+        delete(self.file("open", f"{pack}.ckpt"))
 
     def _write_part(self, folder: str, table: pa.Table) -> str:
         """Write rows as a part; return its name, which is empty if there are none."""
@@ -359,10 +359,10 @@ class Journal:
         for folder in ("models", "states"):
             for file in self.files(folder):
                 if cells is None or file.stem in gone:
-                    file.unlink(missing_ok=True)
+                    delete(file)
         for file in self.files("open"):
             if cells is None:
-                file.unlink()
+                delete(file)
                 continue
             checkpoint = self.checkpoint(file)
             if checkpoint is None or not checkpoint.cells.keys() & gone:
@@ -370,7 +370,7 @@ class Journal:
             if left := checkpoint.cells.keys() - gone:
                 atomic_write(file, checkpoint.only(left).to_bytes())
             else:
-                file.unlink()
+                delete(file)
 
     def rewrite(self, without: Set[str] = frozenset()) -> None:
         """Put small parts together, and leave out some cells.
@@ -395,13 +395,13 @@ class Journal:
     ) -> list[list[str]]:
         """Return parts that are to become one, for each new part."""
         groups: list[list[str]] = []
-        size = LARGE_PART
+        size = 0
         for name, members in _by_part(folder, ends).items():
             file = self.part(folder, name)
             own = file.stat().st_size if file.is_file() else 0
             if own > LARGE_PART and not members & without:
                 continue
-            if size + own > LARGE_PART:
+            if not groups or size + own > LARGE_PART:
                 groups.append([])
                 size = 0
             groups[-1].append(name)
@@ -431,16 +431,16 @@ class Journal:
             named = _by_part(folder, ends)
             for file in self.files(folder):
                 if file.stem not in named:
-                    file.unlink(missing_ok=True)
+                    delete(file)
         decided = {cell for cell, end in ends.items() if end.status.decided}
         for file in self.files("open"):
             checkpoint = self.checkpoint(file, with_state=False)
             if checkpoint is None or checkpoint.cells.keys() <= decided:
-                file.unlink(missing_ok=True)
+                delete(file)
         # What `atomic_write` leaves if it is killed.
         for folder in (*PLACES, "tune", "."):
             for file in self.path.glob(f"{folder}/.*.part"):
-                file.unlink(missing_ok=True)
+                delete(file)
 
 
 def _nothing() -> Checkpoint:

@@ -122,6 +122,12 @@ def _ledger(store: Store, manifest: Manifest | None) -> Iterator[Finding]:
             "`raysafl run` computes the cell of this line again",
             is_line=True,
         )
+    ledger = store.file("ledger.jsonl")
+    content = ledger.read_bytes() if ledger.is_file() else b""
+    if content and not content.endswith(b"\n"):
+        what = "its last line has no end, as a crash leaves it"
+        advice = "`raysafl run` computes the cell of this line again"
+        yield Finding(ledger.name, what, advice, is_line=True)
     for cell, why in store.results(unended=False).faults.items():
         yield Finding(names.get(cell, f"cell {cell}"), why, AGAIN, cell)
     named = {getattr(end, folder) for end in lines.ends.values() for folder in TABLES}
