@@ -1,45 +1,103 @@
-"""A pack that has begun: who may carry it out."""
+"""A pack that has begun: what it says of its cells, of errors, and from where it goes on."""
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
-from helpers.patience import PATIENCE
 
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.store import Store
-from raysafl.sweep.open_pack import Hosted, OpenPack, Terms
+from raysafl.storage.ledger import Status
+from raysafl.sweep.news import News
+from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import is_interrupt
 
 
-def test_a_second_attempt_at_a_pack_waits_for_the_first_and_takes_over_what_it_ended(
-    tiny: Run, tmp_path: Path
+def hosted(runs: Sequence[Run]) -> Hosted:
+    cells = [cell for run in runs for cell in run.cells]
+    work = Worker(cells, runs[0].data.load(), runs[0].model)
+    return Hosted(work, *work.describe())
+
+
+def opened(
+    *cells: Run, host: object = hosted, package: str = "", **given: object
+) -> OpenPack:
+    terms = Terms(commit="", package=package, report_seconds=0.0)
+    content = GivenPack(Pack(cells), {cell.id: {} for cell in cells}, **given)  # type: ignore[arg-type]
+    return OpenPack(content, terms, host, is_interrupt)  # type: ignore[arg-type]
+
+
+def rows_of(news: Sequence[News]) -> pd.DataFrame:
+    rows = pd.concat([own.rows.to_pandas() for own in news if own.ends])
+    rows = rows.drop(columns="seconds").sort_values(["cell", "round"])
+    return rows.reset_index(drop=True)
+
+
+def to_the_end(pack: OpenPack) -> list[News]:
+    told = [pack.advance()]
+    while not told[-1].done:
+        told.append(pack.advance())
+    return told
+
+
+def test_a_pack_that_is_paused_goes_on_in_another_process_with_the_same_rows(
+    tiny: Run,
 ) -> None:
-    store, pack = Store(tmp_path / "s"), Pack((tiny,))
-    store.create()
-    hosted = list[str]()
+    first = opened(*tiny.split())
+    first.advance()
+    paused = first.pause()
+    assert paused.checkpoint and set(paused.saved) == set(tiny.cell_ids)
+    assert first.session is None and not first.pause().checkpoint
+    # Of two checkpoints, the newer one is farther.
+    again = opened(*tiny.split())
+    again.advance()
+    again.advance()
+    checkpoints = (paused.checkpoint, again.pause().checkpoint)
+    rest = to_the_end(opened(*tiny.split(), checkpoints=checkpoints))
+    assert [news.round for news in rest[:-1]] == [3]
+    whole = rows_of(to_the_end(opened(*tiny.split())))
+    pd.testing.assert_frame_equal(rows_of(rest), whole)
 
+
+def test_a_pack_that_cannot_be_hosted_is_to_be_halved_and_a_single_cell_fails(
+    tiny: Run,
+) -> None:
     def host(runs: object) -> Hosted:
-        hosted.append("again")
-        work = Worker(tiny.cells, tiny.data.load(), tiny.model)
-        return Hosted(work, "cpu", work.trainer.engine_name)
+        raise SystemExit("no room")
 
-    def attempt(report_seconds: float = np.inf) -> OpenPack:
-        terms = Terms(store.path, commit="", report_seconds=report_seconds)
-        return OpenPack(pack, {tiny.id: {}}, terms, host, is_interrupt)
+    one, other = tiny.split()
+    both = opened(one, other, host=host).advance()
+    assert both.done and both.halve and not both.ends
+    alone = opened(one, host=host).advance()
+    (end,) = alone.ends
+    assert alone.done and not alone.halve and end.cell == one.id
+    assert end.status is Status.FAILED and "no room" in end.reason
 
-    first = attempt(report_seconds=0.0)
-    assert not first.advance().done
-    with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(attempt().advance)
-        with pytest.raises(TimeoutError):
-            second.result(timeout=0.2)
-        while not (news := first.advance()).done:
-            pass
-        assert news.done and [end.run_id for end in news.ends] == [tiny.id]
-        taken = second.result(timeout=PATIENCE)
-    assert taken.done and [end.run_id for end in taken.ends] == [tiny.id]
-    assert hosted == ["again"]
+
+def test_an_error_that_ends_the_process_leaves_nothing_of_the_round_that_it_cuts(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = opened(*tiny.split())
+    pack.advance()
+    assert pack.session is not None
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack.session.lockstep, "advance", cut)
+    with pytest.raises(KeyboardInterrupt):
+        pack.advance()
+    assert not pack.pause().checkpoint
+
+
+def test_a_machine_with_another_raysafl_computes_nothing_and_ends_the_sweep(
+    tiny: Run,
+) -> None:
+    def host(runs: object) -> Hosted:
+        raise AssertionError("no client may be hosted")
+
+    news = opened(tiny.split()[0], host=host, package="0" * 64).advance()
+    assert news.done and "another raysafl" in news.lost and not news.ends
+    assert np.isnan(news.metrics["test_accuracy"])

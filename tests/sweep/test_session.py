@@ -1,221 +1,263 @@
-"""One run in this process: whose checkpoint it continues from."""
+"""A pack's cells in this process: what their news say, and from where they go on."""
 
-import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
-from helpers.crashes import Crash, crashes
-from helpers.here import run_in_process
+from helpers.here import interrupt_in_process, run_in_process, session_of, write
+from torch import Tensor
 
-from raysafl import LocalTraining, PerClient, Run
+from raysafl import FedAvg, LocalTraining, PerClient, Run
+from raysafl.algorithms import SCAFFOLD, Algorithm, Key, Round, State
+from raysafl.core import tensor_file
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.sealed import OpenState
+from raysafl.simulation import checkpoint as states
+from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import session
 from raysafl.sweep.session import Session
-
-CLOCK = "seconds"
-
-
-def work(run: Run) -> Worker:
-    return Worker(run.cells, run.data.load(), run.model)
+from raysafl.training import ContinuedTraining
 
 
-def interrupted(run: Run, store: Store) -> Path:
-    """The checkpoint of a run that was interrupted after its first rounds."""
+def work(*runs: Run) -> Worker:
+    cells = [cell for run in runs for cell in run.cells]
+    return Worker(cells, runs[0].data.load(), runs[0].model)
+
+
+def store_in(folder: Path) -> Store:
+    store = Store(folder)
     store.create()
-    session = Session([run], store, work(run), {})
-    session.advance(0.0)
-    session.flush()
-    path = Path(str(store.open_file(run.id)))
-    assert path.is_file()
-    return path
+    return store
 
 
-def test_a_checkpoint_of_another_run_is_not_used_and_it_is_told_which_and_whose(
+def facts(store: Store, run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of a run's cells, without what a clock wrote, in the order of its seeds."""
+    found = store.results(run.cell_ids)
+    tables = (found.rows.drop_columns("seconds"), found.clients)
+    rows, clients = (
+        table.to_pandas().sort_values(keys).reset_index(drop=True)
+        for table, keys in zip(
+            tables, (["seed", "round"], ["seed", "round", "client"]), strict=True
+        )
+    )
+    return rows, clients
+
+
+def assert_same(store: Store, reference: Store, *runs: Run) -> None:
+    for run in runs:
+        for own, due in zip(facts(store, run), facts(reference, run), strict=True):
+            pd.testing.assert_frame_equal(own, due)
+
+
+def alone(folder: Path, *runs: Run) -> Store:
+    """The results of each run for itself."""
+    store = store_in(folder)
+    for run in runs:
+        run_in_process(run, store, work(run))
+    return store
+
+
+def test_a_damaged_state_of_a_checkpoint_is_named_and_its_cells_begin_anew(
     tiny: Run, tmp_path: Path
 ) -> None:
     other = tiny.replace(local=LocalTraining(lr=0.9, batch_size=32, epochs=1))
-    theirs = interrupted(other, Store(tmp_path / "theirs"))
-    store = Store(tmp_path / "ours")
-    ours = interrupted(tiny, store)
-    shutil.copy(theirs, ours)
-    told = run_in_process(tiny, store, work(tiny))
-    assert "so the run begins anew" in told
-    assert str(ours) in told and f"belongs to run {other.id}" in told
-    assert tiny.id in told
-    reference = Store(tmp_path / "reference")
-    reference.create()
-    run_in_process(tiny, reference, work(tiny))
-    pd.testing.assert_frame_equal(
-        store.rounds().drop(columns="seconds"),
-        reference.rounds().drop(columns="seconds"),
-    )
-
-
-def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(
-    tiny: Run, tmp_path: Path
-) -> None:
-    store = Store(tmp_path / "ours")
-    checkpoint = interrupted(tiny, store)
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
-    session = Session([tiny], store, work(tiny), {})
-    told = session.begun_anew
-    assert "so the run begins anew" in told and str(checkpoint) in told
-    assert session.open[tiny.id].simulation.round == 0
-    # The driver is told at the next report, when the run may have ended.
-    assert session.advance(np.inf) and session.begun_anew == told
-
-
-def test_a_crash_at_any_operation_of_a_flush_costs_no_round_that_a_checkpoint_had(
-    tiny: Run, tmp_path: Path
-) -> None:
-    """Neither does a checkpoint say more than the rows, so that it would not be used."""
-    whole = Store(tmp_path / "whole")
-    whole.create()
-    run_in_process(tiny, whole, worker := work(tiny))
-    attempt = 0
-
-    def begin() -> Session:
-        """A session after two rounds, of which the first alone has a checkpoint."""
-        nonlocal store, attempt
-        attempt += 1
-        store = Store(tmp_path / str(attempt))
-        store.create()
-        session = Session([tiny], store, worker, {}, flush_seconds=np.inf)
-        session.advance(1e-9)
-        session.flush()
-        session.advance(1e-9)
-        return session
-
-    store = whole
-    rounds = set()
-    for _ in crashes(lambda: begin().flush()):
-        if not store.open_runs():
-            continue
-        again = Session([tiny], store, worker, {})
-        assert not again.begun_anew
-        rounds.add(again.open[tiny.id].simulation.round)
-        again.advance(np.inf)
-        pd.testing.assert_frame_equal(
-            store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
-        )
-    assert rounds == {1, 2}
+    store = store_in(tmp_path / "s")
+    interrupt_in_process(tiny, store, work(tiny))
+    (file,) = store.files("open")
+    saved = store.checkpoint(file)
+    assert saved is not None
+    # A checkpoint of other cells is none of these cells.
+    assert not session_of([other], work(other), store).begun_anew
+    for state in (saved.state[:-1], b"", b"\x00" * 200):
+        cut = session.Checkpoint(saved.cells, saved.rows, saved.clients, state)
+        store.save(file.stem, cut.to_bytes())
+        again = session_of([tiny], work(tiny), store)
+        assert "the checkpoint cannot be used" in again.begun_anew
+        assert "so 2 cells begin anew" in again.begun_anew
+    # The driver is told at the next report, when the cells may have ended.
+    assert again.advance(np.inf) and (news := again.news()).begun_anew
+    write(news, store, [tiny])
+    assert_same(store, alone(tmp_path / "alone", tiny), tiny)
 
 
 @pytest.mark.parametrize(("takes", "every"), [(1.0, 31), (6.0, 121)])
-def test_checkpoints_that_take_longer_to_write_are_written_more_seldom(
-    takes: float,
-    every: int,
-    tiny: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_checkpoints_that_take_longer_to_make_are_made_more_seldom(
+    takes: float, every: int, tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock on which a round takes a second: 30 s and four times as long."""
     now = 0.0
-    rounds = 0
     at = list[int]()
 
-    class Slow(Store):
-        def flush(self, run_id: str, content: OpenState) -> None:
-            nonlocal now
-            now += takes
-            at.append(rounds)
-
-    class Clocked(Session):
-        def _advance(self) -> bool:
-            nonlocal now, rounds
-            now += 1
-            rounds += 1
-            return super()._advance()
+    def dump(cells: object) -> bytes:
+        nonlocal now
+        now += takes
+        return b""
 
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now))
-    store = Slow(tmp_path)
-    store.create()
+    monkeypatch.setattr(session, "dump", dump)
     run = tiny.replace(rounds=300)
-    Clocked([run], store, work(run), {}, flush_seconds=30.0).advance(np.inf)
+    going = session_of([run], work(run), flush_seconds=30.0)
+    for rounds in range(1, run.rounds):
+        now += 1
+        going.advance(0.0)
+        if going.news().checkpoint:
+            at.append(rounds)
     first, *later = at
-    assert first == 31 and set(np.diff([first, *later])) == {every}
+    assert first == 30 and set(np.diff([first, *later])) == {every - 1}
 
 
-@pytest.mark.parametrize("flush_seconds", [0.0, np.inf])
-def test_runs_whose_pack_goes_on_without_the_first_keep_the_rows_of_each_alone(
-    flush_seconds: float, tiny: Run, tmp_path: Path
+@pytest.mark.parametrize("seconds", [0.0, np.inf])
+def test_cells_of_a_pack_whose_others_end_before_keep_the_rows_of_each_alone(
+    seconds: float, tiny: Run, tmp_path: Path
 ) -> None:
-    runs = [tiny.replace(rounds=rounds, seed=10 * rounds) for rounds in (1, 4, 2, 3)]
-    cells = [cell for run in runs for cell in run.cells]
-    store = Store(tmp_path / "pack")
-    store.create()
-    together = Worker(cells, tiny.data.load(), tiny.model)
-    Session(runs, store, together, {}, flush_seconds).advance(np.inf)
-    for run in runs:
-        alone = Store(tmp_path / run.id)
-        alone.create()
-        run_in_process(run, alone, work(run))
-        pd.testing.assert_frame_equal(
-            store.rounds(run.id).drop(columns=CLOCK), alone.rounds().drop(columns=CLOCK)
+    """Also if each report is the last of a process that is then lost."""
+    runs = [
+        tiny.replace(
+            rounds=rounds, seed=10 * rounds, eval_clients=PerClient(on="labels")
         )
+        for rounds in (1, 4, 2, 3)
+    ]
+    store = store_in(tmp_path / "pack")
+    left = runs
+    while left:
+        going = session_of(left, work(*left), store, flush_seconds=0.0)
+        going.advance(seconds)
+        write(going.news(), store, left)
+        ended = store.ledger()
+        left = [run for run in left if run.id not in ended]
+    assert_same(store, alone(tmp_path / "alone", *runs), *runs)
 
 
-def test_a_run_that_has_ended_after_a_crash_at_any_operation_has_its_table_of_clients(
+def test_each_cell_is_told_once_with_its_own_value_and_all_of_its_rows(
+    tiny: Run,
+) -> None:
+    runs = [tiny.replace(seed=0), tiny.replace(seed=10, rounds=2)]
+    going = session_of(runs, work(*runs), flush_seconds=np.inf)
+    told = []
+    while not (news := going.news()).done:
+        told.append(news)
+        going.advance(0.0)
+    told.append(news)
+    ends = [end.cell for own in told for end in own.ends]
+    assert sorted(ends) == sorted(cell for run in runs for cell in run.cell_ids)
+    rows = pa.concat_tables(own.rows for own in told).to_pandas()
+    assert len(rows) == sum(run.rounds * run.replicates for run in runs)
+    assert not rows.duplicated(["cell", "round"]).any()
+    last = rows.sort_values("round").groupby("cell")["test_accuracy"].last()
+    values = {e.cell: e.metrics["test_accuracy"] for own in told for e in own.ends}
+    assert values == last.to_dict() and last.nunique() > 1
+    # Their mean is what a search algorithm is told, of the cells that have ended too.
+    assert told[-1].metrics["test_accuracy"] == pytest.approx(last.mean())
+
+
+class FailsFor(Algorithm):
+    """FedAvg that raises an error in the third round of one seed."""
+
+    failing_seed: int = 0
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.seed == self.failing_seed and key.round == 2:
+            raise RuntimeError("a user's mistake")
+        return (yield from FedAvg().round(state, ids, key))
+
+
+def test_one_seed_that_fails_leaves_the_others_finished_and_keeps_its_rows(
     tiny: Run, tmp_path: Path
 ) -> None:
-    run = tiny.replace(eval_clients=PerClient(every=2, personal_steps=1))
-    whole = Store(tmp_path / "whole")
-    whole.create()
-    run_in_process(run, whole, worker := work(run))
-    stores: list[Store] = []
-
-    def act() -> None:
-        stores.append(Store(tmp_path / str(len(stores))))
-        stores[-1].create()
-        Session([run], stores[-1], worker, {}).advance(np.inf)
-
-    ended = set()
-    for _ in crashes(act):
-        store = stores[-1]
-        ended.add(run.id in store.ledger())
-        if run.id not in store.ledger():
-            Session([run], store, worker, {}).advance(np.inf)
-        pd.testing.assert_frame_equal(store.clients(), whole.clients())
-        pd.testing.assert_frame_equal(
-            store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
-        )
-    assert ended == {True, False}
+    clients = PerClient(on="labels", every=1)
+    run = tiny.replace(
+        algorithm=FailsFor(failing_seed=1), replicates=3, eval_clients=clients
+    )
+    store = store_in(tmp_path / "s")
+    run_in_process(run, store, work(run))
+    ends = [store.ledger()[cell] for cell in run.cell_ids]
+    assert [end.status for end in ends] == [
+        Status.FINISHED,
+        Status.FAILED,
+        Status.FINISHED,
+    ]
+    assert "a user's mistake" in ends[1].reason and ends[1].traceback
+    assert ends[1].seconds > 0 and ends[1].started <= ends[1].ended
+    rows, of_clients = facts(store, run)
+    assert rows["seed"].value_counts().to_dict() == {0: 4, 1: 2, 2: 4}
+    assert len(of_clients) == (4 + 2 + 4) * run.data.clients
 
 
-def test_what_a_run_keeps_is_written_before_the_run_counts_as_ended(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": SCAFFOLD()},
+        {
+            "local": ContinuedTraining(
+                lr=0.05, batch_size=8, steps=2, optimizer="adam"
+            ),
+            "eval_clients": PerClient(every=2, personal_steps=1),
+            "keep": "best",
+        },
+    ],
+)
+def test_a_checkpoint_of_a_pack_has_at_most_one_tensor_for_each_shape(
+    changes: dict[str, Any], tiny: Run
 ) -> None:
-    run = tiny.replace(rounds=1, keep="last")
-    store = Store(tmp_path / "s")
-    store.create()
-    session = Session([run], store, work(run), {}, keep_states=True)
+    """However many cells and clients it holds: a tensor costs more than its bytes."""
+    run = tiny.replace(replicates=5, **changes)
+    going = session_of([run], work(run), flush_seconds=0.0)
+    for _ in range(2):
+        going.advance(0.0)
+    saved = {cell: states.save(own.replicate) for cell, own in going.open.items()}
+    _, tensors = tensor_file.from_bytes(states.dump(saved))
+    columns = list[Tensor](tensors.values())
+    assert len(columns) == len({(t.dtype, t.shape[1:]) for t in columns})
+    count = sum(len(own.tensors) for own in saved.values())
+    assert sum(len(column) for column in columns) == count > 5 * len(columns)
 
-    def killed(*_: object) -> None:
-        raise Crash
 
-    monkeypatch.setattr(Store, "commit", killed)
-    with pytest.raises(Crash):
-        session.advance(np.inf)
-    assert store.kept_state(run.id) and store.model(run.id).is_file()
+def test_what_goes_on_from_a_dumped_state_of_some_cells_is_bitwise_equal(
+    tiny: Run,
+) -> None:
+    run = tiny.replace(algorithm=SCAFFOLD(), replicates=3)
+    going = session_of([run], work(run), flush_seconds=0.0)
+    going.advance(0.0)
+    saved = {cell: states.save(own.replicate) for cell, own in going.open.items()}
+    chosen = run.cell_ids[1:]
+    loaded = states.load(states.dump(saved), chosen)
+    assert list(loaded) == chosen
+    for cell, own in loaded.items():
+        assert own.values == saved[cell].values
+        for name, tensor in own.tensors.items():
+            assert tensor.equal(saved[cell].tensors[name])
 
 
-def test_of_runs_that_end_together_each_is_told_its_own_value(
+def test_of_two_checkpoints_with_the_same_cell_the_farther_one_is_used_and_no_row_is_double(
     tiny: Run, tmp_path: Path
 ) -> None:
-    runs = [tiny.replace(seed=seed) for seed in (0, 10, 20)]
-    cells = [cell for run in runs for cell in run.cells]
-    store = Store(tmp_path / "pack")
-    store.create()
-    together = Worker(cells, tiny.data.load(), tiny.model)
-    session = Session(runs, store, together, {})
-    session.advance(np.inf)
-    told = {end.run_id: end.value for end in session.take_ends()}
-    rows = store.rounds()
-    last = rows[rows["round"] == tiny.rounds - 1]
-    due = last.groupby("run_id")["test_accuracy"].mean()
-    assert told == pytest.approx(due.to_dict()) and due.nunique() == len(runs)
+    """As after packs were formed anew: one has two cells, the other one of them, farther."""
+    store = store_in(tmp_path / "s")
+    interrupt_in_process(tiny, store, work(tiny))
+    first, _ = tiny.split()
+    going = session_of([first], work(first), store)
+    going.advance(0.0)
+    write(going.news(at_once=True), store, [first])
+    assert len(store.files("open")) == 2
+    again = session_of([tiny], work(tiny), store)
+    over = [own.simulation.rounds_over for own in again.open.values()]
+    assert over == [2, 1] and not again.begun_anew
+    before = store.results().rows.to_pandas()
+    assert sorted(before.groupby("cell").size()) == [1, 2]
+    again.advance(np.inf)
+    write(again.news(), store, [tiny])
+    assert_same(store, alone(tmp_path / "alone", tiny), tiny)
+
+
+def test_a_cell_that_has_diverged_has_no_last_value(tiny: Run, tmp_path: Path) -> None:
+    wild = tiny.replace(local=LocalTraining(lr=3e38, batch_size=4, steps=3))
+    going: Session = session_of([wild], work(wild))
+    going.advance(np.inf)
+    ends = going.news().ends
+    assert {end.status for end in ends} == {Status.DIVERGED}
+    assert all(np.isnan(end.metrics["test_accuracy"]) for end in ends)
