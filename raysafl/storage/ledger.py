@@ -137,12 +137,12 @@ class CellEnd(BaseModel):
             cell: the id of the cell.
             status: how it ended.
             reason: why; secrets of the environment are hidden in it.
-            more: further fields; secrets are hidden in those that are text.
+            more: further fields; secrets are hidden in the traceback.
         """
         ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        fields = {"ended": ended, "reason": reason, **more}
-        shown = {k: redacted(v) if isinstance(v, str) else v for k, v in fields.items()}
-        return cls(cell=cell, status=status, **shown)
+        texts = {"reason": reason, "traceback": more.pop("traceback", "")}
+        shown = {name: redacted(text) for name, text in texts.items() if text}
+        return cls(cell=cell, status=status, ended=ended, **shown, **more)
 
 
 def to_lines(ends: Iterable[CellEnd]) -> bytes:
