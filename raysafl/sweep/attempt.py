@@ -51,6 +51,12 @@ class Attempt:
         self.todo: dict[str, list[Run]] = {}
         self.display = choose_display(options.console, options.quiet)
 
+    @property
+    def unended(self) -> list[str]:
+        """The ids of the chosen runs that have cells to do, or share them with others."""
+        ended = self.ended.keys()
+        return [i for i in self.chosen if not ended >= set(self.runs[i].cell_ids)]
+
     def run(self) -> Outcome:
         """Run the sweep, and write its table and its report; see `Runner.run`."""
         began = time.monotonic()
@@ -86,12 +92,12 @@ class Attempt:
             missing = sum(results.runs[i].status.unended for i in self.chosen)
             if self.sweep.is_searched and self.display.is_cut:
                 missing = self.display.total - self.display.done
-            new = results.runs if self.sweep.is_searched else self.todo
+            new = results.runs if self.sweep.is_searched else self.unended
             return Outcome(
                 store=store,
                 manifest=store.manifest(),
                 runs=frame,
-                skipped=len(self.chosen) - len(self.todo),
+                skipped=len(self.chosen) - len(self.unended),
                 missing=missing,
                 tracked=tracked,
                 seconds=time.monotonic() - began,

@@ -69,6 +69,7 @@ class Here:
                     return
                 opened = OpenPack(job.given(pack), job.terms, host, is_interrupt)
                 news = News()
+                watch.show([(pack, news)])
                 try:
                     while not (news.done or watch.ends_early):
                         news = opened.advance(lambda: watch.ends_early)

@@ -79,8 +79,8 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
                 tracker,
                 more_rounds,
             )
-            skipped = len(attempt.chosen) - len(attempt.todo)
-            total = len(attempt.todo) or attempt.sweep.num_samples
+            total = len(attempt.unended) or attempt.sweep.num_samples
+            skipped = len(attempt.chosen) - len(attempt.unended)
             display.start(total, skipped, executor.beginning)
             # It is needed when the trials have ended, and its import takes seconds.
             _in_thread(partial(import_module, "raysafl.report.write"))
@@ -108,7 +108,7 @@ def forecast(attempt: Attempt) -> "Forecast":
     attempt.plan()
     with closing(attempt.display):
         datasets = _load(attempt).result()
-    finished = len(attempt.chosen) - len(attempt.todo)
+    finished = len(attempt.chosen) - len(attempt.unended)
     return foretell(
         attempt.options, attempt.todo, datasets, finished, _more_rounds(attempt)
     )

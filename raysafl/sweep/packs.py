@@ -85,6 +85,10 @@ class Pack:
         # Loggers of Tune's write it.
         return self.id
 
+    def of(self, runs: Sequence[Run]) -> "Pack":
+        """Return a pack of some of the cells, with their share of the work."""
+        return Pack(tuple(runs), self.work * len(runs) / len(self.runs))
+
     def halves(self, ended: Iterable[str] = ()) -> list["Pack"]:
         """Return the two halves of the cells that have not ended, if there are several.
 
@@ -92,13 +96,9 @@ class Pack:
             ended: the ids of the cells that have ended.
         """
         done = set(ended)
-        left = tuple(run for run in self.runs if run.id not in done)
+        left = [run for run in self.runs if run.id not in done]
         middle = len(left) // 2
-        return [
-            Pack(half, self.work * len(half) / len(self.runs))
-            for half in (left[:middle], left[middle:])
-            if half
-        ]
+        return [self.of(half) for half in (left[:middle], left[middle:]) if half]
 
 
 class Need(NamedTuple):

@@ -66,8 +66,9 @@ class Watch:
         self._runs_of: dict[str, list[str]] = {}
         for entry in entries:
             self.register(entry)
-        # How cells have ended, in this attempt or before.
-        self.ended: dict[str, CellEnd] = store.ledger()
+        # How cells have ended, in this attempt or before; those that failed before are tried
+        # again.
+        self.ended = {c: end for c, end in store.ledger().items() if end.status.decided}
         # What is known about further columns; read when it is needed.
         self._columns: dict[str, ColumnDescription] = {}
         # Packs of several cells that could not be carried out as a whole.
@@ -120,8 +121,8 @@ class Watch:
                 self._track(news.saved)
 
     def _write(self, news: News) -> None:
-        """Write how cells have ended, but for those that are decided already."""
-        new = [end for end in news.ends if not self.is_decided(end.cell)]
+        """Write how cells have ended, but for those of which this is known already."""
+        new = [end for end in news.ends if end.cell not in self.ended]
         if not new:
             return
         cells = {end.cell for end in new}

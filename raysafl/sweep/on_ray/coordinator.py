@@ -5,6 +5,7 @@ client actors, so a sweep starts its processes once. Each trial has an `OpenPack
 own; a test compares a reused trial with a new one.
 """
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from raysafl.core.problem import Dataset
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.run import Run
+from raysafl.storage.checkpoint import Checkpoint
 from raysafl.sweep.news import News
 from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
 from raysafl.sweep.packs import PACK_KEY
@@ -87,6 +89,8 @@ class Coordinator(tune.Trainable):
         """Return the pack of a trial; it is begun when it is advanced."""
         given: Given = config[PACK_KEY]
         self.dataset = given.dataset
+        # The news that were reported last.
+        self.reported = News()
         return OpenPack(ray.get(given.content), self.terms, self._host, is_own_exit)
 
     def _host(self, runs: Sequence[Run]) -> Hosted:
@@ -106,7 +110,7 @@ class Coordinator(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report what has become of the cells."""
-        news = self.open.advance()
+        self.reported = news = self.open.advance()
         return {
             **news.metrics,
             # TensorBoard draws curves over Tune's number of time steps.
@@ -115,9 +119,12 @@ class Coordinator(tune.Trainable):
             NEWS: news,
         }
 
-    def pause(self) -> News:
-        """Return where the cells are, before the sweep ends early."""
-        return self.open.pause()
+    def pause(self) -> list[News]:
+        """Return where the cells are, before the sweep ends early.
+
+        The report before comes first, which the driver may not have read.
+        """
+        return [self.reported, self.open.pause()]
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Let Tune have the cells' checkpoint, with which it starts a paused trial again."""
@@ -129,8 +136,13 @@ class Coordinator(tune.Trainable):
         """Go on from what Tune was given when the trial was paused."""
         content = Path(checkpoint, CHECKPOINT).read_bytes()
         if content:
+            saved = Checkpoint.read(io.BytesIO(content), with_state=False).cells
             given = self.open.given
-            self.open.given = replace(given, checkpoints=[*given.checkpoints, content])
+            # The others have ended.
+            left = [run for run in given.pack.runs if run.id in saved]
+            self.open.given = replace(
+                given, pack=given.pack.of(left), checkpoints=[content]
+            )
 
     def cleanup(self) -> None:
         """End the client actors."""

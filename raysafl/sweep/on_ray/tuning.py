@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import ray
@@ -200,7 +200,7 @@ def _handed_over(job: Job, pack: Pack, dataset: "ray.ObjectRef[Dataset]") -> Giv
 
 def _again(job: Job) -> Callable[[Pack, Given], Given]:
     """Return what makes anew what a trial is given whose process was lost."""
-    return lambda pack, given: _handed_over(job, pack, given.dataset)
+    return lambda pack, given: replace(given, content=ray.put(job.given(pack)))
 
 
 def _put_datasets(

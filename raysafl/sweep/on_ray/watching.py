@@ -117,12 +117,14 @@ class WatchTrials(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Say that a trial broke off, and what becomes of its runs."""
+        pack = self._pack(trial)
         log.warning(
             "a trial broke off, perhaps as its process or its node was lost: %s will go on from "
             "the last checkpoint when there is room",
-            count(len(self._pack(trial).runs), "seed"),
+            count(len(pack.runs), "seed"),
         )
-        given = self.hand_over(self._pack(trial), trial.config[PACK_KEY])
+        left = [run for run in pack.runs if run.id not in self.watch.ended]
+        given = self.hand_over(pack.of(left or pack.runs), trial.config[PACK_KEY])
         trial.set_config({**trial.config, PACK_KEY: given})
         self._show(trials)
 
@@ -138,8 +140,9 @@ class WatchTrials(tune.Callback):
             if trial.trial_id in asked:
                 # One whose process is lost goes on from its last checkpoint.
                 with suppress(ray.exceptions.RayError):
-                    news = ray.get(asked[trial.trial_id], timeout=PAUSE_SECONDS)
-                    self.watch.take(news, self._pack(trial))
+                    every = ray.get(asked[trial.trial_id], timeout=PAUSE_SECONDS)
+                    for news in every:
+                        self.watch.take(news, self._pack(trial))
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
