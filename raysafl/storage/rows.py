@@ -146,8 +146,8 @@ def schema_of(found: pa.Schema) -> pa.Schema:
 
 def scalar_names(schema: pa.Schema) -> list[str]:
     """Return the names of the further columns that hold one number a row."""
-    further = schema.names[len(ROUNDS) :]
-    return [name for name in further if schema.field(name).type == pa.float64()]
+    further = [field for field in schema if field.name not in ROUND_COLUMNS]
+    return [field.name for field in further if field.type == pa.float64()]
 
 
 def joined(tables: Iterable[pa.Table], folder: str = "rounds") -> pa.Table:

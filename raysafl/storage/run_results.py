@@ -49,8 +49,8 @@ class RunResult:
 
     @property
     def has_begun(self) -> bool:
-        """Whether one of its cells has begun, or has ended."""
-        return any(end.started or not end.status.unended for end in self.cells)
+        """Whether one of its cells has begun, has ended, or is damaged."""
+        return any(end.reason or not end.status.unended for end in self.cells)
 
     @property
     def started(self) -> str:

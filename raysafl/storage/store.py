@@ -142,13 +142,18 @@ class Store(Journal):
             held.release()
 
     def read(
-        self, run_ids: Collection[str] | None = None, unended: bool = True
+        self,
+        run_ids: Collection[str] | None = None,
+        unended: bool = True,
+        is_running: bool | None = None,
     ) -> RunResults:
         """Read the results of the sweep's runs.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all.
             unended: whether cells that have not ended are read, too.
+            is_running: whether a process goes on with these; None: whether one writes to
+                the folder.
 
         Raises:
             ValueError: the folder holds no sweep, or its manifest is damaged.
@@ -161,9 +166,9 @@ class Store(Journal):
             entries = [entry for entry in entries if entry.run_id in wanted]
             cells = {cell for entry in entries for cell in entry.cells}
             found = self.results(cells, unended)
-        return of_entries(
-            entries, found, bool(found.going_on.cells) and self.is_running
-        )
+        if is_running is None:
+            is_running = bool(found.going_on.cells) and self.is_running
+        return of_entries(entries, found, is_running)
 
     def rounds(self, run_ids: Collection[str] | None = None) -> "pd.DataFrame":
         """Return the rows of some runs, or of all, sorted by run, replicate and round.

@@ -95,7 +95,7 @@ class Reading:
 
 
 def read_runs(
-    store: Store, run_ids: Collection[str], manifest: Manifest
+    store: Store, run_ids: Collection[str], manifest: Manifest, live: bool
 ) -> dict[str, Reading]:
     """Read some runs together, each of which may have no rows.
 
@@ -103,8 +103,9 @@ def read_runs(
         store: the folder of the sweep.
         run_ids: the ids of the runs.
         manifest: the sweep, which declares the further columns of the rows.
+        live: whether runs that have not ended go on.
     """
-    results = store.read(run_ids)
+    results = store.read(run_ids, is_running=live)
     needed = [*NEEDED, *scalar_names(results.rows.schema)]
     rows: pd.DataFrame = sorted_rows(results.rows.select(needed)).to_pandas()
     every = curves_of(rows)

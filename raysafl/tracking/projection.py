@@ -127,7 +127,7 @@ class Projection:
             self._run_labels = self.manifest.labels()
         for first in range(0, len(left), RUNS_AT_ONCE):
             ids = left[first : first + RUNS_AT_ONCE]
-            some = metrics.read_runs(self.store, ids, self.manifest)
+            some = metrics.read_runs(self.store, ids, self.manifest, live)
             for run_id, reading in some.items():
                 if reading.has_ended or not live:
                     self._log_to_the_end(run_id, reading)

@@ -3,45 +3,54 @@
 from pathlib import Path
 from typing import Any
 
-from helpers.made import end
-from raysafl.core.cells import cell_ids
+from helpers.given_rows import end
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri
 
+A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 CONFIG = {
     "rounds": 5,
     "replicates": 2,
     "algorithm": {"kind": "SAFARI", "client_prob": 0.5},
     "note": "x" * 7000,
 }
-# The runs of the sweep, by their label.
-RUNS = {q: {**CONFIG, "q": q} for q in (0.5, 1.0)}
-A, B = (cell_ids(config)[0] for config in RUNS.values())
-# What the ledger says of their cells.
-ENDED = {
-    "started": "2026-11-21T02:00:00+00:00",
-    "seconds": 12.5,
-    "commit": "abc123",
-    "host": "box",
-    "device": "cpu",
-}
+# What the ledger says of each seed.
+ORIGIN = {"seconds": 6.25, "commit": "abc123", "host": "box", "device": "cpu"}
 
 
-def sweep(path: Path, name: str = "demo") -> Store:
+def sweep(path: Path, name: str = "demo", **config: Any) -> Store:
+    """A sweep of two runs of which nothing has run, with some changes of their configuration."""
     store = Store(path)
     store.create()
     entries = [
-        Entry(run_id=cell_ids(config)[0], labels={"q": q}, config=config)
-        for q, config in RUNS.items()
+        Entry(run_id=run_id, labels={"q": q}, config={**CONFIG, "seed": seed, **config})
+        for run_id, q, seed in ((A, 0.5, 0), (B, 1.0, 100))
     ]
-    table = Table(rows=["q"])
     manifest = Manifest(
-        name=name, title="A demo", axes=["q"], entries=entries, table=table
+        name=name,
+        title="A demo",
+        axes=["q"],
+        entries=entries,
+        table=Table(rows=["q"]),
+        command="raysafl run demo",
     )
-    manifest = manifest.replace(command="raysafl run demo")
     store.write_manifest(manifest)
     return store
+
+
+def with_run(store: Store, run_id: str) -> None:
+    """Add a run without labels to a sweep."""
+    config = {**CONFIG, "seed": 200}
+    entry = Entry(run_id=run_id, labels={}, config=config)
+    store.write_manifest(store.manifest().extended([entry]))
+
+
+def with_config(store: Store, **changes: Any) -> None:
+    """Change the configuration of both runs of a sweep, which keep their ids."""
+    manifest = store.manifest()
+    entries = [e.replace(config={**e.config, **changes}) for e in manifest.entries]
+    store.write_manifest(manifest.replace(entries=entries))
 
 
 def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
@@ -72,7 +81,7 @@ def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
 def complete(store: Store, **changes: Any) -> None:
     """Both runs run to their end, of five rounds."""
     for run_id in (A, B):
-        end(store, run_id, rows(0, 5, **changes), **ENDED)
+        end(store, run_id, rows(0, 5, **changes), **ORIGIN)
 
 
 def uri_of(store: Store) -> str:

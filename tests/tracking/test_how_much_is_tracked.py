@@ -6,12 +6,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from helpers.folders import rows_file
-from helpers.made import save
-from helpers.tracked import ENDED, A, B, View, complete, rows, uri_of
+from helpers.given_rows import end, save
+from helpers.tracked import ORIGIN, A, B, View, complete, rows, uri_of, with_config
 from mlflow import MlflowClient
 
-from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.projection import Projection
@@ -20,12 +19,6 @@ from raysafl.tracking.sync import sync
 
 def quiet(message: str) -> None:
     """Say nothing."""
-
-
-def ended(store: Store, run_id: str, status: str = "finished", **config: Any) -> None:
-    """The ledger entry of a run, with some changes of its configuration."""
-    fields = ENDED | {"status": status, "config": ENDED["config"] | config}
-    store.commit_end(run_id, LedgerEntry.model_validate(fields))
 
 
 def log(store: Store, run_id: str, track: Tracking = Tracking.CURVES) -> None:
@@ -41,8 +34,8 @@ def steps(view: View, run_id: str = A, metric: str = "test/accuracy") -> list[in
 def test_curves_of_250_rounds_have_every_third_and_the_last(
     store: Store, view: Any
 ) -> None:
-    save(store, A, rows(0, 250))
-    ended(store, A, rounds=250)
+    with_config(store, rounds=250)
+    end(store, A, rows(0, 250), **ORIGIN)
     sync(store.path, None, quiet)
     now = view()
     shown = [*range(2, 249, 3), 249]
@@ -55,29 +48,27 @@ def test_curves_of_250_rounds_have_every_third_and_the_last(
     assert "at most 100 points" in parent.data.tags["mlflow.note.content"]
 
 
-@pytest.mark.parametrize("status", ["stopped", "failed"])
+@pytest.mark.parametrize("status", [Status.STOPPED, Status.FAILED])
 def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
-    status: str, store: Store, view: Any
+    status: Status, store: Store, view: Any
 ) -> None:
-    save(store, A, rows(0, 5))
-    ended(store, A, status, rounds=250)
+    with_config(store, rounds=250)
+    end(store, A, rows(0, 5), status)
     sync(store.path, None, quiet)
-    assert steps(view()) == ([2, 4] if status == "stopped" else [2])
+    assert steps(view()) == ([2, 4] if status is Status.STOPPED else [2])
 
 
 def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
     store: Store, view: Any
 ) -> None:
-    about = {"config": {"rounds": 310, "replicates": 2}}
-    first = 0
+    with_config(store, rounds=310)
     with closing(Projection(store, uri_of(store))) as projection:
         for last in (1, 4, 5, 163, 170, 310):
-            save(store, A, rows(first, last, enforce_prob=0.25), first, about)
+            save(store, A, rows(0, last, enforce_prob=0.25))
             projection.sync_runs([A])
-            first = last
             # k = ceil(310 / 100) = 4
             assert steps(view()) == [t for t in range(last) if t % 4 == 3]
-        ended(store, A, rounds=310)
+        end(store, A, rows(0, 310, enforce_prob=0.25), **ORIGIN)
         projection.sync_runs([A])
     grown = view()
     assert steps(grown) == [*range(3, 308, 4), 309] and len(steps(grown)) == 78
@@ -90,31 +81,29 @@ def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
         assert whole.points(A, name) == grown.points(A, name)
 
 
-def test_a_run_that_reuses_a_replicate_is_one_run_whose_curves_come_when_it_has_ended(
+def test_of_seeds_that_come_one_after_the_other_curves_go_as_far_as_all_have_come(
     store: Store, view: Any
 ) -> None:
-    reused, new = rows(0, 5)[:5], rows(0, 5)[5:]
-    about = {"grown_from": [B], "config": {"rounds": 5}}
+    first, second = rows(0, 5)[:5], rows(0, 5)[5:]
+    accuracy = [(t, pytest.approx(t / 10 + 0.1)) for t in range(5)]
     with closing(Projection(store, uri_of(store))) as projection:
-        for last in (1, 3):
-            save(store, A, [*reused, *new[:last]], about=about)
+        end(store, A, first, seeds=[0])
+        for through in (0, 1, 3):
+            save(store, A, second[:through])
             projection.sync_runs([A])
             now = view()
-            assert steps(now) == [] and now.children[A].data.params["rounds"] == "5"
-        save(store, A, [*reused, *new])
-        ended(store, A)
+            assert now.points(A, "test/accuracy") == accuracy[:through]
+            assert now.children[A].data.params["rounds"] == "5"
+        end(store, A, second, seeds=[1])
         projection.sync_runs([A])
-    now = view()
-    accuracy = [(t, pytest.approx(t / 10 + 0.1)) for t in range(5)]
-    assert now.points(A, "test/accuracy") == accuracy
+    assert view().points(A, "test/accuracy") == accuracy
 
 
 def test_sync_gives_an_interrupted_run_its_parameters_its_start_and_thinned_curves(
     store: Store, view: Any
 ) -> None:
-    config = {"rounds": 250, "algorithm": {"kind": "SAFARI", "client_prob": 0.5}}
-    about = {"config": config, "started": "2026-11-21T02:00:00+00:00"}
-    save(store, A, rows(0, 9), about=about)
+    with_config(store, rounds=250)
+    save(store, A, rows(0, 9))
     sync(store.path, None, quiet)
     now = view()
     run = now.children[A]
@@ -131,10 +120,12 @@ def test_a_run_that_is_damaged_loses_its_number_in_mlflow(
     complete(store)
     sync(store.path, None, quiet)
     before = view().children
-    rows_file(store, A).unlink()
+    (lost,) = {end.rounds for end in store.read(A).runs[A].cells}
+    store.part("rounds", lost).unlink()
     sync(store.path, None, quiet)
     now = view().children
-    assert now[A].info.status == "FAILED" and now[A].data.tags["status"] == "damaged"
+    assert now[A].info.status == "KILLED" and now[A].data.tags["status"] == "waiting"
+    assert f"damaged: rounds/{lost}.parquet is missing" in now[A].data.tags["reason"]
     assert "result" not in now[A].data.tags and now[A].data.metrics == {}
     assert now[B].to_dictionary() == before[B].to_dictionary()
 
@@ -197,20 +188,18 @@ def test_a_failed_run_that_is_tried_again_in_the_same_sweep_shows_its_last_end(
     store: Store, view: Any
 ) -> None:
     with closing(Projection(store, uri_of(store), Tracking.SUMMARY)) as projection:
-        save(store, A, rows(0, 2))
-        ended(store, A, "failed")
+        end(store, A, rows(0, 2), Status.FAILED)
         projection.sync_runs([A])
         failed = view().children[A]
         assert failed.info.status == "FAILED"
         assert failed.data.metrics["final"] == pytest.approx(0.2)
-        store.forget({A})
+        store.forget(set(store.ledger()))
         save(store, A, rows(0, 4))
         projection.sync_runs([A])
         running = view().children[A]
         assert running.info.status == "RUNNING"
         assert running.data.tags["status"] == "running"
-        save(store, A, rows(4, 5), 4)
-        ended(store, A)
+        end(store, A, rows(0, 5), **ORIGIN)
         projection.sync_runs([A])
     now = view().children[A]
     assert now.info.run_id == running.info.run_id and now.info.status == "FINISHED"

@@ -11,15 +11,25 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.made import save
+from helpers.given_rows import end, save
 from helpers.patience import PATIENCE
 from helpers.servers import free_port
-from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
+from helpers.tracked import (
+    ORIGIN,
+    A,
+    B,
+    View,
+    complete,
+    rows,
+    sweep,
+    uri_of,
+    with_config,
+    with_run,
+)
 
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
-from raysafl.storage.rows import ROUNDS
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, disconnect
@@ -168,7 +178,7 @@ def test_the_saved_view_lists_the_runs_the_best_one_first_with_its_labels(
 
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
-    # of a run that the manifest lacks, unfinished
+    with_run(store, "cccccccccccc")
     save(store, "cccccccccccc", rows(0, 2))
     assert sync(store.path, None, print) == 3
     before = view()
@@ -193,17 +203,17 @@ def test_rounds_that_come_later_are_logged_once_each_by_one_process(
         projection.sync_runs([A])
         first = view()
         assert [step for step, _ in first.points(A, "test/accuracy")] == [0, 1, 2]
-        save(store, A, rows(3, 5), 3)
-        store.commit_end(A, LedgerEntry.model_validate(ENDED))
+        end(store, A, rows(0, 5), **ORIGIN)
         projection.sync_runs([A])
     assert first.children[A].info.status == "RUNNING"
-    assert first.children[A].data.params == {"label.q": "0.5"}
     second = view()
     assert [step for step, _ in second.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
     assert second.points(A, "work/steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
     assert second.children[A].info.run_id == first.children[A].info.run_id
     assert second.children[A].info.status == "FINISHED"
-    assert second.children[A].data.params["algorithm.client_prob"] == "0.5"
+    params = second.children[A].data.params
+    assert params == first.children[A].data.params
+    assert params["algorithm.client_prob"] == params["label.q"] == "0.5"
     # The end has all that is known.
     sync(store.path, None, print)
     assert view().children[A].to_dictionary() == second.children[A].to_dictionary()
@@ -214,7 +224,7 @@ def test_a_run_that_another_process_has_begun_to_log_is_logged_again_as_a_whole(
 ) -> None:
     save(store, A, rows(0, 3))
     log(store, A)
-    save(store, A, rows(3, 5), 3)
+    save(store, A, rows(0, 5))
     log(store, A)
     second = view()
     assert [step for step, _ in second.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
@@ -237,13 +247,36 @@ def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
     complete(store)
     sync(store.path, None, print)
     first = view()
-    store.forget([A])
+    store.forget({*store.manifest().entries[0].cells})
     save(store, A, rows(0, 2, test_accuracy=0.9))
     log(store, A)
     second = view()
     assert second.points(A, "test/accuracy") == [(0, 0.9), (1, 0.9)]
     assert second.children[A].info.run_id != first.children[A].info.run_id
     assert second.children[B].info.run_id == first.children[B].info.run_id
+
+
+def test_a_run_that_is_given_more_seeds_is_logged_anew_as_one_run(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, print)
+    first = view()
+    with_config(store, replicates=3)
+    third = rows(0, 5, replicate=2, seed=2, test_accuracy=0.9)[:5]
+    with closing(Projection(store, uri_of(store))) as projection:
+        # The mean over all seeds is known as far as the last one has come.
+        save(store, A, third[:2])
+        projection.sync_runs([A])
+        grown = [(t, pytest.approx((0.9 + 0.2 * t + 0.2) / 3)) for t in range(5)]
+        assert view().points(A, "test/accuracy") == grown[:2]
+        end(store, A, third, seeds=[2])
+        projection.sync_runs([A])
+    second = view()
+    assert second.points(A, "test/accuracy") == grown
+    assert second.children[A].data.params["replicates"] == "3"
+    assert second.children[A].info.run_id != first.children[A].info.run_id
+    assert len(second.children) == 2 and second.children[A].info.status == "FINISHED"
 
 
 def test_an_experiment_deleted_in_the_ui_is_logged_anew_and_stays_deleted(
@@ -269,6 +302,7 @@ def test_two_folders_of_one_name_are_one_sweep_as_the_folder_logged_last_has_it(
     other = sweep(tmp_path / "other" / "demo")
     third = "cccccccccccc"
     complete(store)
+    with_run(other, third)
     save(other, A, rows(0, 3, test_accuracy=0.7))
     save(other, third, rows(0, 2))
     uri = uri_of(store)
@@ -333,13 +367,12 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
     assert now.points(A, "train/accuracy") == []
 
 
-def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) -> None:
+def test_failed_diverged_and_waiting_runs_say_so(store: Store, view: Any) -> None:
     third = "cccccccccccc"
-    for run_id in (A, B, third):
-        save(store, run_id, rows(0, 1))
-    store.commit_end(A, LedgerEntry(status=Status.FAILED, reason="worker died"))
-    diverged = ENDED | {"status": "diverged", "reason": "loss is NaN in round 1"}
-    store.commit_end(B, LedgerEntry.model_validate(diverged))
+    with_run(store, third)
+    end(store, A, rows(0, 1), Status.FAILED, reason="worker died")
+    end(store, B, rows(0, 1), Status.DIVERGED, reason="loss is NaN in round 1")
+    save(store, third, rows(0, 1))
     sync(store.path, None, print)
     now = view()
     ends = {
@@ -348,12 +381,12 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     assert ends == {
         A: ("FAILED", "failed"),
         B: ("FINISHED", "diverged"),
-        third: ("KILLED", "interrupted"),
+        third: ("KILLED", "waiting"),
     }
-    assert now.children[A].data.tags["reason"] == "worker died"
-    assert now.parents[0].info.status == "FAILED"
-    save(store, A, rows(0, 5))
-    store.commit_end(A, LedgerEntry.model_validate(ENDED))
+    reasons = [now.children[i].data.tags["reason"] for i in (A, third)]
+    assert reasons == ["2 of 2 seeds: worker died", "2 of 2 seeds: after 1 of 5 rounds"]
+    assert now.parents[0].info.status == "KILLED"
+    end(store, A, rows(0, 5), **ORIGIN)
     log(store, A, third)
     again = view()
     assert again.children[A].data.tags["reason"] == ""
@@ -363,14 +396,13 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
 
 
 def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> None:
-    entry = Entry(run_id=A, labels={"acc@5 (%)": "x"})
+    config = {"a(b)": 1, "many": {f"p{i}": i for i in range(150)}}
+    entry = Entry(run_id=A, labels={"acc@5 (%)": "x"}, config=config)
     manifest = Manifest(
         name="demo", axes=["acc@5 (%)"], entries=[entry], table=Table(rows=[])
     )
     store.write_manifest(manifest)
-    config = {"a(b)": 1, "many": {f"p{i}": i for i in range(150)}}
-    entry = LedgerEntry(status=Status.FINISHED, config=config, reason="y" * 9000)
-    store.commit_end(A, entry)
+    end(store, A, reason="y" * 9000)
     sync(store.path, None, print)
     run = view().children[A]
     assert (
@@ -379,14 +411,22 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
     assert run.data.params["a_b_"] == "1" and run.data.params["many.p149"] == "149"
 
 
-def test_a_damaged_ledger_entry_counts_as_a_run_that_has_not_ended(
+def test_runs_without_rows_are_logged_as_well(store: Store, view: Any) -> None:
+    for run_id in (A, B):
+        end(store, run_id, (), Status.FAILED, reason="no memory")
+    sync(store.path, None, print)
+    now = view()
+    assert {run.info.status for run in now.children.values()} == {"FAILED"}
+    assert now.all_points() == 0
+
+
+def test_a_damaged_line_of_the_ledger_counts_as_a_run_that_has_not_ended(
     store: Store, view: Any
 ) -> None:
     save(store, A, rows(0, 2))
-    store.commit(ROUNDS.empty_table(), {A: LedgerEntry.model_validate(ENDED)})
-    save(store, A, rows(0, 2))
-    (file,) = (store.path / "ledger").iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
+    end(store, A, rows(0, 5), **ORIGIN)
+    file = store.path / "ledger.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"finished", b"finishes"))
     with pytest.warns(UserWarning, match="cannot be read"):
         log(store, A)
     assert view().children[A].info.status == "RUNNING"
@@ -397,11 +437,12 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
 ) -> None:
     said: list[str] = []
     tracker = Tracker(store, uri_of(store), said.append)
-    save(store, A, rows(0, 3), about={"config": {"rounds": 5}})
+    save(store, A, rows(0, 3))
     tracker.submit([A])
     now = first_view(view, A)
     assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 1, 2]
-    assert now.children[A].data.params == {"rounds": "5", "label.q": "0.5"}
+    params = {"rounds": "5", "label.q": "0.5"}
+    assert params.items() <= now.children[A].data.params.items()
     assert now.parents[0].info.status == now.children[A].info.status == "RUNNING"
     complete(store)
     for _ in range(50):

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from helpers.commands import RAYSAFL
+from helpers.given_rows import end
 from helpers.patience import PATIENCE
 from helpers.servers import free_port
 
-from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
@@ -33,7 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Path
     root = tmp_path_factory.mktemp("all results")
     shutil.copy(empty_database, root / "mlflow.db")
     store = made(root, "demo")
-    store.commit_end(RUN, LedgerEntry(status=Status.FINISHED, config={"lr": 3}))
+    end(store, RUN)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         sync(root, None, print)
@@ -136,7 +136,7 @@ def made(path: Path, name: str) -> Store:
     """A folder of a sweep of which nothing has run."""
     store = Store(path / name)
     store.create()
-    entry = Entry(run_id=RUN, labels={"q": 0.5})
+    entry = Entry(run_id=RUN, labels={"q": 0.5}, config={"lr": 3})
     store.write_manifest(
         Manifest(name=name, axes=["q"], entries=[entry], table=Table(rows=["q"]))
     )
