@@ -3,9 +3,9 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -152,8 +152,11 @@ class Watch:
         if news.halve:
             self.unfinished.append(pack)
         elif not self.ends_early:
+            reason = (
+                f"stopped by {self.stopped_by} after round {news.metrics.get('round')}"
+            )
             with self.recording():
-                self._stop_the_others(pack, news)
+                self._end(pack, Status.STOPPED, reason, news.metrics)
                 if all(self.is_decided(run.id) for run in pack.runs):
                     self.store.drop_checkpoint(pack.id)
 
@@ -170,8 +173,8 @@ class Watch:
             self.unfinished.append(pack)
             return
         self.display.finished += pack.work
-        (run,) = pack.runs
-        self.refuse(CellEnd.now(run.id, Status.FAILED, reason, seed=run.seed))
+        with self.recording():
+            self._end(pack, Status.FAILED, reason, {})
 
     def refuse(self, failed: CellEnd) -> None:
         """Record that a cell could not be carried out."""
@@ -215,23 +218,24 @@ class Watch:
             with suppress(StorageError):
                 write_heartbeat(self.store, self.display.line)
 
-    def _stop_the_others(self, pack: Pack, news: News) -> None:
-        """Record the cells of a pack that have not ended: they were stopped."""
+    def _end(
+        self, pack: Pack, status: Status, reason: str, metrics: Mapping[str, Any]
+    ) -> None:
+        """Record how the cells of a pack end that have not ended, where they were last."""
         left = [run for run in pack.runs if run.id not in self.ended]
         if not left:
             return
         cells = {run.id for run in left}
         far = self.store.going_on(cells)
-        reason = f"stopped by {self.stopped_by} after round {news.metrics.get('round')}"
         ends = [
             CellEnd.now(
                 run.id,
-                Status.STOPPED,
+                status,
                 reason,
                 **_times(far, run.id),
                 seed=run.seed,
                 partition_seed=run.partition_seeds[0],
-                metrics=dict(news.metrics),
+                metrics=dict(metrics),
                 code=self.code_of(run),
                 raysafl=__version__,
             )

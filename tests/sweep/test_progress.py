@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import Console
 
-from raysafl.storage.ledger import Status
 from raysafl.sweep import progress
 from raysafl.sweep.progress import (
     BarDisplay,
     Display,
+    Ending,
     LineDisplay,
     NotebookDisplay,
     choose_display,
 )
-from raysafl.sweep.session import End
 
+FINISHED = "finished, test accuracy 50.00%"
 AT = "round 31 of 60 at test accuracy 25.0%"
 
 
@@ -40,15 +40,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def ends(numbers: Sequence[int], failed: int | None = None) -> list[End]:
-    return [
-        End("id", Status.FAILED, "a mistake", label=f"run {k}")
-        if k == failed
-        else End(
-            "id", Status.FINISHED, "", label=f"run {k}", result="test accuracy 50.00%"
-        )
-        for k in numbers
-    ]
+def ends(numbers: Sequence[int], failed: int | None = None) -> list[Ending]:
+    texts = {k: "failed, a mistake" if k == failed else FINISHED for k in numbers}
+    return [Ending(f"run {k}: {text}", k == failed) for k, text in texts.items()]
 
 
 class Log:
@@ -152,7 +146,7 @@ def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy()
     display.progress.refresh()
     display.start(8, skipped=2)
     display.update(running=5, at=AT, packs=[])
-    display.add_runs([End("id", Status.DIVERGED, "too large a rate", label="s=2")])
+    display.add_runs([Ending("s=2: diverged, too large a rate", True)])
     display.progress.refresh()
     display.close()
     shown = re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
