@@ -1,6 +1,6 @@
 """Rows and ledger entries of runs that nobody has computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,16 +91,20 @@ def save(store: Store, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
     Args:
         store: the sweep's folder.
         run_id: the run.
-        rows: its rows, as fields of records; `replicate` says of which cell.
+        rows: its rows, as fields of records; `replicate` says of which cell. Cells without
+            rows have not begun.
     """
     entry, table = _found(store, run_id, rows)
-    rounds = entry.config.get("rounds", 0)
-    over = max((row["round"] + 1 for row in rows), default=0)
+    over = {row.get("replicate", 0): row["round"] + 1 for row in rows}
     cells = {
-        cell: OpenCell(
-            seed=seed, round=over, rounds=rounds, started=STARTED, seconds=1.0
+        entry.cells[replicate]: OpenCell(
+            seed=entry.seeds[replicate],
+            round=rounds,
+            rounds=entry.config.get("rounds", 0),
+            started=STARTED,
+            seconds=1.0,
         )
-        for cell, seed in zip(entry.cells, entry.seeds, strict=True)
+        for replicate, rounds in over.items()
     }
     content = Checkpoint(cells, table, CLIENTS.empty_table()).to_bytes()
     store.save(run_id, content)
@@ -109,24 +113,29 @@ def save(store: Store, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
 def end(
     store: Store,
     run_id: str,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]] = (),
     status: str = "finished",
+    replicates: Collection[int] | None = None,
     **more: Any,
 ) -> None:
-    """Let a run of the manifest have ended with these rows, all of its cells alike.
+    """Let cells of a run of the manifest have ended with these rows, all of them alike.
 
     Args:
         store: the sweep's folder.
         run_id: the run.
-        rows: its rows, as for `save`.
-        status: how its cells ended.
+        rows: all rows of these cells, as for `save`.
+        status: how the cells ended.
+        replicates: their numbers in the run; None for all.
         more: further fields of the cells' entries in the ledger.
     """
     entry, table = _found(store, run_id, rows)
     fields = {"started": STARTED, **more}
     ends = [
         CellEnd.now(cell, Status(status), seed=seed, **fields)
-        for cell, seed in zip(entry.cells, entry.seeds, strict=True)
+        for number, (cell, seed) in enumerate(
+            zip(entry.cells, entry.seeds, strict=True)
+        )
+        if replicates is None or number in replicates
     ]
     store.take(ends, table, CLIENTS.empty_table())
     store.drop_checkpoint(run_id)

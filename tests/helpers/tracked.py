@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from helpers.given_rows import end
+from helpers.made import end
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri
@@ -19,12 +19,12 @@ CONFIG = {
 ORIGIN = {"seconds": 6.25, "commit": "abc123", "host": "box", "device": "cpu"}
 
 
-def sweep(path: Path, name: str = "demo", **config: Any) -> Store:
-    """A sweep of two runs of which nothing has run, with some changes of their configuration."""
+def sweep(path: Path, name: str = "demo") -> Store:
+    """A sweep of two runs of which nothing has run."""
     store = Store(path)
     store.create()
     entries = [
-        Entry(run_id=run_id, labels={"q": q}, config={**CONFIG, "seed": seed, **config})
+        Entry(run_id=run_id, labels={"q": q}, config={**CONFIG, "seed": seed})
         for run_id, q, seed in ((A, 0.5, 0), (B, 1.0, 100))
     ]
     manifest = Manifest(

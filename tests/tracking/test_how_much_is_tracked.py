@@ -6,11 +6,10 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from helpers.given_rows import end, save
+from helpers.made import end, save
 from helpers.tracked import ORIGIN, A, B, View, complete, rows, uri_of, with_config
 from mlflow import MlflowClient
 
-from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.projection import Projection
@@ -48,14 +47,14 @@ def test_curves_of_250_rounds_have_every_third_and_the_last(
     assert "at most 100 points" in parent.data.tags["mlflow.note.content"]
 
 
-@pytest.mark.parametrize("status", [Status.STOPPED, Status.FAILED])
+@pytest.mark.parametrize("status", ["stopped", "failed"])
 def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
-    status: Status, store: Store, view: Any
+    status: str, store: Store, view: Any
 ) -> None:
     with_config(store, rounds=250)
     end(store, A, rows(0, 5), status)
     sync(store.path, None, quiet)
-    assert steps(view()) == ([2, 4] if status is Status.STOPPED else [2])
+    assert steps(view()) == ([2, 4] if status == "stopped" else [2])
 
 
 def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
@@ -87,14 +86,14 @@ def test_of_seeds_that_come_one_after_the_other_curves_go_as_far_as_all_have_com
     first, second = rows(0, 5)[:5], rows(0, 5)[5:]
     accuracy = [(t, pytest.approx(t / 10 + 0.1)) for t in range(5)]
     with closing(Projection(store, uri_of(store))) as projection:
-        end(store, A, first, seeds=[0])
+        end(store, A, first, replicates=[0])
         for through in (0, 1, 3):
             save(store, A, second[:through])
             projection.sync_runs([A])
             now = view()
             assert now.points(A, "test/accuracy") == accuracy[:through]
             assert now.children[A].data.params["rounds"] == "5"
-        end(store, A, second, seeds=[1])
+        end(store, A, second, replicates=[1])
         projection.sync_runs([A])
     assert view().points(A, "test/accuracy") == accuracy
 
@@ -188,7 +187,7 @@ def test_a_failed_run_that_is_tried_again_in_the_same_sweep_shows_its_last_end(
     store: Store, view: Any
 ) -> None:
     with closing(Projection(store, uri_of(store), Tracking.SUMMARY)) as projection:
-        end(store, A, rows(0, 2), Status.FAILED)
+        end(store, A, rows(0, 2), "failed")
         projection.sync_runs([A])
         failed = view().children[A]
         assert failed.info.status == "FAILED"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.given_rows import end, save
+from helpers.made import end, save
 from helpers.patience import PATIENCE
 from helpers.servers import free_port
 from helpers.tracked import (
@@ -27,7 +27,6 @@ from helpers.tracked import (
     with_run,
 )
 
-from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.store import Store
@@ -270,7 +269,7 @@ def test_a_run_that_is_given_more_seeds_is_logged_anew_as_one_run(
         projection.sync_runs([A])
         grown = [(t, pytest.approx((0.9 + 0.2 * t + 0.2) / 3)) for t in range(5)]
         assert view().points(A, "test/accuracy") == grown[:2]
-        end(store, A, third, seeds=[2])
+        end(store, A, third, replicates=[2])
         projection.sync_runs([A])
     second = view()
     assert second.points(A, "test/accuracy") == grown
@@ -370,8 +369,8 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
 def test_failed_diverged_and_waiting_runs_say_so(store: Store, view: Any) -> None:
     third = "cccccccccccc"
     with_run(store, third)
-    end(store, A, rows(0, 1), Status.FAILED, reason="worker died")
-    end(store, B, rows(0, 1), Status.DIVERGED, reason="loss is NaN in round 1")
+    end(store, A, rows(0, 1), "failed", reason="worker died")
+    end(store, B, rows(0, 1), "diverged", reason="loss is NaN in round 1")
     save(store, third, rows(0, 1))
     sync(store.path, None, print)
     now = view()
@@ -413,7 +412,7 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
 
 def test_runs_without_rows_are_logged_as_well(store: Store, view: Any) -> None:
     for run_id in (A, B):
-        end(store, run_id, (), Status.FAILED, reason="no memory")
+        end(store, run_id, (), "failed", reason="no memory")
     sync(store.path, None, print)
     now = view()
     assert {run.info.status for run in now.children.values()} == {"FAILED"}
@@ -423,8 +422,8 @@ def test_runs_without_rows_are_logged_as_well(store: Store, view: Any) -> None:
 def test_a_damaged_line_of_the_ledger_counts_as_a_run_that_has_not_ended(
     store: Store, view: Any
 ) -> None:
-    save(store, A, rows(0, 2))
     end(store, A, rows(0, 5), **ORIGIN)
+    save(store, A, rows(0, 2))
     file = store.path / "ledger.jsonl"
     file.write_bytes(file.read_bytes().replace(b"finished", b"finishes"))
     with pytest.warns(UserWarning, match="cannot be read"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.commands import RAYSAFL
-from helpers.given_rows import end
+from helpers.made import end
 from helpers.patience import PATIENCE
 from helpers.servers import free_port
 
