@@ -27,8 +27,8 @@ NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 
 
 def write_runs_table(store: Store) -> "pd.DataFrame":
-    """Make the table of all runs that have begun, write it to `runs.parquet`, and return it."""
-    frame = make_runs_table(store)
+    """Make the table of runs of which a cell has ended, write it, and return it."""
+    frame = make_runs_table(store, store.read(unended=False))
     store.write_runs(frame)
     return frame
 
