@@ -161,15 +161,15 @@ def digest_of_model(content: bytes) -> dict[str, Any]:
     return {"kept": hashlib.sha256(content).hexdigest(), "kept_bytes": len(content)}
 
 
-def client_rows(cell: str, replicate: Replicate) -> pa.Table:
+def client_rows(cell: str, replicate: Replicate) -> pa.Table | None:
     """Return the rows of a cell in the table `clients/`.
 
-    There is one for each round in which clients were evaluated, and client. There are none
-    unless the run evaluates clients one by one.
+    There is one for each round in which clients were evaluated, and client. It is None if
+    there is none, as in most runs, since to make an empty table takes as long.
     """
     history = replicate.clients
     if history is None or not history.rounds or replicate.client_tests is None:
-        return CLIENTS.empty_table()
+        return None
     tests = replicate.client_tests
     clients = len(history.participations_N)
     rounds = len(history.rounds)

@@ -306,7 +306,7 @@ def _mean(values: Sequence[float]) -> float:
 def _clients_of(cells: Mapping[str, OpenCell]) -> pa.Table:
     """Return the rows of cells in the table of clients."""
     tables = (client_rows(cell, own.replicate) for cell, own in cells.items())
-    return pa.concat_tables([CLIENTS.empty_table(), *tables])
+    return joined((table for table in tables if table is not None), "clients")
 
 
 def _last_records(rows: pa.Table) -> dict[str, Record]:
