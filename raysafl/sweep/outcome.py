@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from raysafl.core.text import count, were
-from raysafl.storage.ledger import Status
+from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.mlflow_view import read_view
 from raysafl.storage.store import Store
@@ -78,8 +78,9 @@ class Outcome:
         return best_of(self.runs, self.manifest)
 
     def __repr__(self) -> str:
-        statuses = self.runs.drop_duplicates("run_id")["status"].value_counts()
-        ends = [f"{number} {status}" for status, number in statuses.items()]
+        of_runs = self.runs.groupby("run_id", sort=False)["status"]
+        worst = of_runs.agg(lambda own: max(own, key=SEVERITY.index))
+        ends = [f"{number} {status}" for status, number in worst.value_counts().items()]
         ends += [f"{self.missing} missing"] if self.missing else []
         name = self.manifest.name
         return f"Outcome of '{name}': {', '.join(ends)}; in {short(self.store.path)}"
@@ -148,8 +149,8 @@ class Outcome:
         if any(self.bad["status"] == Status.FAILED):
             mlflow = "" if read_view(self.store) is None else ", and in MLflow"
             console.print(
-                "The traceback of each failed run is in the field `traceback` of its entry in "
-                f"{short(self.store.path / 'ledger')}{mlflow}",
+                "The traceback of each failed seed is in the field `traceback` of its entry in "
+                f"{short(self.store.file('ledger.jsonl'))}{mlflow}",
                 soft_wrap=True,
             )
 

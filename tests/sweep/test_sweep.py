@@ -1,29 +1,23 @@
 """Sweeps end to end on a real local Ray: results, resuming, failures, schedulers, searchers."""
 
-import json
 import os
 import signal
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from helpers.folders import contents
-from helpers.here import run_in_process
-from helpers.patience import PATIENCE
 from helpers.sweeps_here import go
 from ray import tune
 
 from raysafl import SAFARI, FedAvg, Hardware, LocalTraining, Run, Sweep
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime.in_process import Worker
 from raysafl.storage.paths import SweepBusyError
 from raysafl.storage.store import Store
 from raysafl.sweep.on_ray import tuning as tune_of_sweep
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.session import Session
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
 on_ray = pytest.mark.usefixtures("ray_local")
@@ -76,9 +70,10 @@ def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration
     runs = pd.read_parquet(tmp_path / "s" / "runs.parquet")
     assert len(rounds) == 2 * 2 * 4 and len(runs) == 2 * 2
     row = runs.iloc[0]
-    assert Run.from_json(row["config"]).id == row["run_id"]
+    run = Run.from_json(row["config"])
+    assert run.id == row["run_id"]
     assert row["torch"] and row["host"] and row["seconds"] > 0
-    last = rounds[(rounds.run_id == row["run_id"]) & (rounds.replicate == 0)].iloc[-1]
+    last = rounds[rounds.cell == run.cell_ids[row["replicate"]]].iloc[-1]
     assert row["final"] == last["test_accuracy"]
     assert set(outcome.runs.columns) == set(runs.columns)
 
@@ -104,32 +99,6 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
     )
     assert more.skipped == 2 and len(more.runs) == 6
     pd.testing.assert_frame_equal(more.store.rounds(before["run_id"].unique()), before)
-
-
-def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write(
-    tiny: Run, tmp_path: Path
-) -> None:
-    sweep, store = grid(tiny), Store(tmp_path / "s")
-    store.create()
-    run = next(iter(sweep.labelled().values()))
-    earlier = store.run_lock("earlier")
-    earlier.acquire()
-    with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(go, sweep, store.path, executor="here")
-        with pytest.raises(TimeoutError):
-            going.result(timeout=0.2)
-        run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
-        before = store.rounds()
-        earlier.release()
-        outcome, _ = going.result(timeout=PATIENCE)
-    assert outcome.ok and outcome.skipped == 1
-    pd.testing.assert_frame_equal(outcome.store.rounds(run.id), before)
-
-
-def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
-    finish(grid(tiny), tmp_path / "s")
-    outcome, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
-    assert outcome.skipped == 0 and len(outcome.runs) == 4
 
 
 def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
@@ -164,7 +133,7 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     }
     assert not outcome.ok and outcome.missing == 0
     assert "): RuntimeError: a user's mistake" in said
-    assert "failed, round (test_sweep.py:" in said
+    assert "failed, 2 of 2 seeds: round (test_sweep.py:" in said
     reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
     assert reason.startswith("round ") and "not finite" in reason
     # What failed is tried again, what diverged is not.
@@ -365,70 +334,36 @@ def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     pd.testing.assert_frame_equal(found[FACTS], expected[FACTS])
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e-9])
-def test_a_session_that_is_cut_after_each_report_writes_the_same_rows_and_each_in_time(
-    tiny: Run, tmp_path: Path, seconds: float
-) -> None:
-    run = tiny.replace(rounds=5, eval_every=2)
-    work = Worker(run.cells, run.data.load(), run.model)
-    whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
-    for store in (whole, cut):
-        store.create()
-    run_in_process(run, whole, work)
-    session = Session([run], cut, work, {}, flush_seconds=0.0)
-    while not session.advance(seconds):
-        last = cut.rounds()["round"].max()
-        assert last == session.metrics()["round"] - 1
-        # As after a crash.
-        session = Session([run], cut, work, {}, flush_seconds=0.0)
-        assert session.open[run.id].simulation.round == last + 1
-    pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
-
-
-def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
+def test_all_cells_are_run_anew_without_resume_and_only_new_ones_with_it(
     tiny: Run, tmp_path: Path
 ) -> None:
     first = finish(grid(tiny), tmp_path / "s")
     before = first.store.rounds()
-    assert first.store.compact().compacted == 2
-
     sweep = grid(tiny, other=tiny.replace(seed=5))
-    again, _ = go(sweep, tmp_path / "s", executor="here")
-    assert (again.skipped, again.missing) == (2, 0) and again.ok
+    again, _ = go(sweep, tmp_path / "s")
     ids = {run.id for run in sweep.labelled().values()}
-    assert set(again.store.ledger()) == ids and len(again.store.commits()) == 1
-    # Of the new run; the others were not run again.
-    assert again.shown == ids - set(before["run_id"])
-    old = again.store.rounds()
-    old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
-    pd.testing.assert_frame_equal(old, before, check_exact=True)
+    old = set(before["run_id"])
+    assert (again.skipped, again.missing) == (2, 0) and again.shown == ids - old
+    pd.testing.assert_frame_equal(again.store.rounds(old), before, check_exact=True)
 
-    anew, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
-    assert anew.skipped == 0 and anew.ok
-    assert anew.shown == set(before["run_id"])
-    assert set(anew.store.ledger()) == ids and len(anew.store.commits()) == 1
-    rows = anew.store.rounds()
-    rows = rows[rows["run_id"].isin(before["run_id"])].reset_index(drop=True)
-    pd.testing.assert_frame_equal(rows[FACTS], before[FACTS])
+    anew, _ = go(grid(tiny), tmp_path / "s", resume=False)
+    assert (anew.skipped, len(anew.runs)) == (0, 4) and anew.shown == old
+    # The results of others stay in the folder.
+    assert set(anew.store.ledger()) == set(again.store.ledger())
+    assert len(anew.store.files("rounds")) == 1
+    pd.testing.assert_frame_equal(anew.store.rounds(old)[FACTS], before[FACTS])
 
 
-def test_the_ledger_names_versions_commit_host_and_configuration(
+def test_the_ledger_names_versions_commit_and_host_and_the_manifest_the_configuration(
     tiny: Run, tmp_path: Path
 ) -> None:
     outcome, _ = go(Sweep("one", [tiny]), tmp_path / "s", command="raysafl run x.py")
-    (file,) = (tmp_path / "s" / "ledger").iterdir()
-    head, entry = map(json.loads, file.read_text().splitlines())
-    assert head["commit"] == file.stem and entry["run_id"] == tiny.id
-    assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
-    assert {
-        "python",
-        "numpy",
-        "torch",
-        "ray",
-        "raysafl",
-        "host",
-        "device",
-        "engine",
-        "commit",
-    } <= set(entry)
+    ends = outcome.store.ledger()
+    assert list(ends) == tiny.cell_ids
+    for end in ends.values():
+        assert end.status == "finished" and end.python and end.numpy and end.torch
+        assert end.ray and end.raysafl and end.host and end.device and end.engine
+        assert end.commit and 0 < end.seconds < 60
+    (entry,) = outcome.manifest.entries
+    assert Run.model_validate(entry.config) == tiny
     assert outcome.manifest.command == "raysafl run x.py"
