@@ -199,6 +199,15 @@ def untried_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Counted` begins to count."""
+    from helpers.counted import Counted
+
+    Counted.computed.clear()
+    monkeypatch.setattr(Counted, "at", -1)
+
+
+@pytest.fixture
 def tables() -> None:
     """The test is about a table, which is made although its folder is not about tables."""
 

@@ -7,12 +7,13 @@ one cell the newest counts.
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from raysafl.core.component import explain
 from raysafl.storage.redaction import redacted
@@ -128,6 +129,12 @@ class CellEnd(BaseModel):
     device: str = ""
     engine: str = ""
     divided: str = ""
+
+    @field_validator("metrics")
+    @classmethod
+    def _has_nan_for_nothing(cls, metrics: dict[str, Any]) -> dict[str, Any]:
+        # JSON has no NaN.
+        return {name: math.nan if v is None else v for name, v in metrics.items()}
 
     @classmethod
     def now(cls, cell: str, status: Status, reason: str = "", **more: Any) -> Self:

@@ -76,17 +76,16 @@ class Attempt:
                 from raysafl.sweep.new_runs import carry_out
 
                 tracked = carry_out(self, refusal)
-                frame = store.runs()
             else:
                 self.begin(refusal)
-                frame = write_runs_table(store)
-            # The table, a claim or the notes may have been edited, rows may have been
-            # found damaged, or an earlier driver was killed before it wrote the report.
+            # The table or the notes may have been edited, or an earlier driver was killed
+            # before it wrote the report.
             if not is_current(store):
                 # Imported here, because it draws figures: its import takes seconds.
                 from raysafl.report.write import write_report
 
                 self.display.enter("writing the report")
+                write_runs_table(store)
                 write_report(store)
             results = store.read()
             missing = sum(results.runs[i].status.unended for i in self.chosen)
@@ -96,7 +95,7 @@ class Attempt:
             return Outcome(
                 store=store,
                 manifest=store.manifest(),
-                runs=frame,
+                runs=store.runs(),
                 skipped=len(self.chosen) - len(self.unended),
                 missing=missing,
                 tracked=tracked,

@@ -29,7 +29,8 @@ from raysafl.sweep.watch import Watch
 if TYPE_CHECKING:
     from raysafl.tracking.tracker import Tracker
 
-# Seconds between two reports of a pack, unless every evaluated round is reported.
+# Seconds between two reports of a pack, unless every evaluated round is reported, or
+# checkpoints are to be made more often.
 REPORT_SECONDS = 2.0
 Datasets = Mapping[str, Dataset]
 
@@ -129,10 +130,11 @@ class Job:
     @property
     def terms(self) -> Terms:
         """What holds for all packs."""
+        seconds = min(REPORT_SECONDS, self.options.flush_seconds)
         return Terms(
             commit=commit(),
             package=package_digest() if self.options.address else "",
-            report_seconds=0.0 if self.options.is_one_by_one else REPORT_SECONDS,
+            report_seconds=0.0 if self.options.is_one_by_one else seconds,
             flush_seconds=self.options.flush_seconds,
             engine=self.options.engine,
             metric=self.goal[0],

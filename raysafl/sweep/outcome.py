@@ -10,7 +10,6 @@ from rich.console import Console
 from raysafl.core.text import count, were
 from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest, run_name
-from raysafl.storage.mlflow_view import read_view
 from raysafl.storage.store import Store
 from raysafl.sweep.html import html_table
 from raysafl.sweep.progress import short
@@ -107,6 +106,7 @@ class Outcome:
         """Print the table, what failed, and where the results are."""
         from raysafl.report.pages.origin import ui_call
         from raysafl.report.pages.screen import screen
+        from raysafl.storage.mlflow_view import read_view
 
         if not self.runs.empty:
             console.print(screen(self.runs, self.manifest, console.width))

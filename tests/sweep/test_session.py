@@ -80,7 +80,9 @@ def test_a_damaged_state_of_a_checkpoint_is_named_and_its_cells_begin_anew(
         assert "the checkpoint cannot be used" in again.begun_anew
         assert "so 2 cells begin anew" in again.begun_anew
     # The driver is told at the next report, when the cells may have ended.
-    assert again.advance(np.inf) and (news := again.news()).begun_anew
+    assert again.advance(np.inf)
+    news = again.news()
+    assert news.begun_anew
     write(news, store, [tiny])
     assert_same(store, alone(tmp_path / "alone", tiny), tiny)
 
