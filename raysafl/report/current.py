@@ -18,11 +18,11 @@ def is_current(store: Store) -> bool:
 def page_end(store: Store) -> bytes:
     """Return the end of a page that is made from the present files.
 
-    It is a comment with a digest of the manifest and of `runs.parquet`, which holds
-    statistics of all rows.
+    It is a comment with a digest of the manifest, of the ledger, which names the rows, and of
+    `runs.parquet`, which holds their statistics.
     """
     digest = hashlib.sha256()
-    for name in ("manifest.json", "runs.parquet"):
+    for name in ("manifest.json", "ledger.jsonl", "runs.parquet"):
         file = store.file(name)
         digest.update(file.read_bytes() if file.is_file() else b"")
     return f"\n<!-- made from {digest.hexdigest()} -->\n".encode()

@@ -87,11 +87,17 @@ class Attempt:
                 self.display.enter("writing the report")
                 write_runs_table(store)
                 write_report(store)
-            results = store.read()
-            missing = sum(results.runs[i].status.unended for i in self.chosen)
+            cells = store.ledger()
+            entries = store.manifest().entries
+            missing = sum(
+                not cells.keys() >= set(entry.cells)
+                for entry in entries
+                if entry.run_id in self.chosen
+            )
             if self.sweep.is_searched and self.display.is_cut:
                 missing = self.display.total - self.display.done
-            new = results.runs if self.sweep.is_searched else self.unended
+            every = [entry.run_id for entry in entries]
+            new = every if self.sweep.is_searched else self.unended
             return Outcome(
                 store=store,
                 manifest=store.manifest(),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from raysafl.cluster.gpus import are_logical, in_words, num_gpus, used_note, why_unseen
 from raysafl.core.needs import is_installed, need
 from raysafl.core.text import nearest
 from raysafl.sweep.choices import ExecutorName
@@ -53,6 +52,9 @@ def _check_gpus(options: Options) -> None:
     """
     if not options.hardware.gpu_share:
         return
+    # Imported here, because most sweeps ask for none.
+    from raysafl.cluster.gpus import are_logical, in_words, why_unseen
+
     here = options.executor == ExecutorName.HERE
     elsewhere = options.address is not None or ray_runs() or are_logical()
     if (here or not elsewhere) and (why := why_unseen()):
@@ -81,6 +83,7 @@ def choose_executor(options: Options, seconds: Callable[[], float]) -> "Executor
         options.console.print(f"Runs {where}: {why}", soft_wrap=True)
     # Each is imported where it is needed: Ray and Tune take seconds.
     if name is ExecutorName.HERE:
+        from raysafl.cluster.gpus import num_gpus, used_note
         from raysafl.sweep.here import Here
 
         hardware = options.hardware.where_there_are(count := num_gpus())

@@ -147,7 +147,6 @@ class Outcome:
                 soft_wrap=True,
             )
         if any(self.bad["status"] == Status.FAILED):
-            mlflow = "" if read_view(self.store) is None else ", and in MLflow"
             console.print(
                 "The traceback of each failed seed is in the field `traceback` of its entry in "
                 f"{short(self.store.file('ledger.jsonl'))}{mlflow}",
