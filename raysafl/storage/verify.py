@@ -178,7 +178,7 @@ def _fault_of_table(store: Store, file: Path) -> str:
         return str(error)
     except Exception as error:  # Damaged notes of pandas raise anything.
         return f"pandas cannot read it ({error!r})"
-    now = make_runs_table(store, named=shown.columns)
+    now = make_runs_table(store, store.read(unended=False), shown.columns)
     if now.empty or shown.empty:
         return ""
     keys = ["run_id", "replicate"]
