@@ -23,7 +23,7 @@ CORES = 32  # of a node
 NODE_BYTES = 128e9
 TRIALS = NODES * CORES  # at once, each with one client actor of one core
 STORE_SHARE = 0.3  # of a node's memory, for Ray's object store, as Ray has it
-FILES_PER_S = 1000  # small files a second that a shared file system writes, assumed
+NETWORK_BYTES = 1.25e9  # a second to the driver's node, assumed: 10 Gbit/s
 MNIST_BYTES = 70_000 * (784 + 8)
 ROUNDS = "the rounds of all packs"
 MEASURED = {
@@ -149,11 +149,10 @@ QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
         size,
     ),
     "memory of a node": (f"{CORES} x (coordinator + actor) at these cells", size),
-    "files a second while runs go on": (
-        f"{TRIALS} x runs of a pack / {FLUSH_SECONDS:g} s, if a pack lasts so long",
-        in_digits,
+    "bytes of checkpoints a second, to the driver": (
+        f"{TRIALS} x cells x 4P / {FLUSH_SECONDS:g} s, if a pack lasts so long",
+        size,
     ),
-    "files of commits, before they are compacted": ("2 x packs", in_digits),
     "bytes of the folder": ("runs x bytes of a run with one row", size),
     "reports to the driver": (
         f"packs x time of a pack / {REPORT_SECONDS:g} s, at least one a pack",
@@ -183,7 +182,7 @@ def predict(s: Shape, m: Measured) -> dict[str, float]:
     moved = cells * ((2 + evaluated) * 4 * m.parameters + 40 * s.clients + m.header)
     vectors = cells * 4 * m.parameters
     in_messages = vectors <= LARGE
-    in_flight = 0.0 if pack_s < FLUSH_SECONDS else TRIALS * runs / FLUSH_SECONDS
+    saved = 0.0 if pack_s < FLUSH_SECONDS else TRIALS * vectors / FLUSH_SECONDS
     reports = packs * max(1, pack_s / REPORT_SECONDS)
     return {
         "runs of a pack": runs,
@@ -198,8 +197,7 @@ def predict(s: Shape, m: Measured) -> dict[str, float]:
         "object store of a node": MNIST_BYTES
         + (0 if in_messages else CORES * 2 * vectors),
         "memory of a node": CORES * (m.coordinator(cells) + m.actor(cells)),
-        "files a second while runs go on": in_flight,
-        "files of commits, before they are compacted": 2 * packs,
+        "bytes of checkpoints a second, to the driver": saved,
         "bytes of the folder": RUNS * m.run_bytes,
         "reports to the driver": reports,
         "processor time of the driver": reports * m.report_s + RUNS * m.driver_s,
@@ -235,9 +233,9 @@ LIMITS: Mapping[str, Limit] = {
         lambda p: NODE_BYTES,
         "evaluate less often (`eval_every`); parts of the sweep in folders of their own",
     ),
-    "files a second while runs go on": (
-        f"{FILES_PER_S:,} a second, assumed of a shared file system",
-        lambda p: FILES_PER_S,
+    "bytes of checkpoints a second, to the driver": (
+        "10 Gbit/s, assumed of the driver's network",
+        lambda p: NETWORK_BYTES,
         "`Runner(flush_seconds=300)`: a crash then loses up to five minutes",
     ),
     "memory of a node": (

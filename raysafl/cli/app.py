@@ -165,7 +165,7 @@ def results_command(
     """Filter and sort stored runs; statistics are means over finished replicates.
 
     Stopped runs have those of the rounds that they ran. Runs that have not ended are
-    listed without statistics, as running or interrupted.
+    listed without statistics, as running or waiting.
     """
     from raysafl.report.pages.csv import as_csv
     from raysafl.report.query import as_table, results

@@ -60,8 +60,8 @@ def test_a_sweep_is_predicted_as_counted_by_hand() -> None:
     assert found["object store of a node"] == stored
     memory = 32 * (400 + 49 + 500 + 49) * 2**20
     assert found["memory of a node"] == pytest.approx(memory)
-    rate = found["files a second while runs go on"]
-    assert rate == pytest.approx(512 * 49 / 30)
+    rate = found["bytes of checkpoints a second, to the driver"]
+    assert rate == pytest.approx(512 * 49 * 4 * 7850 / 30)
     reports = 2041 * 61.25 / 2
     driver = reports * 0.002 + 100_000 * 0.01
     assert found["processor time of the driver"] == pytest.approx(driver)
