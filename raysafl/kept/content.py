@@ -59,7 +59,7 @@ class KeptModel(BaseModel):
     num_outputs: int
     num_classes: int
     classes: tuple[str, ...]
-    class_type: str = "str"
+    class_type: str
     targets: tuple[str, ...]
 
 

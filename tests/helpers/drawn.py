@@ -12,7 +12,7 @@ from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import to_png
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners
 
 
 def study_of(
@@ -21,15 +21,16 @@ def study_of(
     runs: pd.DataFrame | None = None,
 ) -> Study:
     """What the figures of a sweep with these rows are drawn from."""
+    empty = of_owners(ROUNDS.empty_table(), {})
     frame = pd.DataFrame(rounds)
-    missing = [name for name in ROUNDS.names if name not in frame]
+    missing = [name for name in empty.column_names if name not in frame]
     frame = frame.assign(**dict.fromkeys(missing))
-    table = ROUNDS.empty_table()
-    if len(frame):
-        table = pa.Table.from_pandas(frame, preserve_index=False)
+    table = pa.Table.from_pandas(frame, preserve_index=False) if len(frame) else empty
     if runs is None:
         runs = pd.DataFrame(columns=["run_id", "status", "reason"])
-    return Study.of(Numbers.of(runs, manifest), table, CLIENTS.empty_table())
+    return Study.of(
+        Numbers.of(runs, manifest), table, of_owners(CLIENTS.empty_table(), {})
+    )
 
 
 def drawn(figure: Figure | None) -> Figure:

@@ -9,13 +9,12 @@ import pytest
 import torch
 from helpers.folders import finished
 from helpers.frozen import Backbone, Masked
+from helpers.made import end, save
 from torch import nn
 
 import raysafl as fl
-from raysafl.kept.content import read_models
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.kept.content import read_model
 from raysafl.storage.store import Store
-from raysafl.storage.verify import repair, verify
 
 
 class Tied(fl.Model):
@@ -60,19 +59,20 @@ def test_a_loaded_model_has_the_accuracy_of_the_round_after_which_it_was_kept(
             hits = module(inputs_of(test)).argmax(1).numpy() == test.y
         own = rows[rows["replicate"] == replicate]
         assert hits.mean() == pytest.approx(own["test_accuracy"].max())
-    kept, _ = read_models(store.model(run.id).read_bytes())
-    assert kept.run == run.model_dump(mode="json") and kept.run_id == run.id
-    assert [r.seed for r in kept.replicates] == run.seeds
+        kept, _ = read_model(store.model(run.cell_ids[replicate]).read_bytes())
+        assert kept.run == run.split()[replicate].model_dump(mode="json")
+        assert kept.cell == run.cell_ids[replicate]
+        assert kept.round == own.loc[own["test_accuracy"].idxmax(), "round"]
 
 
 @pytest.mark.parametrize("model", [Backbone(), Masked()], ids=repr)
-def test_frozen_parameters_and_buffers_are_in_the_file_once_and_in_the_model(
+def test_frozen_parameters_and_buffers_are_in_the_file_and_in_the_model(
     model: fl.Model, tiny: fl.Run, tmp_path: Path
 ) -> None:
     run = tiny.replace(model=model, keep="last")
     store = folder_of(tmp_path / "kept", run)
-    _, tensors = read_models(store.model(run.id).read_bytes())
-    assert {name.partition("/")[0] for name in tensors} == {"0", "1", "frozen"}
+    _, tensors = read_model(store.model(run.id).read_bytes())
+    assert {name.partition("/")[0] for name in tensors} == {"trained", "frozen"}
     module = fl.load_model(store.path, run).module
     named = (*module.named_parameters(), *module.named_buffers())
     frozen = {name: value for name, value in named if not value.requires_grad}
@@ -113,7 +113,8 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
     wrong: list[tuple[Any, int, str]] = [
         (run.id[:-1] + "x", 0, "has not ended, or the sweep has no such run"),
         (tiny, 0, "field `keep` is None. In the experiment file write keep='last'"),
-        (run, 2, r"no model of replicate 2 was kept, but of \[0, 1\]"),
+        (run, 2, r"run \w+ of .*kept has no replicate 2: give 0 to 1"),
+        (run, -1, "has no replicate -1"),
     ]
     for which, replicate, message in wrong:
         with pytest.raises(ValueError, match=message):
@@ -123,19 +124,24 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (Status.FINISHED, "because the number by which it chooses was always missing"),
-        (Status.STOPPED, r"because it stopped \(no memory\)"),
+        ("finished", "because the number by which it chooses was always missing"),
+        ("stopped", r"because it stopped \(no memory\)"),
+        ("failed", r"because it failed \(no memory\)"),
+        ("waiting", r"has not ended: it is waiting \(after 1 of 4 rounds\)"),
     ],
 )
-def test_a_run_that_ended_otherwise_says_why_it_kept_no_model(
-    status: Status, message: str, tiny: fl.Run, tmp_path: Path
+def test_a_replicate_that_has_not_finished_says_why_it_has_no_model(
+    status: str, message: str, tiny: fl.Run, tmp_path: Path
 ) -> None:
     run = tiny.replace(keep="last")
     store = Store(tmp_path / "kept")
     store.create()
-    entry = LedgerEntry.now(run.model_dump(mode="json"), status, "no memory")
-    store.commit_end(run.id, entry)
-    with pytest.raises(ValueError, match=message):
+    store.write_manifest(fl.Sweep("kept", [run]).manifest())
+    if status == "waiting":
+        save(store, run.id, [{"replicate": r, "round": 0} for r in (0, 1)])
+    else:
+        end(store, run.id, status=status, reason="no memory")
+    with pytest.raises(ValueError, match=rf"replicate 0 of run {run.id} .*{message}"):
         fl.load_model(store.path, run)
 
 
@@ -147,12 +153,12 @@ class SecondDiverges(fl.Algorithm):
         return replace(state, w_P=state.w_P - update.delta_P / (1 - key.seed))
 
 
-def test_a_replicate_that_diverged_has_no_model_and_it_is_said_which_have_one(
+def test_a_replicate_that_diverged_has_no_model_and_the_others_have(
     tiny: fl.Run, tmp_path: Path
 ) -> None:
     run = tiny.replace(algorithm=SecondDiverges(), keep="last", seed=0)
     store = folder_of(tmp_path / "kept", run)
-    with pytest.raises(ValueError, match=r"replicate 1 was kept, but of \[0\]"):
+    with pytest.raises(ValueError, match="kept no model, because it diverged"):
         fl.load_model(store.path, run, 1)
     fl.load_model(store.path, run, 0)
 
@@ -167,28 +173,21 @@ def test_code_that_builds_other_parameters_is_refused(
         fl.load_model(store.path, run)
 
 
-def test_missing_and_damaged_models_are_noticed_and_forgotten(
+def test_of_a_missing_or_damaged_model_the_cell_is_to_be_computed_again(
     tiny: fl.Run, tmp_path: Path
 ) -> None:
     runs = [tiny.replace(keep="last", seed=seed) for seed in (0, 5, 9)]
     store = folder_of(tmp_path / "kept", *runs)
-    assert verify(store) == []
     file = store.model(runs[0].id)
-    assert isinstance(file, Path)
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    store.model(runs[1].id).unlink()
-    with pytest.raises(ValueError, match="is damaged: the models that it kept are d"):
-        fl.load_model(store.path, runs[0])
-    with pytest.raises(ValueError, match="is damaged: the models that it kept are m"):
-        fl.load_model(store.path, runs[1])
-
-    findings = verify(store)
-    # `runs.parquet`, which shows their numbers, is a finding without a run.
-    assert {f.run_id for f in findings} - {""} == {run.id for run in runs[:2]}
-    repair(store, findings)
-    assert set(store.ledger()) == {runs[2].id}
-    left = [own.name for own in store.path.glob("models/*")]
-    assert left == [f"{runs[2].id}.safetensors"]
-    assert verify(store) == []
+    store.model(runs[1].cell_ids[1]).unlink()
+    for run, replicate, why in ((runs[0], 0, "damaged"), (runs[1], 1, "missing")):
+        with pytest.raises(ValueError, match=rf"it is waiting \(damaged: .* is {why};"):
+            fl.load_model(store.path, run, replicate)
+        # The run's other seed is as it was.
+        fl.load_model(store.path, run, 1 - replicate)
+    assert [run.status for run in store.read().runs.values()] == [
+        *("waiting", "waiting", "finished")
+    ]

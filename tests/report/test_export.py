@@ -28,7 +28,7 @@ from raysafl.report.pages.document import Grid, Strong
 from raysafl.report.pages.latex import latex
 from raysafl.report.results import SweepResults
 from raysafl.storage.manifest import Entry, Manifest, Table
-from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners
 
 MEASURED = Path(__file__).parents[2] / "results/measured"
 # In inches. Both columns are the widest that is drawn, one column is the narrowest.
@@ -288,5 +288,5 @@ def planted(runs: pd.DataFrame | None = None) -> Study:
     """A sweep of two methods in two settings, without rows of rounds."""
     values = {(s, m): [0.5, 0.6] for s in "ab" for m in ("FedAvg", "SAFARI")}
     rows, sweep = made(values)
-    empty = ROUNDS.empty_table(), CLIENTS.empty_table()
+    empty = (of_owners(table.empty_table(), {}) for table in (ROUNDS, CLIENTS))
     return export.study_of(rows if runs is None else runs, sweep, *empty)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.made import save
+from helpers.made import end
 from rich.console import Console
 
 from raysafl.report.analysis.entries import aggregate
@@ -68,7 +68,7 @@ def stored(path: Path, sweep: Manifest) -> Store:
             | {"test_accuracy": 0.1 * t, "test_loss": 1.0, "snapshots": 0}
             for t in range(2)
         ]
-        save(store, entry.run_id, rows)
+        end(store, entry.run_id, rows)
     return store
 
 

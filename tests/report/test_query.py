@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import raysafl as fl
 from raysafl.cli import app as cli
 from raysafl.report.query import results
-from raysafl.storage.ledger import ReplicateEnd, Status
+from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
@@ -39,13 +39,16 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def compacted_results(
+def joined_results(
     real_results: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The same sweep after `raysafl compact`."""
-    folder = tmp_path_factory.mktemp("compacted") / "results"
+    """The same sweep after its parts were put together."""
+    folder = tmp_path_factory.mktemp("joined") / "results"
     shutil.copytree(real_results, folder)
-    assert Store(folder / "quickstart").compact().compacted == 8
+    store = Store(folder / "quickstart")
+    assert len(store.files("rounds")) == 8
+    store.rewrite()
+    assert len(store.files("rounds")) == 1
     return folder
 
 
@@ -58,7 +61,7 @@ def compacted_results(
             marks=[pytest.mark.acceptance] if (number + k) % 2 else [],
         )
         for number in range(1, 11)
-        for k, form in enumerate(["real_results", "compacted_results"])
+        for k, form in enumerate(["real_results", "joined_results"])
     ],
 )
 def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
@@ -210,7 +213,7 @@ def copy_of(real_results: Path, folder: Path) -> Store:
 
 def relabel(store: Store, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the labels of each run in the manifest."""
-    manifest = store.manifest()
+    manifest = store.manifest().model_copy(deep=True)
     for entry in manifest.entries:
         change(entry.labels)
     store.write_manifest(manifest)
@@ -233,10 +236,11 @@ def test_a_diverged_replicate_is_counted_and_not_averaged(
     real_results: Path, tmp_path: Path
 ) -> None:
     other = copy_of(real_results, tmp_path / "other")
-    run_id, entry = next(iter(other.ledger().items()))
-    end = ReplicateEnd(replicate=2, status=Status.DIVERGED, reason="NaN")
-    diverged = {"status": Status.DIVERGED, "replicates": [*entry.replicates[:2], end]}
-    other.commit(other.read({run_id}).rows, {run_id: entry.model_copy(update=diverged)})
+    run_id, result = next(iter(other.read().runs.items()))
+    changes = {"status": Status.DIVERGED, "reason": "NaN"}
+    end = result.cells[2].model_copy(update=changes)
+    found = other.results({end.cell})
+    other.take([end], found.rows, found.clients)
     runs = Store(real_results / "quickstart").runs()
     one = runs[runs["run_id"] == run_id].sort_values("replicate")
     found = results([tmp_path, real_results], f"run_id == '{run_id}'")

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import drawn, picture_of, study_of
-from helpers.made import save
+from helpers.made import end
 from helpers.reports import markdown
 from helpers.scored import made
 from helpers.summaries import summarise
@@ -44,7 +44,11 @@ def manifest(axes: dict[str, list[Label]] = AXES, **fields: Any) -> Manifest:
     """A full grid; the last axis goes across."""
     names = list(axes)
     entries = [
-        Entry(run_id=f"{i:012x}", labels=dict(zip(names, combo, strict=True)))
+        Entry(
+            run_id=f"{i:012x}",
+            labels=dict(zip(names, combo, strict=True)),
+            config={"replicates": 3, "number": i},
+        )
         for i, combo in enumerate(itertools.product(*axes.values()))
     ]
     table = fields.pop("table", {})
@@ -117,7 +121,7 @@ def stored(path: Path, sweep: Manifest, done: int | None = None) -> Store:
     frame, made = pd.DataFrame(rounds_of(sweep)), []
     for entry in sweep.entries[:done]:
         rows = frame[frame["run_id"] == entry.run_id]
-        save(store, entry.run_id, rows.to_dict("records"))
+        end(store, entry.run_id, rows.to_dict("records"))
         base = run_rows(entry.run_id, [0.0] * 3)
         made += [
             b | summarise(own)
@@ -438,7 +442,7 @@ def test_the_cost_is_that_of_finished_replicates() -> None:
     rows = run_rows(
         sweep.entries[0].run_id,
         [0.5, 0.5, 0.5],
-        status=["finished", "failed", "damaged"],
+        status=["finished", "failed", "waiting"],
         total_steps=[30, 7, math.nan],
         **work,
     )

@@ -136,7 +136,7 @@ def test_a_run_that_has_not_ended_is_listed_as_such_and_without_statistics(
     assert running["status"].tolist() == ["finished", "running"]
     found = results([tmp_path / "s"], sort="final")
     assert found["number"].tolist() == [0, 1]
-    assert found["status"].tolist() == ["finished", "interrupted"]
+    assert found["status"].tolist() == ["finished", "waiting"]
     assert found["reason"].tolist() == ["", "after 2 of 4 rounds"]
     assert found["replicates"].tolist() == [2, 0]
     assert found["final"].notna().tolist() == [True, False]

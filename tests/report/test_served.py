@@ -7,7 +7,7 @@ from helpers.scored import made
 
 from raysafl.report.figures.served import clients_served
 from raysafl.report.figures.study import Study
-from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners
 
 
 def points(came: list[list[int]], quality: list[list[float]]) -> tuple[np.ndarray, str]:
@@ -32,8 +32,9 @@ def points(came: list[list[int]], quality: list[list[float]]) -> tuple[np.ndarra
         for t in (4, 9)
     ]
     numbers = study_of(manifest, runs=runs).numbers
-    table = pa.Table.from_pylist(rows, schema=CLIENTS)
-    study = Study.of(numbers, ROUNDS.empty_table(), table)
+    rounds, clients = (of_owners(t.empty_table(), {}) for t in (ROUNDS, CLIENTS))
+    table = pa.Table.from_pylist(rows, schema=clients.schema)
+    study = Study.of(numbers, rounds, table)
     figure = drawn(clients_served(study))
     (line,) = figure.axes[0].get_lines()
     return np.asarray(line.get_xydata()), str(figure.get_label())

@@ -48,6 +48,8 @@ def test_a_kept_model_is_an_artifact_that_pyfunc_loads_and_that_predicts(
         loaded = mlflow.pyfunc.load_model(uri, model_config=chosen)
         expected = fl.load_model(store.path, run, replicate).predict(x)
         assert np.array_equal(loaded.predict(x), expected)
+    with pytest.raises(ValueError, match=r"replicate 2 was kept, but of \[0, 1\]"):
+        mlflow.pyfunc.load_model(uri, model_config={"replicate": 2})
     first = mlflow.pyfunc.load_model(uri)
     assert np.array_equal(first.predict(x), fl.load_model(store.path, run).predict(x))
     signature = first.metadata.signature
