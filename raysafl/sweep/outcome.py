@@ -149,7 +149,7 @@ class Outcome:
         if any(self.bad["status"] == Status.FAILED):
             console.print(
                 "The traceback of each failed seed is in the field `traceback` of its entry in "
-                f"{short(self.store.file('ledger.jsonl'))}{mlflow}",
+                f"{short(self.store.file('ledger.jsonl'))}",
                 soft_wrap=True,
             )
 
