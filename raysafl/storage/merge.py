@@ -1,6 +1,7 @@
 """Puts the results of several folders of one sweep together, as of several machines."""
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 
 from raysafl.core.text import count
@@ -16,8 +17,8 @@ EXTENT = {"seed": None, "replicates": None}
 def merge(stores: Sequence[Store], into: Store) -> str:
     """Write the ended cells of several folders into a new one, with kept models and states.
 
-    A cell that several folders have is taken from the first one in which it has finished: its
-    rows follow from its configuration and its seed.
+    A cell that several folders have is taken from the first one in which it needs no other
+    attempt: its rows follow from its configuration and its seed.
 
     Args:
         stores: the folders, whose writers are kept out by the caller.
@@ -49,8 +50,8 @@ def merge(stores: Sequence[Store], into: Store) -> str:
                 list(new.values()),
                 of_cells(found.rows, new),
                 of_cells(found.clients, new),
-                _contents(store.model(cell) for cell, end in new.items() if end.kept),
-                _contents(store.state(cell) for cell in new),
+                {c: store.model(c).read_bytes() for c, end in new.items() if end.kept},
+                _states(new, stores),
             )
             taken |= new
         into.rewrite()
@@ -63,9 +64,15 @@ def merge(stores: Sequence[Store], into: Store) -> str:
     )
 
 
-def _contents(files: Iterable[Path]) -> dict[str, bytes]:
-    """Return the contents of those of some files that are there, by the cell of each."""
-    return {file.stem: file.read_bytes() for file in files if file.is_file()}
+def _states(cells: Iterable[str], stores: Sequence[Store]) -> dict[str, bytes]:
+    """Return the last states of those cells of which a folder has an undamaged one."""
+    found = {}
+    for cell in cells:
+        for file in filter(Path.is_file, (store.state(cell) for store in stores)):
+            if stores[0].checkpoint(file) is not None:
+                found[cell] = file.read_bytes()
+                break
+    return found
 
 
 def _merged_manifest(stores: Sequence[Store]) -> Manifest:
@@ -86,22 +93,27 @@ def _merged_manifest(stores: Sequence[Store]) -> Manifest:
                     "the other; merge folders of one sweep"
                 )
         merged = merged.measuring(other.columns, merged.quality)
-    entries: dict[tuple[Label, ...], Entry] = {}
+    runs: dict[tuple[Label, ...], list[Entry]] = {}
     for manifest in [merged, *others]:
         for entry in manifest.entries:
-            key = entry.key(merged.axes)
-            entries[key] = _joined(entries[key], entry) if key in entries else entry
-    return merged.replace(entries=list(entries.values()))
+            runs.setdefault(entry.key(merged.axes), []).append(entry)
+    ordered = (
+        sorted(own, key=lambda entry: entry.seeds.start) for own in runs.values()
+    )
+    return merged.replace(entries=[reduce(_joined, own) for own in ordered])
 
 
-def _joined(one: Entry, other: Entry) -> Entry:
+def _joined(first: Entry, second: Entry) -> Entry:
     """Return a run with the seeds of two runs that have equal labels.
+
+    Args:
+        first: the run that has the lowest seed.
+        second: the other one.
 
     Raises:
         ValueError: they differ in more than their seeds, or there is a gap between these.
     """
-    labels = run_name(one.labels, one.run_id)
-    first, second = sorted([one, other], key=lambda entry: entry.seeds.start)
+    labels = run_name(first.labels, first.run_id)
     if {**first.config, **EXTENT} != {**second.config, **EXTENT}:
         raise ValueError(
             f"the folders have different runs for {labels}, with other settings or another "

@@ -8,37 +8,40 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.commands import call_here
+from helpers.crashes import Crash, crash_at
 from helpers.pictures import without_pictures
 from helpers.sweeps_here import go
 
 from raysafl import PerClient, Sweep, load_model
 from raysafl.quickstart import BASE
-from raysafl.storage import merge as storage_merge
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.merge import merge
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
 
-def halves() -> Sweep:
-    """Four runs, of three rounds of two seeds."""
+def seeds(first: int = 0, number: int = 4, **changes: Any) -> Sweep:
+    """Two runs of three rounds, with some of their seeds."""
     run = BASE.replace(
         rounds=3,
-        replicates=2,
+        replicates=number,
+        seed=first,
         keep="last",
         eval_clients=PerClient(on="labels", every=2),
+        **changes,
     )
-    runs = {(seed,): run.replace(seed=10 * seed) for seed in range(4)}
-    return Sweep("halves", runs, axes=("seed",))
+    runs = {(lr,): run.replace({"local.lr": lr}) for lr in (0.1, 0.2)}
+    return Sweep("seeds", runs, axes=("lr",))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of two halves that share a run, and of the whole."""
-    folder = tmp_path_factory.mktemp("halves")
+    """The folders of the seeds 0 to 2 and 2 to 3 of a sweep, and of all of them."""
+    folder = tmp_path_factory.mktemp("seeds")
     with without_pictures():
-        for name, seeds in (("a", "0,1,2"), ("b", "2,3")):
-            go(halves(), folder / name, only={"seed": seeds}, keep_states=True)
-        go(halves(), folder / "whole")
+        go(seeds(0, 3), folder / "a", keep_states=True)
+        go(seeds(2, 2), folder / "b", keep_states=True)
+        go(seeds(), folder / "whole")
     return folder
 
 
@@ -68,155 +71,123 @@ def merged(raysafl: Command, *folders: Path) -> tuple[int, str, Store]:
     return *raysafl("merge", *folders, "--out", out), Store(out)
 
 
+def shared_cell(a: Path, b: Path) -> str:
+    """One of the two cells that both folders have, of seed 2."""
+    return min(Store(a).ledger().keys() & Store(b).ledger().keys())
+
+
 @pytest.mark.usefixtures("reports")
-def test_two_halves_are_the_whole(
+def test_the_seeds_of_two_folders_are_those_of_the_whole_in_any_order(
     folders: tuple[Path, Path, Path], raysafl: Command
 ) -> None:
     a, b, whole = folders
-    code, said, both = merged(raysafl, a, b)
-    assert code == 0
-    assert "4 runs; 1 in several folders, with equal rows" in said
     due = Store(whole)
-    for own, other in (
-        (both.rounds(), due.rounds()),
-        (both.clients(), due.clients()),
-        (both.runs(), due.runs()),
-    ):
-        unlike = ["seconds", "started", "ended", "sweep"]
-        pd.testing.assert_frame_equal(
-            own.drop(columns=unlike, errors="ignore"),
-            other.drop(columns=unlike, errors="ignore"),
-        )
-    assert verify(both) == []
-    for run_id in both.ledger():
-        load_model(both.path, run_id)
-        assert both.kept_state(run_id)
-    assert (both.path / "report.html").is_file()
+    for first, second in ((a, b), (b, a)):
+        code, said, both = merged(raysafl, first, second)
+        assert code == 0 and "8 cells; 0 cells of the sweep are still to be" in said
+        for own, other in (
+            (both.rounds(), due.rounds()),
+            (both.clients(), due.clients()),
+            (both.runs(), due.runs()),
+        ):
+            unlike = ["seconds", "started", "ended", "sweep"]
+            pd.testing.assert_frame_equal(
+                own.drop(columns=unlike, errors="ignore"),
+                other.drop(columns=unlike, errors="ignore"),
+            )
+        assert verify(both) == [] and len(both.files("states")) == 8
+        for entry in both.manifest().entries:
+            load_model(both.path, entry.run_id, replicate=3)
+        assert len(both.files("rounds")) == len(both.files("clients")) == 1
+        assert (both.path / "report.html").is_file()
+        # It goes on as a sweep.
+        outcome, _ = go(seeds(), both.path)
+        assert outcome.ok and outcome.skipped == 2
+        shutil.rmtree(both.path)
 
 
-def test_the_merged_folder_goes_on_as_a_sweep(
-    folders: tuple[Path, Path, Path], raysafl: Command
-) -> None:
-    a, b, _ = folders
-    _, _, both = merged(raysafl, a, b)
-    outcome, _ = go(halves(), Path(str(both.path)))
-    assert outcome.ok and outcome.skipped == 4
-
-
-def test_a_run_with_other_rows_in_one_of_the_folders_is_refused_and_nothing_written(
-    folders: tuple[Path, Path, Path], raysafl: Command
-) -> None:
-    a, b, _ = folders
-    store = Store(b)
-    (run_id,) = set(Store(a).ledger()) & set(store.ledger())
-    entry = store.ledger()[run_id]
-    rows = store.read(run_id).rows
-    place = rows.schema.get_field_index("test_loss")
-    changed = rows.set_column(place, "test_loss", rows["train_loss"])
-    store.commit(changed, {run_id: entry}, store.read(run_id).clients)
-    code, said, both = merged(raysafl, a, b)
-    assert code == 2
-    assert f"run {run_id} has other rows in {a} than in {b}" in said
-    assert not both.path.exists()
-
-
-def test_folders_of_different_sweeps_and_a_new_folder_that_holds_one_are_refused(
+def test_seeds_with_a_gap_other_settings_and_other_sweeps_are_refused(
     folders: tuple[Path, Path, Path], raysafl: Command
 ) -> None:
     a, b, whole = folders
-    go(Sweep("other", [BASE.replace(rounds=2, replicates=1)]), a.parent / "other")
-    code, said, _ = merged(raysafl, a, a.parent / "other")
-    assert code == 2 and "hold different sweeps: the name is 'halves' in one" in said
+    others = {
+        "gap": (seeds(5, 1), "seeds 0 to 2 and 5 to 5 of lr=0.1, with a gap"),
+        "rounds": (
+            seeds(eval_every=2),
+            "different runs for lr=0.1, with other settings",
+        ),
+        "name": (
+            Sweep("other", [BASE.replace(rounds=2, replicates=1)]),
+            "hold different sweeps: the name is 'seeds' in one and 'other'",
+        ),
+    }
+    for name, (sweep, why) in others.items():
+        go(sweep, a.parent / name)
+        code, said, both = merged(raysafl, a, a.parent / name)
+        assert code == 2 and why in said and not both.path.exists()
     code, said = raysafl("merge", a, b, "--out", whole)
     assert code == 2 and "holds a sweep already" in said
+    # The missing seeds between them close a gap.
+    go(seeds(3, 2), a.parent / "between")
+    code, said, both = merged(raysafl, a, a.parent / "gap", a.parent / "between")
+    assert code == 0 and "12 cells; 0 cells of the sweep" in said
 
 
-def test_a_run_that_is_damaged_in_one_folder_is_taken_from_the_other(
-    folders: tuple[Path, Path, Path], raysafl: Command
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_cell_is_taken_from_where_it_finished_undamaged(
+    folders: tuple[Path, Path, Path], raysafl: Command, order: tuple[int, int]
 ) -> None:
     a, b, _ = folders
-    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
-    Store(a).model(run_id).unlink()
-    code, said, both = merged(raysafl, a, b)
-    assert code == 0 and said.rstrip().endswith("4 runs")
-    assert both.read().faults == {}
+    damaged = shared_cell(a, b)
+    due = Store(b).ledger()
+    failed = max(Store(a).ledger().keys() & due.keys())
+    Store(a).model(damaged).unlink()
+    nothing = (t.slice(0, 0) for t in Store(a).results()[1:3])
+    Store(a).take([CellEnd.now(failed, Status.FAILED, "no memory")], *nothing)
+    code, said, both = merged(raysafl, *(folders[k] for k in order))
+    assert code == 0 and "8 cells" in said and verify(both) == []
+    for cell in (damaged, failed):
+        assert both.ledger()[cell].ended == due[cell].ended
+        assert both.ledger()[cell].status is Status.FINISHED
 
 
-def test_a_run_that_failed_in_one_folder_is_taken_from_where_it_finished(
-    folders: tuple[Path, Path, Path], raysafl: Command
-) -> None:
-    a, b, _ = folders
-    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
-    due = Store(b).ledger()[run_id]
-    Store(a).commit_end(run_id, LedgerEntry.now(due.config, Status.FAILED, "no memory"))
-    for name, order in (("m", (a, b)), ("n", (b, a))):
-        code, _ = raysafl("merge", *order, "--out", a.parent / name)
-        assert code == 0
-        assert Store(a.parent / name).ledger()[run_id] == due
-        assert verify(Store(a.parent / name)) == []
-
-
+@pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 @pytest.mark.parametrize("first", ["has none", "has a damaged one"])
 def test_a_state_that_only_a_later_folder_has_kept_whole_is_kept(
     folders: tuple[Path, Path, Path], raysafl: Command, first: str
 ) -> None:
     a, b, _ = folders
-    (run_id,) = set(Store(a).ledger()) & set(Store(b).ledger())
-    due = Store(b).kept_state(run_id)
-    state = Store(a).state_file(run_id)
-    assert isinstance(state, Path)
+    cell = shared_cell(a, b)
+    state = Store(a).state(cell)
     content = state.read_bytes()
     state.unlink()
     if first == "has a damaged one":
         state.write_bytes(content[:-1])
     code, _, both = merged(raysafl, a, b)
-    assert code == 0
-    assert both.kept_state(run_id) == due is not None
-    assert verify(both) == []
+    assert code == 0 and verify(both) == []
+    assert both.state(cell).read_bytes() == Store(b).state(cell).read_bytes()
 
 
 def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(
-    folders: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, Path, Path],
 ) -> None:
     stores = [Store(folder) for folder in folders[:2]]
-    into = Store(folders[0].parent / "merged")
-    copied = []
-
-    def killed(*arguments: Any) -> None:
-        if copied:
-            raise KeyboardInterrupt
-        copied.append(1)
-        real(*arguments)
-
-    real = storage_merge._copy
-    with monkeypatch.context() as patch:
-        patch.setattr(storage_merge, "_copy", killed)
-        with pytest.raises(KeyboardInterrupt):
-            storage_merge.merge(stores, into)
-    with pytest.raises(ValueError, match="holds no sweep"):
-        into.manifest()
-    assert storage_merge.merge(stores, into).startswith("4 runs")
-    assert verify(into) == []
+    for number in (1, 9, 20):
+        into = Store(folders[0].parent / f"merged{number}")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+            crash_at(number, patch, Path)
+            merge(stores, into)
+        with pytest.raises(ValueError, match="holds no sweep"):
+            into.manifest()
+        assert merge(stores, into).startswith("8 cells")
+        assert verify(into) == []
 
 
 def test_a_folder_that_is_written_to_is_not_merged(
     folders: tuple[Path, Path, Path], raysafl: Command
 ) -> None:
     store, out = Store(folders[0]), folders[0].parent / "merged"
-    before = store.every_commit()
     with store.lock():
         code, said = raysafl("merge", store.path, folders[1], "--out", out)
     assert code == 2 and "another raysafl process is writing to" in said
-    assert store.every_commit() == before and not Store(out).ledger()
-
-
-def test_a_folder_and_what_it_has_grown_into_are_refused_as_tables_cannot_show_both(
-    tmp_path: Path, raysafl: Command
-) -> None:
-    few = BASE.replace(rounds=2, replicates=1)
-    for name, run in (("few", few), ("more", few.replace(replicates=2))):
-        go(Sweep("grows", {("one",): run}, axes=("what",)), tmp_path / name)
-    code, said, both = merged(raysafl, tmp_path / "few", tmp_path / "more")
-    assert code == 2 and "different runs for one" in said
-    assert "merge the grown ones alone" in said
-    assert not both.path.exists()
+    assert not Store(out).ledger()
