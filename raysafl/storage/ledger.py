@@ -26,7 +26,7 @@ MOST_OF_LINE = 50
 # What the cells of a line have in common.
 SHARED = (
     *("rounds", "clients", "ended", "code", "python", "raysafl", "host", "numpy"),
-    *("torch", "ray", "commit", "device", "engine", "divided"),
+    *("torch", "ray", "commit", "device", "engine", "divided", "num_classes"),
 )
 
 
@@ -95,6 +95,7 @@ class CellEnd(BaseModel):
         kept: the SHA-256 of the file with the model that it kept; empty if it kept none.
         kept_bytes: the number of bytes of this file.
         code: a digest of the code of each of the user's own classes in the run, by name.
+        num_classes: the number of classes of its dataset; 0 if it has none.
         over_before: how many rounds were over before the attempt in which it ended.
         python, raysafl, host, numpy, torch, ray, commit, device, engine: with what and where
             it was computed.
@@ -118,6 +119,7 @@ class CellEnd(BaseModel):
     kept: str = ""
     kept_bytes: int = Field(default=0, ge=0)
     code: dict[str, str] = Field(default_factory=dict)
+    num_classes: int = Field(default=0, ge=0)
     over_before: int = Field(default=0, ge=0)
     python: str = ""
     raysafl: str = ""

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from raysafl.core.component import flatten
-from raysafl.storage.chance import chance_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.storage.rows import scalar_names
@@ -80,6 +79,9 @@ def make_runs_table(
     frame["partition_seed"] = pd.array(partitions, dtype="Int64")
     for name in ORIGIN:
         frame[name] = [getattr(end, name) for end in ends]
+    if "chance" in frame:
+        classes = np.array([end.num_classes for end in ends], float)
+        frame["chance"] = 1 / np.where(classes > 0, classes, np.nan)
     frame[names] = statistics
     # A mean or a last value is none as long as rounds are to come.
     goes_on = frame["status"].isin([status for status in Status if status.unended])
@@ -137,7 +139,7 @@ def _run_row(
         "reason": "",
         **dict.fromkeys(statistics),
         # What is not judged by an accuracy has no level of chance.
-        **({"chance": chance_of(config)} if "final" in statistics else {}),
+        **({"chance": np.nan} if "final" in statistics else {}),
         **{
             f"config.{name}": None if value is None else str(value)
             for name, value in flatten(config).items()

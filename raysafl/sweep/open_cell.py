@@ -118,6 +118,7 @@ class OpenCell:
         return {
             "seed": self.run.seed,
             "partition_seed": self.run.partition_seeds[0],
+            "num_classes": self.work.dataset.num_classes,
             "started": self.started,
             "seconds": self.seconds,
             "over_before": self._over_before,
