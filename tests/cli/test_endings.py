@@ -119,7 +119,7 @@ def folder(real_results: Path, tmp_path: Path) -> Path:
 
 DAMAGED = (
     *("manifest.json", "rounds/*.parquet"),
-    *("runs.parquet", "report.html", "ledger/*.jsonl"),
+    *("runs.parquet", "report.html", "ledger.jsonl"),
 )
 
 

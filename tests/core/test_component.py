@@ -152,7 +152,7 @@ def test_digest_ignores_key_order_and_int_or_float() -> None:
     assert local(lr=1).digest() == local(lr=1.0).digest()
 
 
-def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
+def test_every_field_of_a_run_but_the_number_of_seeds_changes_its_id(tiny: Run) -> None:
     changes: dict[str, Any] = {
         "data.clients": 11,
         "data.server.n0": 51,
@@ -163,7 +163,6 @@ def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
         "participation.s": 3,
         "local.lr": 0.2,
         "rounds": 5,
-        "replicates": 3,
         "seed": 1,
         "eval_every": 2,
         "objective": Classification(label_smoothing=0.1),
@@ -171,12 +170,27 @@ def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
         "eval_clients": PerClient(),
         "keep": "best",
     }
-    assert {path.partition(".")[0] for path in changes} == Run.model_fields.keys()
+    changed = {path.partition(".")[0] for path in changes}
+    assert changed == Run.model_fields.keys() - {"replicates"}
     ids = [
         tiny.id,
         *(tiny.replace({path: value}).id for path, value in changes.items()),
     ]
     assert len(set(ids)) == len(ids)
+
+
+def test_runs_that_differ_in_their_seeds_alone_share_the_cells_of_common_seeds(
+    tiny: Run,
+) -> None:
+    three = tiny.replace(seed=5, replicates=3)
+    assert three.id == three.cell_ids[0] and len(set(three.cell_ids)) == 3
+    assert three.replace(replicates=2).cell_ids == three.cell_ids[:2]
+    assert three.replace(seed=6).cell_ids[:2] == three.cell_ids[1:]
+    cells = three.split()
+    assert [cell.id for cell in cells] == three.cell_ids
+    assert [(cell.seed, cell.replicates) for cell in cells] == [(5, 1), (6, 1), (7, 1)]
+    other = three.replace(rounds=5)
+    assert not {*other.cell_ids} & {*three.cell_ids}
 
 
 def test_numpy_scalars_are_plain_numbers() -> None:

@@ -11,12 +11,12 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results.md"
 
 
 def test_the_parquet_schema_has_the_columns_and_types_of_a_record() -> None:
-    fixed = [name for name in Record.__dataclass_fields__ if name != "metrics"]
-    assert ROUNDS.names == ["run_id", *fixed]
+    apart = ("replicate", "metrics")
+    fixed = [name for name in Record.__dataclass_fields__ if name not in apart]
+    assert ROUNDS.names == ["cell", *fixed]
     types = {name: str(ROUNDS.field(name).type) for name in ROUNDS.names}
     assert types == {
-        "run_id": "string",
-        "replicate": "int32",
+        "cell": "string",
         "seed": "int64",
         "round": "int32",
         "kind": "string",
@@ -50,7 +50,7 @@ def test_levels_are_averaged_and_counts_are_summed() -> None:
     assert all(
         STATISTICS[f"total_{name}"].meaning == COLUMNS[name].total for name in counts
     )
-    assert columns_with(Summary.KEY) == ["replicate", "seed", "round"]
+    assert columns_with(Summary.KEY) == ["seed", "round"]
 
 
 def test_the_table_in_the_documentation_lists_each_column() -> None:
