@@ -1,5 +1,6 @@
-"""Runs with different objectives in one folder: rows, digests and statistics."""
+"""Runs with different objectives in one folder: rows and statistics."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,18 +8,18 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from helpers.folders import finished
+from helpers.folders import apart, finished
+from helpers.here import run_in_process, session_of, write
+from helpers.made import ended, ends_of, rows_of
 from helpers.objectives import DETAILED, PLAIN, REGRESSION
 
 from raysafl.core.record import ColumnDescription, further_column, further_of
-from raysafl.storage.integrity import row_hashes, row_sums
-from raysafl.storage.rows import ROUNDS, joined, schema_of, table_of
+from raysafl.runtime.in_process import Worker
+from raysafl.storage.rows import CLIENTS, ROUNDS, joined
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.statistics import STATISTICS, statistics_of, summarise_each
 from raysafl.storage.store import Store
-from raysafl.storage.verify import verify
 from raysafl.sweep.definition import Sweep
 
 RUNS = {"plain": PLAIN, "detailed": DETAILED, "regression": REGRESSION}
@@ -34,17 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished(sweep(), tmp_path_factory.mktemp("two") / "two").path
 
 
-@pytest.fixture(params=["packs", "compacted"])
+@pytest.fixture(params=["packs", "joined"])
 def store(folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Store:
-    """A copy of the folder whose rows lie in three files, or in one."""
-    for file in folder.glob("**/*"):
-        if file.is_file():
-            copy = tmp_path / "two" / file.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
-    made = Store(tmp_path / "two")
-    if request.param == "compacted":
-        assert made.compact().compacted == 3
+    """A copy of the folder whose rows lie in a part for each run, or in one."""
+    made = Store(Path(shutil.copytree(folder, tmp_path / "two")))
+    if request.param == "packs":
+        apart(made)
+    assert len(made.files("rounds")) == (3 if request.param == "packs" else 1)
     return made
 
 
@@ -54,9 +51,10 @@ def of(frame: pd.DataFrame, what: str) -> pd.DataFrame:
 
 def test_a_column_that_a_run_does_not_have_is_empty_in_its_rows(store: Store) -> None:
     rows = store.rounds()
-    assert list(rows)[: len(ROUNDS)] == ROUNDS.names
+    first = ["run_id", "replicate", *ROUNDS.names[1:]]
+    assert list(rows)[: len(first)] == first
     further = {"test_f1", *PER_CLASS, "test_confusion", "test_mae", "test_rmse"}
-    assert set(rows) - set(ROUNDS.names) == further | {"test_r2"}
+    assert set(rows) - set(first) == further | {"test_r2"}
     assert of(rows, "regression")["test_mae"].notna().all()
     assert of(rows, "regression")["test_accuracy"].isna().all()
     assert of(rows, "detailed")[["test_f1", *PER_CLASS]].notna().all(axis=None)
@@ -65,136 +63,76 @@ def test_a_column_that_a_run_does_not_have_is_empty_in_its_rows(store: Store) ->
     alone = store.rounds({PLAIN.id}).drop(
         columns=[*further, "test_r2"], errors="ignore"
     )
-    assert list(alone) == ROUNDS.names
+    assert list(alone) == first
 
 
 LISTS = ["cohorts", "enforced", "trained"]
 
 
 def test_pandas_and_duckdb_read_all_columns_of_all_files(store: Store) -> None:
-    files = sorted(store.rounds_path.glob("*.parquet"))
-    mine = store.rounds().drop(columns=[*LISTS, "test_confusion"])
+    files = store.files("rounds")
+    order = [("cell", "ascending"), ("round", "ascending")]
+    mine = store.results().rows.sort_by(order).to_pandas()
+    mine = mine.drop(columns=[*LISTS, "test_confusion"])
     by_pandas = pd.concat(map(pd.read_parquet, files))
     by_duckdb = duckdb.sql(
-        f"SELECT * FROM read_parquet('{store.rounds_path}/*.parquet', "
+        f"SELECT * FROM read_parquet('{store.path}/rounds/*.parquet', "
         "union_by_name = true)"
     ).df()
     for other in (by_pandas, by_duckdb):
-        read = other.sort_values(["run_id", "replicate", "round"], ignore_index=True)
+        read = other.sort_values(["cell", "round"], ignore_index=True)
         pd.testing.assert_frame_equal(read[list(mine)], mine, check_dtype=False)
 
 
-def test_the_digest_of_a_row_does_not_change_with_columns_that_others_have() -> None:
-    plain = [{"replicate": 0, "seed": 1, "round": 2, "test_accuracy": 0.5}]
-    more = [{**plain[0], "metrics": {"test_mae": 1.0, "test_confusion": [1.0, 2.0]}}]
-    alone, other = table_of("a", plain), table_of("b", more)
-    together = row_sums(joined([alone, other]))
-    assert together == row_sums(alone) | row_sums(other)
-
-
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        {"test_mae": 1.5, "test_list": [1.0, 2.0]},
-        {"test_mae": 1.0, "test_list": [2.0, 1.0]},
-        {"test_mae": 1.0, "test_list": [1.0, float("nan")]},
-        {"test_mae": 1.0},
-        {"test_list": [1.0, 2.0]},
-        {"test_rmse": 1.0, "test_list": [1.0, 2.0]},
-    ],
-)
-def test_the_digest_of_a_row_depends_on_each_further_column(
-    metrics: dict[str, Any],
-) -> None:
-    def hashes(own: dict[str, Any]) -> list[int]:
-        row = {"replicate": 0, "seed": 1, "round": 2, "metrics": own}
-        return row_hashes(table_of("a", [row])).tolist()  # type: ignore[no-any-return]
-
-    assert hashes(metrics) != hashes({"test_mae": 1.0, "test_list": [1.0, 2.0]})
-
-
-@pytest.mark.parametrize("column", ["test_mae", "test_confusion", "test_f1"])
-def test_verify_finds_a_damaged_further_column(store: Store, column: str) -> None:
-    write_runs_table(store)
-    assert verify(store) == []
-    damaged = next(
-        file
-        for file in sorted(store.rounds_path.glob("*.parquet"))
-        if column in pq.read_schema(file).names
-        and pq.read_table(file)[column].null_count < len(pq.read_table(file))
-    )
-    table = pq.read_table(damaged, schema=schema_of(pq.read_schema(damaged)))
-    values = table[column].to_pylist()
-    place = next(i for i, value in enumerate(values) if value is not None)
-    values[place] = [1.0] * 4 if isinstance(values[place], list) else 0.125
-    index = table.column_names.index(column)
-    array = pa.array(values, table.schema.field(column).type)
-    pq.write_table(table.set_column(index, column, array), damaged)
-    (finding, *others) = verify(store)
-    assert "are not those that it wrote" in finding.what
-    assert all("runs.parquet" in str(other) for other in others)
-    assert set(store.read().faults) == {table["run_id"][place].as_py()}
-
-
 def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> None:
-    from raysafl.runtime.in_process import Worker
-    from raysafl.sweep.session import Session
-
-    store = Store(tmp_path / "s")
+    store, run = Store(tmp_path / "s"), REGRESSION
+    work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
     store.create()
-    run = REGRESSION
-
-    def session() -> Session:
-        work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
-        return Session([run], store, work, {})
-
-    first = session()
+    store.write_manifest(Sweep("s", [run]).manifest())
+    first = session_of([run], work)
     for _ in range(2):
         first.advance(0.0)
-    first.flush()
-    last = store.rounds().query("round == 1")
-    assert list(first.metrics())[:3] == ["round", "test_mae", "test_loss"]
+    news = first.news(at_once=True)
+    write(news, store, [run])
+    rows = store.rounds()
+    last = rows.query("round == 1")
+    assert list(news.metrics)[:3] == ["round", "test_mae", "test_loss"]
     for name in ("test_mae", "test_loss", "test_rmse", "test_r2"):
-        assert first.metrics()[name] == pytest.approx(last[name].mean())
-    assert first.quality() == pytest.approx(last["test_mae"].mean())
-    assert len(store.rounds()) == 4 and store.rounds()["test_mae"].notna().all()
-    second = session()
-    assert not second.begun_anew
-    second.advance(float("inf"))
-    (end,) = second.take_ends()
-    assert end.quality == "test_mae"
-    assert end.value == store.rounds().query("round == 5")["test_mae"].mean()
+        assert news.metrics[name] == pytest.approx(last[name].mean())
+    assert (news.judged_by, news.value) == ("test_mae", last["test_mae"].mean())
+    assert len(rows) == 4 and rows["test_mae"].notna().all()
+    assert run_in_process(run, store, work) == ""
     whole = finished(Sweep("whole", [run]), tmp_path / "whole").rounds()
     pd.testing.assert_frame_equal(
         store.rounds().drop(columns="seconds"), whole.drop(columns="seconds")
     )
 
 
-@pytest.mark.parametrize("name", ["mae", "test_MAE"])
-def test_a_file_with_a_column_that_no_run_can_have_is_refused(
-    name: str, store: Store
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        ("mae", pa.float64(), "a column 'mae', which is not one of ours"),
+        ("test_MAE", pa.float64(), "a column 'test_MAE', which is not one of ours"),
+        ("test_mae", pa.string(), "'test_mae' has the type string"),
+    ],
+)
+def test_a_part_with_a_column_that_no_run_can_have_counts_not(
+    name: str, kind: pa.DataType, why: str, tmp_path: Path
 ) -> None:
-    file = next(iter(store.rounds_path.glob("*.parquet")))
-    table = pq.read_table(file)
-    pq.write_table(table.append_column(name, pa.array([1.0] * len(table))), file)
-    with pytest.warns(
-        UserWarning, match=f"a column '{name}', which is not one of ours"
-    ):
-        store.read()
-
-
-def test_a_further_column_of_another_type_is_refused() -> None:
-    schema = pa.schema([*ROUNDS, pa.field("test_mae", pa.string())])
-    with pytest.raises(ValueError, match="'test_mae' has the type string"):
-        schema_of(schema)
+    store = Store(tmp_path)
+    store.create()
+    rows = rows_of(PLAIN)
+    rows = rows.append_column(name, pa.nulls(len(rows), kind))
+    store.take(ends_of(PLAIN), rows, CLIENTS.empty_table())
+    assert len(faults := store.results().faults) == 2
+    assert all(why in fault for fault in faults.values())
 
 
 def test_a_metric_that_is_a_number_here_and_a_list_there_is_refused() -> None:
-    row = {"replicate": 0, "seed": 1, "round": 2}
-    number = table_of("a", [{**row, "metrics": {"test_x": 1.0}}])
-    several = table_of("b", [{**row, "metrics": {"test_x": [1.0]}}])
+    values = pa.array([1.0]), pa.array([[1.0]])
+    rows = rows_of(PLAIN).slice(0, 1)
     with pytest.raises(ValueError, match="a number in some and a list in others"):
-        joined([number, several])
+        joined([rows.append_column("test_x", own) for own in values])
 
 
 def test_the_name_and_the_type_of_a_further_column_are_checked() -> None:
@@ -207,7 +145,7 @@ def test_the_name_and_the_type_of_a_further_column_are_checked() -> None:
         further_of({"test_mae": ColumnDescription("int32", "m")})
 
 
-def rows(**columns: list[float]) -> pd.DataFrame:
+def frame_of(**columns: list[float]) -> pd.DataFrame:
     n = len(next(iter(columns.values())))
     fixed: dict[str, Any] = {"round": range(n), "kind": "client", "trained": None}
     fixed |= {"test_accuracy": np.nan, "test_loss": np.arange(n) + 0.5}
@@ -223,7 +161,7 @@ COLUMNS = {
 
 
 def test_the_statistics_of_further_columns_by_hand() -> None:
-    frame = rows(
+    frame = frame_of(
         test_mae=[9.0, 3.0, 5.0, 4.0, 7.0, 6.0],
         test_r2=[0.0, 0.5, 0.9, 0.7, 0.1, 0.2],
         val_mae=[8.0, 2.0, 1.0, 1.0, 3.0, 4.0],
@@ -248,8 +186,8 @@ def test_the_statistics_of_further_columns_by_hand() -> None:
 
 
 def test_runs_without_a_column_have_none_of_its_statistics() -> None:
-    one = rows(test_mae=[2.0, 1.0])
-    other = rows(test_mae=[np.nan] * 3)
+    one = frame_of(test_mae=[2.0, 1.0])
+    other = frame_of(test_mae=[np.nan] * 3)
     found = summarise_each(pd.concat([one, other]), np.array([2, 3, 0]), COLUMNS)
     assert found["best_mae"].tolist()[0] == 1.0
     assert found[["final_mae", "best_mae", "last5_mae"]].iloc[1:].isna().all(axis=None)
@@ -260,7 +198,7 @@ def test_runs_without_a_column_have_none_of_its_statistics() -> None:
 
 def test_the_best_round_on_validation_data_gives_the_accuracy_on_the_test_set() -> None:
     columns = {"val_accuracy": further_column("validation accuracy", True)}
-    frame = rows(val_accuracy=[0.1, 0.9, np.nan, 0.5])
+    frame = frame_of(val_accuracy=[0.1, 0.9, np.nan, 0.5])
     frame["test_accuracy"] = [0.2, 0.6, 0.8, 0.7]
     found = summarise_each(frame, np.array([4]), columns).iloc[0]
     assert (found["at_best_val"], found["best"]) == (0.6, 0.8)
@@ -268,7 +206,9 @@ def test_the_best_round_on_validation_data_gives_the_accuracy_on_the_test_set() 
 
 
 def test_runs_judged_by_their_loss_have_its_best_value() -> None:
-    found = summarise_each(rows(test_mae=[1.0, 2.0]), np.array([2]), {}, "test_loss")
+    found = summarise_each(
+        frame_of(test_mae=[1.0, 2.0]), np.array([2]), {}, "test_loss"
+    )
     further = found.drop(columns=list(STATISTICS), errors="ignore").iloc[0].to_dict()
     assert further == {"best_loss": 0.5, "last5_loss": 1.0}
 
@@ -311,10 +251,7 @@ def test_labels_that_are_numbers_stay_numbers(
     store.create()
     runs = {(x,): PLAIN.replace(seed=i) for i, x in enumerate(labels)}
     store.write_manifest(Sweep("s", runs, axes=("p",)).manifest())
-    for run in runs.values():
-        from helpers.made import ended
-
-        store.commit(*ended([run]))
+    store.take(*ended(list(runs.values())))
     read = write_runs_table(store)
     stored = store.runs()
     assert str(stored["label.p"].dtype).replace("str", "object") == kind

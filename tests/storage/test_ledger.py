@@ -1,31 +1,19 @@
-"""Ledger entries: what is stored, and what is read again."""
+"""The ledger's lines: what is stored, and what is read again."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from raysafl.storage.journal import Journal
-from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
-from raysafl.storage.rows import CLIENTS, ROUNDS
-from raysafl.storage.sealed import OpenState, sealed, unsealed
-
-
-def stored(journal: Journal) -> dict[str, object]:
-    """The JSON of the only entry in the folder."""
-    (file,) = journal.path.glob("ledger/*.jsonl")
-    _, line = file.read_bytes().splitlines()
-    fields: dict[str, object] = json.loads(unsealed(line))
-    return fields
-
-
-def planted(journal: Journal, text: str) -> None:
-    """Write the entry of run `a`, after the fields that say whose it is."""
-    journal.commit_end("a", LedgerEntry(status=Status.FAILED))
-    (file,) = journal.path.glob("ledger/*.jsonl")
-    head, _ = file.read_bytes().splitlines()
-    line = sealed({"run_id": "a", **json.loads(text)})
-    file.write_bytes(head + b"\n" + line + b"\n")
+from raysafl.storage.ledger import (
+    MOST_OF_LINE,
+    CellEnd,
+    Status,
+    read_lines,
+    reason_of,
+    to_lines,
+    worst,
+)
+from raysafl.storage.sealed import sealed, unsealed
 
 
 def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (
@@ -36,93 +24,104 @@ def test_a_status_says_whether_another_attempt_is_made_and_whether_something_wen
         "stopped": (True, False),
         "diverged": (True, True),
         "failed": (False, True),
-        "damaged": (False, True),
         "running": (False, False),
-        "interrupted": (False, False),
+        "waiting": (False, False),
     }
 
 
-def test_an_entry_is_stored_as_plain_json_in_the_order_of_its_fields(
-    tmp_path: Path,
-) -> None:
-    journal = Journal(tmp_path)
-    ends = [ReplicateEnd(replicate=0, status=Status.DIVERGED, reason="round 3")]
-    entry = LedgerEntry.now(
-        {"seed": 1},
-        Status.DIVERGED,
-        "round 3",
-        replicates=ends,
-        seconds=2.5,
-        host="box",
-    )
-    journal.commit_end("a", entry)
-    fields = stored(journal)
-    assert fields.pop("ended") == entry.ended
-    assert list(fields.items()) == [
-        ("run_id", "a"),
-        ("status", "diverged"),
-        ("reason", "round 3"),
-        ("config", {"seed": 1}),
-        ("replicates", [{"replicate": 0, "status": "diverged", "reason": "round 3"}]),
-        ("seconds", 2.5),
-        ("sums", {}),
-        ("host", "box"),
+def test_entries_are_plain_json_and_what_cells_have_in_common_is_written_once() -> None:
+    part = "0123456789abcdef01234567"
+    more = {"host": "box", "rounds": part, "seconds": 2.5, "metrics": {"round": 3}}
+    first = CellEnd.now("a", Status.DIVERGED, "round 3", seed=1, **more)
+    second = first.model_copy(update={"cell": "b", "seed": 2, "reason": ""})
+    content = to_lines([first, second])
+    (line,) = content.splitlines()
+    own = {"status": "diverged", "seconds": 2.5, "metrics": {"round": 3}}
+    assert json.loads(unsealed(line)) == {
+        "shared": {"rounds": part, "ended": first.ended, "host": "box"},
+        "cells": [
+            {"cell": "a", "seed": 1, "reason": "round 3", **own},
+            {"cell": "b", "seed": 2, **own},
+        ],
+    }
+    assert read_lines(content) == ({"a": first, "b": second}, {})
+    assert read_lines(content, ["b", "c"]) == ({"b": second}, {})
+
+
+def test_a_line_that_is_damaged_costs_its_cells_alone() -> None:
+    ends = [
+        CellEnd(cell=f"c{k}", seed=k, status=Status.FINISHED)
+        for k in range(2 * MOST_OF_LINE + 1)
     ]
-    assert journal.ledger() == {"a": entry.model_copy(update={"sums": {}})}
+    lines = to_lines(ends).splitlines(keepends=True)
+    assert len(lines) == 3
+    lines[1] = lines[1].replace(b"finished", b"stopped!", 1)
+    found = read_lines(b"".join(lines))
+    assert list(found.ends.values()) == ends[:MOST_OF_LINE] + ends[-1:]
+    assert found.faults == {2: "its SHA-256 does not fit its content"}
+    # Another cell's line is not even read.
+    assert read_lines(b"".join(lines), ["c0"]).faults == {}
 
 
-def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added(
-    tmp_path: Path,
-) -> None:
-    journal = Journal(tmp_path)
-    text = '{"status": "finished", "cluster": {"nodes": 2}, "replicates": [{"replicate": 1, '
-    text += '"status": "finished", "reason": "", "note": "x"}]}'
-    planted(journal, text)
-    entry = journal.ledger()["a"]
-    assert (entry.reason, entry.seconds, entry.seeds.replicates) == ("", None, 1)
-    journal.forget({"b"})
-    journal.rewrite({commit.name for commit in journal.commits()})
-    assert stored(journal) == {"run_id": "a", **json.loads(text)}
+def test_of_several_entries_of_a_cell_the_newest_counts_and_a_torn_one_does_not() -> (
+    None
+):
+    failed, finished = (
+        to_lines([CellEnd(cell="a", status=status)])
+        for status in (Status.FAILED, Status.FINISHED)
+    )
+    assert read_lines(failed + finished).ends["a"].status is Status.FINISHED
+    assert read_lines(finished + failed).ends["a"].status is Status.FAILED
+    torn = read_lines(failed + finished[:-1])
+    assert torn.ends["a"].status is Status.FAILED and torn.faults == {}
+    assert read_lines(b"") == read_lines(failed[:9]) == ({}, {})
+
+
+def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added() -> None:
+    fields = {"cell": "a", "status": "finished", "cluster": {"nodes": 2}}
+    line = sealed({"shared": {"host": "box"}, "cells": [fields]}) + b"\n"
+    end = read_lines(line).ends["a"]
+    assert (end.reason, end.seed, end.seconds) == ("", None, 0.0)
+    assert to_lines([end]) == line
 
 
 def test_a_reason_with_a_secret_is_stored_without_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "hunter2hunter2")
-    entry = LedgerEntry.now(None, Status.FAILED, "hunter2hunter2 is not allowed")
-    assert entry.reason == "*** is not allowed" and entry.config == {}
+    text = "hunter2hunter2 is not allowed"
+    end = CellEnd.now("a", Status.FAILED, text, traceback=text)
+    assert end.reason == end.traceback == "*** is not allowed"
 
 
 @pytest.mark.parametrize(
-    "text",
+    "own",
     [
         "{}",
-        '{"status": "ended"}',
-        '{"status": "finished", "config": {"replicates": -1}}',
-        '{"status": "finished", "seconds": NaN}',
-        '{"status": "finished", "reason": "\\ud800"}',
+        '{"cell": "a"}',
+        '{"cell": "a", "status": "ended"}',
+        '{"cell": "../a", "status": "failed"}',
+        '{"cell": "a", "status": "failed", "rounds": "../x"}',
+        '{"cell": "a", "status": "finished", "seconds": NaN}',
+        '{"cell": "a", "status": "finished", "reason": "\\ud800"}',
     ],
 )
-def test_what_is_no_entry_is_left_out_by_name(text: str, tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    planted(journal, text)
-    with pytest.warns(UserWarning, match="the ledger entry of run a in commit"):
-        assert journal.ledger() == {}
+def test_what_is_no_entry_is_left_out_by_the_number_of_its_line(own: str) -> None:
+    good = to_lines([CellEnd(cell="b", status=Status.FINISHED)])
+    line = sealed({"shared": {}, "cells": [json.loads(own)]}) + b"\n"
+    for bad in (line, sealed({"cells": 3}) + b"\n", sealed({"shared": 1}) + b"\n"):
+        found = read_lines(good + bad + good)
+        assert found.ends.keys() == {"b"} and found.faults.keys() == {2}
 
 
-def test_a_run_that_is_ended_from_outside_keeps_the_time_that_it_had_saved(
-    tmp_path: Path,
-) -> None:
-    journal = Journal(tmp_path)
-    about = {"started": "2026-01-02T03:04:05+00:00", "spent": 12.5}
-    nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
-    journal.flush("a", OpenState(about, *nothing, b"state"))
-    journal.commit_end("a", LedgerEntry.now({}, Status.STOPPED, "stopped by a rule"))
-    entry = journal.read().ledger["a"]
-    assert (entry.started, entry.seconds) == ("2026-01-02T03:04:05+00:00", 12.5)
+def test_the_worst_cell_stands_for_its_run_and_the_reason_says_of_how_many() -> None:
+    def end(status: Status, reason: str = "") -> CellEnd:
+        return CellEnd(cell="a", status=status, reason=reason)
 
-
-def test_rounds_that_are_not_over_are_not_told_as_over() -> None:
-    about = {"config": {"rounds": 60, "replicates": 10}, "rounds_over": 597}
-    entry = LedgerEntry.unended(about, Status.RUNNING)
-    assert entry.reason == "after 59 of 60 rounds"
+    finished, stopped = end(Status.FINISHED), end(Status.STOPPED, "a rule")
+    diverged = end(Status.DIVERGED, "round 3")
+    assert worst([finished, diverged, stopped]) is diverged
+    assert worst([diverged, end(Status.FAILED, "no memory")]).status is Status.FAILED
+    assert worst([finished, end(Status.WAITING)]).status is Status.WAITING
+    assert reason_of([finished, diverged, diverged]) == "2 of 3 seeds: round 3"
+    assert reason_of([stopped]) == "a rule" and reason_of([finished, finished]) == ""

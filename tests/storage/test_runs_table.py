@@ -4,68 +4,69 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from helpers.summaries import summarise
 
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
-from raysafl.storage.rows import table_of
+from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import Store
-
-SHOWN = ("a", "b", "c")
 
 
 def config(run_id: str, replicates: int) -> dict[str, Any]:
     """A configuration written by hand."""
     own = {"b": {"algorithm": {"kind": "SAFARI", "client_prob": 0.5}}}.get(run_id, {})
-    return {"replicates": replicates, "seed": 7, "rounds": 9, "mu": None} | own
+    fixed = {"replicates": replicates, "seed": 7, "rounds": 9, "mu": None}
+    return {**fixed, **own, "note": run_id}
 
 
 def write(store: Store, run_id: str, lengths: list[int], status: Status) -> None:
-    """Write a run's rows, the last replicate first, and how it ended."""
+    """Write a run's rows, the last cell first, and how each of its cells ended."""
+    (entry,) = (e for e in store.manifest().entries if e.run_id == run_id)
+    fixed = {"kind": "client", "cohorts": [[0]], "enforced": [False], "steps": 3}
+    fixed |= {"snapshots": 0, "server_rounds": 0, "bytes_down": 4, "bytes_up": 2}
+    cells = [*zip(entry.cells, entry.seeds, lengths, strict=True)]
     rows = [
-        {"replicate": r, "seed": 7 + r, "round": t, "kind": "client"}
-        | {"cohorts": [[0]], "enforced": [False], "trained": [True]}
-        | {"test_accuracy": (0.1 * (r + 1) * t) % 1, "test_loss": 1.0 / (1 + t)}
-        | {"snapshots": 0, "server_rounds": 0, "steps": 3}
-        | {"bytes_down": 4, "bytes_up": 2, "seconds": 0.1}
-        for r, length in reversed(list(enumerate(lengths)))
+        {"cell": cell, "seed": seed, "round": t, "trained": [True], "seconds": 0.1}
+        | {"test_accuracy": (0.1 * (seed - 6) * t) % 1, "test_loss": 1.0 / (1 + t)}
+        | fixed
+        for cell, seed, length in reversed(cells)
         for t in reversed(range(length))
     ]
-    table = table_of(run_id, rows)
     ends = [
-        {"replicate": r, "status": Status.FINISHED if length == 9 else Status.DIVERGED}
-        | {"reason": "" if length == 9 else f"round {length}"}
-        for r, length in enumerate(lengths)
+        CellEnd(
+            cell=cell,
+            seed=seed,
+            status=Status.FINISHED if length == 9 else status,
+            reason="" if length == 9 else f"round {length}",
+            seconds=2.5,
+            host="box",
+            ended="2026-01-01T00:00:00",
+        )
+        for cell, seed, length in cells
     ]
-    entry = LedgerEntry(
-        status=status,
-        reason="of the run",
-        config=config(run_id, len(lengths)),
-        replicates=ends if status is not Status.FAILED else [],
-        seconds=2.5,
-        host="box",
-        ended="2026-01-01T00:00:00",
-    )
-    store.commit(table, {run_id: entry})
+    store.take(ends, pa.Table.from_pylist(rows, ROUNDS), CLIENTS.empty_table())
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     found = Store(tmp_path / "sweep")
     found.create()
+    runs = {"a": 3, "b": 1, "c": 2, "later": 1, "stranger": 2}
     entries = [
-        Entry(run_id=i, labels={"x": n}) for n, i in enumerate((*SHOWN, "later"))
+        Entry(run_id=i, labels={"x": n}, config=config(i, k))
+        for n, (i, k) in enumerate(runs.items())
     ]
-    found.write_manifest(
-        Manifest(name="s", axes=["x"], entries=entries, table=Table(rows=["x"]))
-    )
-    write(found, "c", [9, 9], Status.FAILED)
+    manifest = Manifest(name="s", axes=["x"], entries=entries, table=Table(rows=["x"]))
+    found.write_manifest(manifest)
+    write(found, "stranger", [9, 9], Status.FINISHED)
+    found.write_manifest(manifest.replace(entries=entries[:-1]))
+    write(found, "c", [9, 8], Status.FAILED)
     write(found, "a", [9, 4, 0], Status.DIVERGED)
     write(found, "b", [9], Status.FINISHED)
-    write(found, "stranger", [9, 9], Status.FINISHED)
     return found
 
 
@@ -92,16 +93,17 @@ def test_the_statistics_of_a_replicate_are_those_of_its_rows(store: Store) -> No
         expected = pd.Series(summarise(rounds[own]), dtype=float)
         found = row[list(STATISTICS)].astype(float)
         pd.testing.assert_series_equal(found, expected, check_names=False)
-    assert table["rounds"].tolist() == [9, 4, 0, 9, 9, 9]
-    assert table["total_steps"].tolist() == [27, 12, 0, 27, 27, 27]
+    assert table["rounds"].tolist() == [9, 4, 0, 9, 9, 8]
+    assert table["total_steps"].tolist() == [27, 12, 0, 27, 27, 24]
 
 
-def test_a_replicate_has_its_own_end_or_that_of_its_run(store: Store) -> None:
+def test_a_replicate_has_the_end_of_its_cell(store: Store) -> None:
     table = make_runs_table(store)
-    status = ["finished", "diverged", "diverged", "finished", "failed", "failed"]
+    status = ["finished", "diverged", "diverged", "finished", "finished", "failed"]
     assert table["status"].tolist() == status
-    reasons = ["", "round 4", "round 0", "", "of the run", "of the run"]
-    assert table["reason"].tolist() == reasons
+    assert table["reason"].tolist() == ["", "round 4", "round 0", "", "", "round 8"]
+    cells = [cell for entry in store.manifest().entries[:3] for cell in entry.cells]
+    assert table["cell"].tolist() == cells
 
 
 def test_settings_that_only_some_runs_have_are_empty_in_the_others(
@@ -114,10 +116,10 @@ def test_settings_that_only_some_runs_have_are_empty_in_the_others(
         == [True] * 3 + [False] + [True] * 2
     )
     assert table["config.mu"].isna().all()
-    assert store.runs()["seconds"].tolist() == [2.5] * 6
+    assert store.runs()["seconds"].tolist() == [7.5] * 3 + [2.5] + [5.0] * 2
 
 
 def test_a_sweep_of_which_nothing_has_ended_has_an_empty_table(store: Store) -> None:
-    store.forget([*SHOWN])
+    store.forget(None)
     table = make_runs_table(store)
     assert table.empty and {"run_id", "status", "reason"} <= set(table)

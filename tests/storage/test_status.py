@@ -64,7 +64,7 @@ def test_an_interrupted_sweep_is_told_with_what_to_do(
         go(sweep, Looking.folder, **ALONE)
     code, said = call_here(monkeypatch, "status", str(Looking.folder))
     assert code == 0 and "no process is writing to it" in said
-    assert "runs: 2 waiting, 1 interrupted" in said
+    assert "runs: 3 waiting" in said
     assert "`raysafl run` goes on with it" in said
 
 
@@ -76,7 +76,7 @@ def test_runs_that_failed_or_diverged_are_named_with_the_reason(
     told = status_of(Store(tmp_path / "wild"))
     assert told.runs == {"diverged": 1}
     assert told.errors[0].startswith(
-        "rate=high: diverged, 2 of 2 replicates: round 0: parameters are not finite"
+        "rate=high: diverged, 2 of 2 seeds: round 0: parameters are not finite"
     )
     monkeypatch.setattr(Looking, "raises", ValueError)
     go(sweep, Looking.folder, **ALONE)
