@@ -47,7 +47,7 @@ def results(
     like, if all have reached the value), `<statistic>_std` are their standard deviations,
     and `replicates` is their number. Of a run that a scheduler or a rule stopped, they are
     those of the rounds that it ran. `status` and `reason` are those of the replicate that
-    ended worst. A run that has not ended is listed, as `running` or `interrupted`, without
+    ended worst. A run that has not ended is listed, as `running` or `waiting`, without
     statistics.
 
     Args:

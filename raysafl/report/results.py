@@ -82,7 +82,7 @@ class SweepResults:
     def runs(self) -> "pd.DataFrame":
         """A row for each run that has begun, and replicate: labels, status, statistics.
 
-        One that has not ended is `running` or `interrupted`, and has no statistics but
+        One that has not ended is `running` or `waiting`, and has no statistics but
         the counts so far.
         """
         return make_runs_table(self.store, self._results)
