@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from raysafl import Run
+from raysafl import Run, Sweep
 from raysafl.cluster.provenance import provenance
 from raysafl.core.work import Work
+from raysafl.storage.manifest import Entry
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.news import News
@@ -62,7 +63,16 @@ def run_in_process(run: Run, store: Store, work: Work, **options: Any) -> str:
     session.advance(np.inf)
     news = session.news()
     write(news, store, [run])
+    _add_to_manifest(run, store)
     return news.begun_anew
+
+
+def _add_to_manifest(run: Run, store: Store) -> None:
+    """Let the manifest have a run, by whose ids its results are read."""
+    if not store.file("manifest.json").is_file():
+        store.write_manifest(Sweep("made", [run]).manifest())
+    entry = Entry(run_id=run.id, labels={}, config=run.model_dump(mode="json"))
+    store.write_manifest(store.manifest().extended([entry]))
 
 
 def interrupt_in_process(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.counted import Counted, interrupted
 from helpers.sweeps_here import go
 from torch import Tensor
 
@@ -17,8 +18,6 @@ from raysafl.storage.store import Store
 from raysafl.sweep import forecast as room
 from raysafl.sweep.forecast import Forecast
 
-# So that two trials fit a machine of one core.
-
 
 def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
     sweep = Sweep("s", {(k,): run for k, run in enumerate(runs)}, axes=("k",))
@@ -29,12 +28,12 @@ def forecast(out: Path, *runs: Run, **options: object) -> Forecast:
 def test_it_tells_how_many_packs_of_which_sizes_there_are_and_writes_nothing(
     tiny: Run, tmp_path: Path
 ) -> None:
-    runs = [tiny.replace(seed=seed) for seed in range(5)]
+    runs = [tiny.replace(seed=10 * k) for k in range(5)]
     found = forecast(tmp_path / "s", *runs, hardware=Hardware(pack=2))
     first, executor, packs, *_, last = str(found).splitlines()
     assert first == "5 runs to do"
     assert executor == "Runs in this process: it was asked for"
-    assert packs == "3 packs of 1 to 2 runs, 1 at a time"
+    assert packs == "3 packs of 2 to 4 seeds, 1 at a time"
     assert last == "No run was started, and nothing was written."
     assert not (tmp_path / "s").exists()
 
@@ -50,46 +49,38 @@ def test_it_tells_what_has_ended_and_what_would_be_taken_over(
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     grown = old[1].replace(replicates=5)
     found = forecast(tmp_path / "s", tiny, grown, tiny.replace(algorithm=SAFARI()))
-    first, growth, *_ = str(found).splitlines()
+    first, _, packs, *_ = str(found).splitlines()
     assert first == "2 runs to do, 1 finished before"
-    assert growth.startswith("1 run of the sweep grew from stored ones; ")
-    assert f"; {tiny.replicates} replicates reused" in growth
+    assert packs == "1 pack of 5 seeds, 1 at a time"
     after = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert after == before
 
 
-class Stopped(FedAvg):
-    """FedAvg that is interrupted in its fourth round."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        if key.round == 3:
-            raise KeyboardInterrupt
-        return super().round(state, ids, key)
-
-
-def test_rounds_that_a_checkpoint_or_an_earlier_run_holds_take_no_time(
+def test_rounds_that_a_checkpoint_or_a_shorter_run_holds_take_no_time(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "_timed", lambda *_: (100.0, []))
-    begun = tiny.replace(algorithm=Stopped())
-    sweep = Sweep("s", {(0,): tiny, (1,): begun}, axes=("k",))
-    alone = {"try_first": False, "flush_seconds": 0.0, "hardware": Hardware(pack=1)}
-    with pytest.raises(KeyboardInterrupt):
-        go(sweep, tmp_path / "s", **alone)
-    # 3 of 4 rounds of one run, and both of the replicates of one that has five now.
-    found = forecast(tmp_path / "s", tiny.replace(replicates=5), begun)
-    assert "1 run from a checkpoint" in str(found)
-    assert found.seconds == pytest.approx(100 * (1 - (2 * 4 + 2 * 3) / (5 * 4 + 2 * 4)))
-    store = Store(tmp_path / "s")
-    state = store.resume(begun.id)
-    assert state is not None
-    other = {**state.about, "code": {"Stopped": "of other code"}}
-    store.flush(begun.id, replace(state, about=other))
-    found = forecast(tmp_path / "s", tiny.replace(replicates=5), begun, stale="rerun")
-    assert "from a checkpoint" not in str(found)
-    assert found.seconds == pytest.approx(100 * (1 - 2 * 4 / (5 * 4 + 2 * 4)))
-    anew = forecast(tmp_path / "s", tiny, begun, resume=False)
-    assert anew.seconds == pytest.approx(100)
+    begun = tiny.replace(algorithm=Counted())
+    short = tiny.replace(rounds=2)
+    sweep = Sweep("s", {(0,): short, (1,): begun}, axes=("k",))
+    out = tmp_path / "s"
+    interrupted(3, out, sweep, keep_states=True, hardware=Hardware(pack=1))
+    # Two of four rounds of one run's seeds, and three of four of the other's.
+    found = forecast(out, tiny, begun)
+    assert "2 runs to do, 2 seeds from a checkpoint" in str(found)
+    assert "2 seeds continued from where shorter runs ended" in str(found)
+    assert found.seconds == pytest.approx(100 * (1 - (2 * 2 + 2 * 3) / (4 * 4)))
+    store = Store(out)
+    (file,) = store.files("open")
+    saved = store.checkpoint(file)
+    assert saved is not None
+    code = {"Counted": "of other code"}
+    other = {c: far.model_copy(update={"code": code}) for c, far in saved.cells.items()}
+    store.save(file.stem, replace(saved, cells=other).to_bytes())
+    for options in ({"stale": "rerun"}, {"resume": False}):
+        anew = forecast(out, begun, **options)
+        assert "from a checkpoint" not in str(anew)
+        assert anew.seconds == pytest.approx(100)
 
 
 @pytest.mark.parametrize("eval_every", [1, 5])

@@ -42,14 +42,15 @@ def formed(
     trials: int = 2,
     memory: float = 1e12,
 ) -> list[Pack]:
-    """Packs whose vectors may take so much memory."""
+    """Packs of all cells of the runs, whose vectors may take so much memory."""
     hardware = Hardware(pack=pack)
     datasets = {BASE.data.source_key: dataset}
-    return form_packs(runs, datasets, hardware, trials, memory / MEMORY_OF_PACK)
+    todo = [run.split() for run in runs]
+    return form_packs(todo, datasets, hardware, trials, memory / MEMORY_OF_PACK)
 
 
 def seeds(count: int) -> list[Run]:
-    return [BASE.replace(seed=10 * k) for k in range(count)]
+    return [BASE.replace(seed=10 * k, replicates=1) for k in range(count)]
 
 
 @given(
@@ -62,8 +63,9 @@ def test_every_run_is_in_one_pack_and_no_pack_is_larger_than_its_bounds(
     rounds: list[int], pack: str | int, trials: int, runs_in_memory: int
 ) -> None:
     dataset = BASE.data.load()
-    runs = [BASE.replace(seed=k, rounds=n) for k, n in enumerate(rounds)]
-    need = estimate(BASE, dataset, *SIZE)
+    one = BASE.replace(replicates=1)
+    runs = [one.replace(seed=k, rounds=n) for k, n in enumerate(rounds)]
+    need = estimate(one, dataset, *SIZE)
     memory = (runs_in_memory + 0.5) * need.memory
     packs = formed(runs, dataset, pack, trials, memory)
     assert sorted(run.id for p in packs for run in p.runs) == sorted(
@@ -81,11 +83,20 @@ def test_runs_of_little_work_make_one_pack_for_each_trial(digits: Dataset) -> No
 def test_runs_of_other_models_objectives_or_batch_sizes_are_in_other_packs(
     digits: Dataset,
 ) -> None:
-    coarse = BASE.replace({"model": Logistic(precision="bfloat16")})
-    wide = BASE.replace({"local.batch_size": 64})
-    smooth = BASE.replace(objective=Classification(label_smoothing=0.1))
-    packs = formed([BASE, coarse, wide, smooth, *seeds(3)[1:]], digits, pack=64)
+    one, *more = seeds(3)
+    coarse = one.replace({"model": Logistic(precision="bfloat16")})
+    wide = one.replace({"local.batch_size": 64})
+    smooth = one.replace(objective=Classification(label_smoothing=0.1))
+    packs = formed([one, coarse, wide, smooth, *more], digits, pack=64)
     assert sorted(len(p.runs) for p in packs) == [1, 1, 1, 3]
+
+
+def test_the_cells_of_a_run_stay_together_and_count_as_one(digits: Dataset) -> None:
+    runs = [BASE.replace(seed=10 * k, replicates=3) for k in range(4)]
+    packs = formed(runs, digits, pack=2)
+    cells = [[cell.id for cell in p.runs] for p in packs]
+    both = [run.cell_ids for run in runs]
+    assert cells == [[*both[0], *both[1]], [*both[2], *both[3]]]
 
 
 def test_the_first_packs_have_the_runs_with_the_most_work(digits: Dataset) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.folders import contents as every_file
+from helpers.here import interrupt_in_process
 from helpers.sweeps_here import go, rows_of, search
 
 from raysafl import Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import Session
 
 EXPERIMENT = '''
 from dataclasses import replace
@@ -73,21 +73,15 @@ def written(folder: Path, *edits: tuple[str, str]) -> Sweep:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {file: file.read_bytes() for file in files if file.name != ".lock"}
+    return {f: own for f, own in every_file(folder).items() if f.name != ".lock"}
 
 
 def interrupt(sweep: Sweep, out: Path) -> None:
     """Leave the sweep's first run in its first round, with a checkpoint."""
     run = next(iter(sweep.labelled().values()))
     store = Store(out)
-    store.create()
-    worker = Worker(run.cells, run.data.load(), run.model)
-    code = CodeDigests().of_run(run)
-    Session([run], store, worker, {}, flush_seconds=0.0, code={run.id: code}).advance(
-        0.0
-    )
-    assert store.open_runs() == [run.id] and not store.ledger()
+    interrupt_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
+    assert list(store.going_on().cells) == [run.id] and not store.ledger()
 
 
 @pytest.mark.parametrize("edit", [BODY, FUNCTION], ids=["class", "function"])
@@ -120,25 +114,24 @@ def test_a_comment_formatting_a_docstring_and_the_grid_are_no_edits(
     assert outcome.skipped == 3 and outcome.ok and "changed" not in said
 
 
-def test_a_study_that_grows_reuses_no_seed_that_other_code_has_computed(
-    tmp_path: Path,
+def test_more_seeds_and_rounds_take_over_nothing_that_other_code_has_computed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    more = ("replicates=1", "replicates=2")
-    go(written(tmp_path), tmp_path / "s")
-    grown, said = go(written(tmp_path, BODY, more), tmp_path / "s")
-    # Each learning rate has a run of it.
-    why = "2 replicates computed from the first round, because the code of Mine has changed"
-    assert f"1 replicate reused; {why} since" in said
-    fresh, _ = go(written(tmp_path, BODY, more), tmp_path / "fresh")
-    ids = [entry.run_id for entry in fresh.manifest.entries]
-    found = grown.store.rounds(ids).drop(columns="seconds")
-    pd.testing.assert_frame_equal(found, rows_of(fresh))
+    go(written(tmp_path), tmp_path / "s", keep_states=True)
+    seeds = ("replicates=1", "replicates=2")
+    with pytest.raises(ValueError, match="Mine has changed since 2 runs were computed"):
+        go(written(tmp_path, BODY, seeds), tmp_path / "s")
+    longer = (BODY, ("rounds=3", "rounds=5"))
+    grown, _ = go(written(tmp_path, *longer), tmp_path / "s")
+    said = [r.message for r in caplog.records if "begins anew" in r.message]
+    assert len(said) == 2 and "the code of Mine has changed since" in said[0]
+    fresh, _ = go(written(tmp_path, *longer), tmp_path / "fresh")
+    pd.testing.assert_frame_equal(rows_of(grown), rows_of(fresh))
 
 
 def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> None:
     first, _ = go(written(tmp_path), tmp_path / "s")
     old = first.store.rounds().set_index("run_id")
-    first.store.compact()
     outcome, said = go(written(tmp_path, BODY), tmp_path / "s", stale="rerun")
     assert outcome.ok and outcome.skipped == 1
     assert "has changed since 2 runs were computed" in said
@@ -194,10 +187,10 @@ def test_a_checkpoint_of_other_code_is_never_continued(
 def test_a_checkpoint_of_the_same_code_is_continued(tmp_path: Path) -> None:
     """Its rows stay, with the seconds that they took."""
     interrupt(written(tmp_path), tmp_path / "s")
-    before = Store(tmp_path / "s").rounds()
+    before = Store(tmp_path / "s").results().rows
     outcome, said = go(written(tmp_path), tmp_path / "s")
     assert outcome.ok and "changed" not in said
-    after = outcome.store.rounds(before["run_id"].unique())
+    after = outcome.store.results(before["cell"].to_pylist()).rows
     assert 0 < len(before) < len(after)
     assert after[: len(before)].equals(before)
 

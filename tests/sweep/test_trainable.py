@@ -72,7 +72,7 @@ def test_a_trial_goes_on_from_its_checkpoint_with_equal_numbers(
     assert [second.train()["test_loss"] for _ in range(3)] == rest
     # Another configuration is another run.
     other = Here({"seed": 4})
-    with pytest.raises(ValueError, match="cannot be used: it belongs to run"):
+    with pytest.raises(ValueError, match="cannot be used: it belongs to another"):
         other.load_checkpoint(str(tmp_path))
     assert other.reset_config({"seed": 3})
     for trial in (first, second, other):

@@ -17,7 +17,7 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep.on_ray.callbacks import Shown, check_callbacks
 from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials
+from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import Display
 from raysafl.sweep.watch import Watch
@@ -77,6 +77,10 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
     assert outcome.ok
     assert set(outcome.runs["status"]) == {Status.STOPPED}
     assert set(outcome.runs["reason"]) == {"stopped by `stop` after round 3"}
+    # What was stopped has the rows up to there.
+    assert outcome.store.rounds()["round"].max() == 2 and not list(
+        (tmp_path / "s").glob("open/*")
+    )
 
     name = "algorithm=FedAvg, q=0.5"
     assert set(seen.configs) == {name, "algorithm=other, q=0.5"}
@@ -101,11 +105,12 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
 def test_a_stopper_that_ends_the_whole_sweep_interrupts_it_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = Watch(Store(tmp_path), Display(), None, {}, lambda run: {})
-    halt = HaltTrials(watch, [MaximumIterationStopper(2), TimeoutStopper(3600)])
+    watch = Watch(Store(tmp_path), Display(), None, [], lambda run: {})
+    follow = WatchTrials(watch, {}, Hardware(), lambda pack, given: given)
+    halt = HaltTrials(follow, [MaximumIterationStopper(2), TimeoutStopper(3600)])
     assert not halt.stop_all() and not watch.interrupted
     assert [halt("a", {}) for _ in range(2)] == [False, True]
-    halt = HaltTrials(watch, [TimeoutStopper(1e-9)])
+    halt = HaltTrials(follow, [TimeoutStopper(1e-9)])
     halt.stop_all()
     assert halt.stop_all() and watch.interrupted
     assert [

@@ -36,7 +36,8 @@ def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
 ) -> None:
     sweep = load(tmp_path, HELPED, "algorithm=Mine()")
     outcome, said = go(sweep, tmp_path / "s")
-    (entry,) = outcome.store.ledger().values()
+    entry, other = outcome.store.ledger().values()
+    assert other.reason == entry.reason
     line = place(HELPED, "raise OSError")
     assert entry.reason == f"helped ({line}): OSError: https://host/x is down"
     assert entry.traceback.startswith("Traceback (most recent call last):")
@@ -44,7 +45,7 @@ def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
     assert "replicate.py" in entry.traceback
     # Two replicates failed with the run, and the error is printed once, by its labels.
     assert len(outcome.bad) == 2 and said.count("OSError") == 1
-    assert "method=mine, s=0: failed, helped (" in said
+    assert "method=mine, s=0: failed, 2 of 2 seeds: helped (" in said
     (artifact,) = tmp_path.rglob("traceback.txt")
     assert artifact.read_text() == entry.traceback
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.here import run_in_process
+from helpers.here import run_in_process, session_of, write
 
 from raysafl import (
     SAFARI,
@@ -26,7 +26,6 @@ from raysafl.report.figures import participation
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import Session
 
 POLICIES: dict[str, Participation] = {
     "cyclic": Cyclic(m=3, groups=4),
@@ -120,10 +119,10 @@ def test_a_run_that_was_killed_has_each_round_exactly_once(
     run_in_process(run, whole, worker(run))
     for _ in range(2):
         # A session is lost without a word some rounds after its checkpoint.
-        session = Session([run], store, worker(run), {})
+        session = session_of([run], worker(run), store)
         for _ in range(killed_after):
             session._advance()
-        session.flush()
+        write(session.news(at_once=True), store, [run])
         for _ in range(4):
             session._advance()
     run_in_process(run, store, worker(run))
@@ -156,7 +155,7 @@ def test_a_round_in_which_nobody_comes_is_an_empty_list(
     store = Store(tmp_path)
     store.create()
     run_in_process(run, store, worker(run))
-    rows = store.read().rows
+    rows = store.results().rows
     assert rows["cohorts"].to_pylist() == [[[], []], [[]]]
     assert rows["trained"].to_pylist() == rows["enforced"].to_pylist()
     assert rows["trained"].to_pylist() == [[False, False], [False]]

@@ -137,6 +137,9 @@ class Sampler(Packs):
             if not self._queue:
                 self._tell()
                 answer = self._ask()
+                # Those that ended in an earlier attempt are told at once.
+                while not self._queue and self._tell():
+                    answer = self._ask()
         if not self._queue:
             return None if self._open else answer
         pack = self._open[trial_id] = self._queue.pop(0)
@@ -151,8 +154,13 @@ class Sampler(Packs):
         """Take note of the end of a trial: its runs are in the ledger by the next `suggest`."""
         del self._open[trial_id]
 
-    def _tell(self) -> None:
-        """Tell the algorithm what the runs have reported last that have ended."""
+    def _tell(self) -> int:
+        """Tell the algorithm what the runs have reported last that have ended.
+
+        Returns:
+            How many these are.
+        """
+        before = len(self._untold)
         going_on = {cell.id for pack in self._open.values() for cell in pack.runs}
         for name, run_id in list(self._untold.items()):
             cells = self.watch.entries[run_id].cells
@@ -166,6 +174,7 @@ class Sampler(Packs):
                 result = mean_metrics([end.metrics for end in done])
                 self.algorithm.on_trial_complete(name, result=result)
             del self._untold[name]
+        return before - len(self._untold)
 
     def _ask(self) -> Any:
         """Ask the algorithm for runs, and put their packs into the queue.
