@@ -74,12 +74,12 @@ def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
 def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Mean and spread over the finished replicates of every entry of a sweep.
 
-    All are in the table's unit. Replicates that were stopped, diverged, failed or are
-    damaged are counted, but not averaged.
+    All are in the table's unit. Replicates that were stopped, diverged or failed
+    are counted, but not averaged.
 
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
-        in the manifest), `replicates` (n), `stopped`, `diverged`, `failed`, `damaged`,
+        in the manifest), `replicates` (n), `stopped`, `diverged`, `failed`,
         `missing` (counts of replicates), `without` (those of `replicates` that have no value
         of the table's own statistic, and so are not in its mean), `mean.<statistic>` and
         `std.<statistic>` (that of one new partition and seed), the other columns of
