@@ -5,7 +5,7 @@ are taken to need as long for as much work.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ def foretell(
     datasets: Mapping[str, Dataset],
     finished: int,
     more_rounds: MoreRounds,
+    forgotten: Set[str],
 ) -> Forecast:
     """Say what would be done.
 
@@ -62,10 +63,11 @@ def foretell(
         datasets: their loaded datasets, by the `source_key` of the data that load them.
         finished: how many runs of the sweep have ended.
         more_rounds: which cells would go on from shorter ones.
+        forgotten: the cells whose results and checkpoints would be deleted.
     """
     before = f", {finished} finished before" if finished else ""
     cells = {cell.id: cell for own in todo.values() for cell in own}
-    far = options.store.going_on(cells.keys()).cells
+    far = options.store.going_on(cells.keys() - forgotten).cells
     resumed = f", {count(len(far), 'seed')} from a checkpoint" if far else ""
     lines = [f"{count(len(todo), 'run')} to do{before}{resumed}", str(more_rounds)]
     seconds = 0.0

@@ -110,7 +110,12 @@ def forecast(attempt: Attempt) -> "Forecast":
         datasets = _load(attempt).result()
     finished = len(attempt.chosen) - len(attempt.unended)
     return foretell(
-        attempt.options, attempt.todo, datasets, finished, _more_rounds(attempt)
+        attempt.options,
+        attempt.todo,
+        datasets,
+        finished,
+        _more_rounds(attempt),
+        attempt.forgotten or set(),
     )
 
 

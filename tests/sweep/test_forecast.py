@@ -62,9 +62,10 @@ def test_rounds_that_a_checkpoint_or_a_shorter_run_holds_take_no_time(
     monkeypatch.setattr(room, "_timed", lambda *_: (100.0, []))
     begun = tiny.replace(algorithm=Counted())
     short = tiny.replace(rounds=2)
-    sweep = Sweep("s", {(0,): short, (1,): begun}, axes=("k",))
     out = tmp_path / "s"
-    interrupted(3, out, sweep, keep_states=True, hardware=Hardware(pack=1))
+    go(Sweep("s", [short]), out, keep_states=True)
+    both = Sweep("s", {(0,): short, (1,): begun}, axes=("k",))
+    interrupted(3, out, both)
     # Two of four rounds of one run's seeds, and three of four of the other's.
     found = forecast(out, tiny, begun)
     assert "2 runs to do, 2 seeds from a checkpoint" in str(found)
