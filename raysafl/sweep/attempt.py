@@ -57,6 +57,14 @@ class Attempt:
         ended = self.ended.keys()
         return [i for i in self.chosen if not ended >= set(self.runs[i].cell_ids)]
 
+    @property
+    def seeds_there(self) -> str:
+        """How many seeds of the runs to do have ended before, in words; empty if none has."""
+        every = sum(self.runs[run_id].replicates for run_id in self.todo)
+        left = sum(map(len, self.todo.values()))
+        there = every - left
+        return f"{there} of their {every} seeds are there" if there else ""
+
     def run(self) -> Outcome:
         """Run the sweep, and write its table and its report; see `Runner.run`."""
         began = time.monotonic()

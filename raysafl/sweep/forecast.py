@@ -52,6 +52,7 @@ def foretell(
     todo: Mapping[str, Sequence[Run]],
     datasets: Mapping[str, Dataset],
     finished: int,
+    seeds_there: str,
     more_rounds: MoreRounds,
     forgotten: Set[str],
 ) -> Forecast:
@@ -62,6 +63,7 @@ def foretell(
         todo: the cells to do of each run, as runs of one seed each, by the run's id.
         datasets: their loaded datasets, by the `source_key` of the data that load them.
         finished: how many runs of the sweep have ended.
+        seeds_there: how many seeds of the runs to do have ended, in words.
         more_rounds: which cells would go on from shorter ones.
         forgotten: the cells whose results and checkpoints would be deleted.
     """
@@ -69,7 +71,8 @@ def foretell(
     cells = {cell.id: cell for own in todo.values() for cell in own}
     far = options.store.going_on(cells.keys() - forgotten).cells
     resumed = f", {count(len(far), 'seed')} from a checkpoint" if far else ""
-    lines = [f"{count(len(todo), 'run')} to do{before}{resumed}", str(more_rounds)]
+    todo_text = f"{count(len(todo), 'run')} to do{before}{resumed}"
+    lines = [todo_text, seeds_there, str(more_rounds)]
     seconds = 0.0
     if todo:
         text, packs, at_once, device = _plan(options, todo, datasets)

@@ -67,7 +67,7 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
             datasets = loading.result()
             more_rounds = _more_rounds(attempt)
             attempt.begin(refusal)
-            if text := str(more_rounds):
+            for text in filter(None, (attempt.seeds_there, str(more_rounds))):
                 attempt.options.note(text)
             tracker = _tracker(attempt)
             job = Job(
@@ -114,6 +114,7 @@ def forecast(attempt: Attempt) -> "Forecast":
         attempt.todo,
         datasets,
         finished,
+        attempt.seeds_there,
         _more_rounds(attempt),
         attempt.forgotten or set(),
     )
