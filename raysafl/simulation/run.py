@@ -1,6 +1,7 @@
 """The configuration of a run: its data, model, algorithm and participation policy."""
 
 import json
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
@@ -206,7 +207,7 @@ class Run(Component):
     @property
     def cell_ids(self) -> list[str]:
         """The id of each replicate: a hash of the configuration and of its seed."""
-        return cell_ids(json.loads(self.to_json()))
+        return list(_cell_ids(_Itself(self)))
 
     def split(self) -> "list[Run]":
         """Return the replicates as runs of one seed each."""
@@ -298,3 +299,25 @@ class Run(Component):
         """The column by which a kept model is chosen; empty if none is chosen by one."""
         prefix = {"best": "test_", "best_val": "val_"}.get(self.keep or "")
         return f"{prefix}{self.objective.metric}" if prefix else ""
+
+
+class _Itself:
+    """A run as a key: equal to the same object alone, which never changes.
+
+    To compare runs, or to hash them, takes as long as what is looked up.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __hash__(self) -> int:
+        return id(self.run)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.run is other.run
+
+
+# Of each run of a sweep the ids are asked for some twenty times.
+@lru_cache(maxsize=32_768)
+def _cell_ids(itself: _Itself) -> list[str]:
+    return cell_ids(json.loads(itself.run.to_json()))
