@@ -25,9 +25,9 @@ CELL = re.compile(rb'"cell": "([\w-]+)"')
 MOST_OF_LINE = 50
 # What the cells of a line have in common.
 SHARED = (
-    *("rounds", "clients", "ended", "code", "python", "raysafl", "host", "numpy"),
-    *("torch", "ray", "commit", "device", "engine", "divided", "num_classes"),
-)
+    "rounds clients ended code python raysafl host numpy torch ray commit device engine "
+    "divided num_classes"
+).split()
 
 
 class Status(StrEnum):

@@ -69,7 +69,8 @@ class World:
             key = run.data.source_key
             if key not in self.datasets:
                 self.datasets[key] = run.data.load()
-        packs = form_packs(todo.values(), self.datasets, Hardware(), 1, MEMORY)
+        cells = [run.split() for run in todo.values()]
+        packs = form_packs(cells, self.datasets, Hardware(), 1, MEMORY)
         for pack in packs:
             first = pack.runs[0]
             work = Worker(
@@ -78,7 +79,10 @@ class World:
                 first.model,
                 objective=first.objective,
             )
-            Session(pack.runs, self.done, work, {}).advance(np.inf)
+            session = Session(pack.runs, work, {})
+            session.advance(np.inf)
+            news = session.news()
+            self.done.take(news.ends, news.rows, news.clients, news.models)
         self.ran |= todo.keys()
 
     def folder(self, sweep: Sweep, runs: Collection[Run]) -> Store:
@@ -89,9 +93,8 @@ class World:
         store.create()
         store.write_manifest(sweep.manifest())
         self.run(runs)
-        ids = [run.id for run in runs]
-        done = self.done.read(ids)
-        store.commit(done.rows, done.ledger, done.clients)
+        done = self.done.results({cell for run in runs for cell in run.cell_ids})
+        store.take(list(done.ends.values()), done.rows, done.clients)
         return store
 
 

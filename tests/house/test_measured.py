@@ -124,15 +124,13 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         now = sweep.manifest().replace(command=kept.command, notes=kept.notes)
         assert now == kept, store.path
         assert kept.command.startswith(f"raysafl run {file}")
-        ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
-        planned = {entry.run_id for entry in kept.entries}
-        assert set(ended) == store.begun() <= planned
-        assert (set(ended) == planned) != (store.path.name in PARTIAL)
-        assert set(ended.values()) <= {"finished", "diverged"}
-        for entry in store.ledger().values():
-            assert (
-                Run.model_validate(entry.config).model_dump(mode="json") == entry.config
-            )
+        found = store.read()
+        begun = found.begun
+        assert not found.faults
+        assert {run.status for run in begun.values()} <= {"finished", "diverged"}
+        assert (begun == found.runs) != (store.path.name in PARTIAL)
+        planned = {cell for entry in kept.entries for cell in entry.cells}
+        assert set(store.ledger()) <= planned
 
 
 def test_measured_files_are_small_and_name_no_path_of_a_machine(
@@ -149,7 +147,10 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
     source, target = Store(real_results / "quickstart"), Store(tmp_path / "quickstart")
     collecting.copy(source, target)
     pd.testing.assert_frame_equal(target.rounds(), source.rounds(), check_exact=True)
-    assert target.ledger() == source.ledger()
+    parts = {"rounds": "", "clients": ""}
+    assert {c: end.model_copy(update=parts) for c, end in target.ledger().items()} == {
+        c: end.model_copy(update=parts) for c, end in source.ledger().items()
+    }
     assert target.manifest() == collecting.with_plain_command(source.manifest())
     assert (target.path / "table.md").is_file() and not (
         target.path / "report.html"
