@@ -3,17 +3,24 @@
 import errno
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from raysafl.core.text import format_bytes
 from raysafl.storage.redaction import refuse_password
 
+if TYPE_CHECKING:
+    from raysafl.storage.mirror import Mirror
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # The file that says to which object store a folder is copied.
 NOTE = ".remote.json"
+# Between two copies to the store while a sweep runs.
+PUSH_SECONDS = 30.0
 
 
 class StorageError(Exception):
@@ -55,33 +62,69 @@ def parse_location(where: str | Path) -> Path:
 
         return resolved(Path(url2pathname(urlsplit(text).path)))
     # Imported here, because results in a folder alone need no client of a store.
-    from raysafl.storage.mirror import Mirror
+    from raysafl.storage.mirror import opened
 
-    mirror = Mirror.of_uri(text)
-    mirror.pull()
-    return mirror.path
+    return opened(text)
 
 
 @contextmanager
 def pushed(path: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Copy a folder's results to its object store, if it has one, in the block and after it.
 
+    They are copied every 30 seconds, and once more at the end of the block. If another
+    process writes to the folder, that one copies them.
+
     Args:
-        path: the folder that `parse_location` returned, or one inside.
+        path: a sweep's folder.
         say: is told once if the store cannot be written to in the block.
 
     Raises:
-        StorageError: they could not be copied at the end of the block.
+        StorageError: they could not be copied at the end of the block, which raised nothing.
     """
-    # Imported here, because results in a folder alone need no client of a store.
-    if not any((folder / NOTE).is_file() for folder in (path, *path.parents)):
-        yield
-        return
-    from raysafl.storage.mirror import Mirror
+    mirror = None
+    if (path / NOTE).is_file():
+        # Imported here, because results in a folder alone need no client of a store.
+        from raysafl.storage.locks import is_held
+        from raysafl.storage.mirror import Mirror
 
-    mirror = Mirror.of(path)
-    with mirror.keep_pushing(say) if mirror else nullcontext():
+        mirror = None if is_held(path / ".lock") else Mirror.of(path)
+    with _keep_pushing(mirror, say) if mirror else nullcontext():
         yield
+
+
+@contextmanager
+def _keep_pushing(mirror: "Mirror", say: Callable[[str], None]) -> Iterator[None]:
+    is_over, errors, is_done = threading.Event(), list[Exception](), False
+
+    def push_again_and_again() -> None:
+        while not is_over.wait(PUSH_SECONDS):
+            try:
+                mirror.push()
+            except (StorageError, OSError) as error:
+                if not errors:
+                    say(
+                        f"Results are in {mirror.path} and not copied: {error}. The sweep "
+                        "goes on, and the copy is tried again and again"
+                    )
+                errors.append(error)
+
+    pushing = threading.Thread(target=push_again_and_again, daemon=True)
+    pushing.start()
+    try:
+        yield
+        is_done = True
+    finally:
+        is_over.set()
+        pushing.join()
+        try:
+            mirror.push()
+        except (StorageError, OSError) as error:
+            # An error of the block matters more, and the folder has all results.
+            if is_done:
+                raise StorageError(
+                    f"the results are complete in {mirror.path}, but not copied: {error}. "
+                    "The same command copies them"
+                ) from error
 
 
 def resolved(path: Path) -> Path:
