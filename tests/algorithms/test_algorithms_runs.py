@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.quadratics import START, answer
 
 from raysafl import (
@@ -40,7 +41,6 @@ from raysafl.algorithms import (
 from raysafl.core.algorithm import State
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 RULES: list[Algorithm] = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, POLICIES, WRAPPERS, policies
 
@@ -15,7 +16,6 @@ from raysafl.algorithms import Compressed, FSLParallel
 from raysafl.core.record import Record
 from raysafl.participation import Trace
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 

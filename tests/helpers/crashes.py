@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,24 +16,25 @@ class Crash(BaseException):
 
 
 def crash_at(
-    number: int, monkeypatch: pytest.MonkeyPatch, kind: type
+    number: int, monkeypatch: pytest.MonkeyPatch, kind: type = Path
 ) -> Callable[[], int]:
     """Raise instead of the operation with this number that changes a file; count them.
 
-    From there on nothing is changed, as the process is dead. It leaves half of a file that
-    it was writing.
+    From there on nothing is changed, as the process is dead. It leaves half of what it
+    was writing.
     """
     count = 0
-    # Only a file is seen while it is written, no object of a store.
-    write_bytes = Path.write_bytes
+    write_bytes, append = Path.write_bytes, files._append
 
     def wrapped(original: Callable[..., object]) -> Callable[..., object]:
-        def operation(self: object, *args: object, **kwargs: object) -> object:
+        def operation(self: Any, *args: Any, **kwargs: Any) -> object:
             nonlocal count
             if ".lock" not in str(self):
                 count += 1
                 if count == number and original is write_bytes:
                     original(self, args[0][: len(args[0]) // 2])
+                if count == number and original is append:
+                    self.write(args[0][: len(args[0]) // 2])
                 if count >= number:
                     raise Crash
             return original(self, *args, **kwargs)
@@ -39,15 +42,15 @@ def crash_at(
         return operation
 
     for name in ("write_bytes", "replace", "unlink"):
-        if hasattr(kind, name):
-            monkeypatch.setattr(kind, name, wrapped(getattr(kind, name)))
+        monkeypatch.setattr(kind, name, wrapped(getattr(kind, name)))
+    monkeypatch.setattr(files, "_append", wrapped(append))
     return lambda: count
 
 
-def crashed(act: Callable[[], object], number: int, kind: type = Path) -> bool:
+def crashed(act: Callable[[], object], number: int) -> bool:
     """Do something, and crash at the operation with this number, if there is one."""
     with pytest.MonkeyPatch.context() as patch:
-        crash_at(number, patch, kind)
+        crash_at(number, patch)
         try:
             act()
         except Crash:
@@ -55,13 +58,16 @@ def crashed(act: Callable[[], object], number: int, kind: type = Path) -> bool:
     return False
 
 
-def crashes(act: Callable[[], object], kind: type = Path) -> Iterator[bool]:
-    """Crash at each operation in turn; True with the last, at which nothing crashes."""
+def crashes(act: Callable[[int], object]) -> Iterator[int]:
+    """Crash at each operation in turn, whose number the act is given.
+
+    With the last number nothing crashes.
+    """
     number, done = 0, False
     while not done:
         number += 1
-        done = not crashed(act, number, kind)
-        yield done
+        done = not crashed(partial(act, number), number)
+        yield number
     assert number > 3
 
 

@@ -7,6 +7,7 @@ import helpers.frozen
 import pytest
 import ray
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.frozen import Backbone, FrozenBias
 
 from raysafl import Hardware, Run
@@ -15,7 +16,6 @@ from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 # Of digits, 1 x 8 x 8, in 10 classes: the convolution has 3 channels, pooling halves.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.matrix import EVERY, WRAPPERS
 from helpers.packs import alone, assert_same, cells_of, together
 
@@ -39,7 +40,6 @@ from raysafl.algorithms import (
 from raysafl.core.record import Record
 from raysafl.participation import Trace
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.training import StepRate
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.here import run_in_process
+from helpers.checkpoints import dump, restore
+from helpers.here import interrupt_in_process, run_in_process, session_of, write
 from torch import Tensor
 
 from raysafl import Patience, Run, Validation
 from raysafl.core.work import GroupSums, RowsOfCells, Summed
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
-from raysafl.sweep.session import Session
 
 NAN = math.nan
 
@@ -137,22 +136,17 @@ def test_packs_and_interruptions_do_not_change_a_file_of_models(
 ) -> None:
     run = tiny.replace(keep="best")
     other = run.replace(seed=9)
-    alone = Store(tmp_path / "alone")
+    alone, store, pack = (Store(tmp_path / name) for name in ("alone", "cut", "pack"))
     run_in_process(run, alone, worker(run))
-
-    store = Store(tmp_path / "interrupted")
-    store.create()
-    session = Session([run], store, worker(run), {})
-    session.advance(0.0)
-    session.flush()
-    assert not list(store.path.glob("models/*"))
+    interrupt_in_process(run, store, worker(run))
+    assert not store.files("models")
     run_in_process(run, store, worker(run))
-
-    pack = Store(tmp_path / "pack")
     together = Worker([*other.cells, *run.cells], run.data.load(), run.model)
-    Session([other, run], pack, together, {}).advance(math.inf)
-
-    expected = alone.model(run.id).read_bytes()
-    assert store.model(run.id).read_bytes() == expected
-    assert pack.model(run.id).read_bytes() == expected
-    assert len(list(pack.path.glob("models/*"))) == 2
+    session = session_of([other, run], together)
+    session.advance(math.inf)
+    write(session.news(), pack, [other, run])
+    for cell in run.cell_ids:
+        expected = alone.model(cell).read_bytes()
+        assert store.model(cell).read_bytes() == expected
+        assert pack.model(cell).read_bytes() == expected
+    assert len(pack.files("models")) == 4

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.packs import (
     alone,
     assert_same,
@@ -30,7 +31,6 @@ from raysafl.core.work import (
     WorkLostError,
 )
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Lockstep
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.checkpoints import dump, restore
 
 from raysafl import (
     MLP,
@@ -33,7 +34,6 @@ from raysafl.data import (
 )
 from raysafl.objectives import Classification, Regression
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
 
 from raysafl import (
@@ -26,10 +28,10 @@ from raysafl.core.work import Tasks, Training
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.per_client import served
 from raysafl.simulation.simulation import Simulation
-from raysafl.sweep.open_run import client_rows
+from raysafl.storage.rows import of_owners
+from raysafl.sweep.open_cell import client_rows as rows_of_cell
 from raysafl.sweep.prepare import prepare
 
 
@@ -54,6 +56,13 @@ def hits(w_P: Any, dataset: Dataset) -> Any:
     w = np.asarray(w_P, np.float64)
     scores = dataset.test.x @ w[:16].reshape(4, 4).T + w[16:]
     return scores.argmax(1) == dataset.test.y
+
+
+def client_rows(own: Simulation) -> pa.Table:
+    """The rows of all replicates in the table of clients."""
+    cells = zip(own.run.cell_ids, own.replicates, strict=True)
+    table = pa.concat_tables(rows_of_cell(cell, replicate) for cell, replicate in cells)
+    return of_owners(table, {own.run.id: own.run.cell_ids})
 
 
 def last(run: Run, stop: int | None = None) -> tuple[Any, dict[str, float], Any]:

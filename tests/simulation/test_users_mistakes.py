@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import dump, restore
 from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
 
 from raysafl import Run, Uniform
 from raysafl.algorithms import Key
 from raysafl.core.participation import Cohort
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 
