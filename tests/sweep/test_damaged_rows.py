@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers import folders
-from helpers.folders import rows_file
+from helpers.folders import apart, rows_file
 from helpers.sweeps_here import go
 from ray import tune
 
@@ -38,21 +38,22 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
-@pytest.mark.parametrize("form", ["packs", "compacted"])
+@pytest.mark.parametrize("is_apart", [True, False])
 @pytest.mark.parametrize("damage", [delete, cut], ids=lambda d: d.__name__)
 def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
-    damage: object, form: str, sweep: Sweep, finished: Store
+    damage: Callable[[Path], None], is_apart: bool, sweep: Sweep, finished: Store
 ) -> None:
     before = finished.rounds().drop(columns="seconds")
     first = sweep.labelled()[(0,)].id
-    if form == "compacted":
-        finished.compact()
-    damage(rows_file(finished, first))  # type: ignore[operator]
-    outcome, said = go(sweep, Path(str(finished.path)))
-    assert outcome.ok and outcome.skipped == (0 if form == "compacted" else 1)
-    assert "s=0 is run again: replicate 0 has 0 rows instead of 4" in " ".join(
-        said.split()
+    if is_apart:
+        apart(finished)
+    damage(rows_file(finished, first))
+    assert (
+        finished.read().runs[first].reason.startswith("2 of 2 seeds: damaged: rounds/")
     )
+    outcome, said = go(sweep, finished.path)
+    assert outcome.ok and outcome.skipped == (1 if is_apart else 0)
+    assert "s=0 is run again: rounds/" in said
     pd.testing.assert_frame_equal(finished.rounds().drop(columns="seconds"), before)
     assert set(outcome.runs["status"]) == {"finished"}
 
@@ -74,10 +75,10 @@ def test_a_damaged_manifest_is_named_and_written_anew(
     damage: Callable[[Path], None], sweep: Sweep, finished: Store
 ) -> None:
     before = finished.manifest()
-    damage(Path(str(finished.file("manifest.json"))))
+    damage(finished.file("manifest.json"))
     with pytest.raises(ValueError, match="`raysafl run FILE` writes it anew from the"):
         finished.manifest()
-    outcome, said = go(sweep, Path(str(finished.path)))
+    outcome, said = go(sweep, finished.path)
     assert outcome.ok and outcome.skipped == 2
     assert "manifest.json cannot be read" in said and "and does so now" in said
     assert finished.manifest() == before
@@ -85,7 +86,7 @@ def test_a_damaged_manifest_is_named_and_written_anew(
 
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
+def test_runs_that_a_scheduler_stopped_are_run_again_if_their_rows_are_gone(
     tiny: Run, tmp_path: Path
 ) -> None:
     def sweep() -> Sweep:

@@ -12,7 +12,6 @@ from helpers.pictures import without_pictures
 from raysafl import Runner, Sweep, Table
 from raysafl.quickstart import BASE
 from raysafl.report import write
-from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("reports")
@@ -106,7 +105,7 @@ def test_a_driver_killed_between_two_files_of_a_report_leaves_no_mixture(
     before = shown(folder)
     left = list(range(writes))
 
-    def killed(path: Location, content: bytes) -> None:
+    def killed(path: Path, content: bytes) -> None:
         left.pop()
         path.write_bytes(content)
         if not left:
