@@ -71,12 +71,11 @@ def copy(original: Store, tmp_path: Path) -> Store:
 
 
 def compute_missing(store: Store) -> None:
-    """Compute what has no line in the ledger, as `raysafl run` does."""
-    for cell in [*RUNS[0].split(), *RUNS[1].split()]:
-        if cell.id not in store.ledger():
-            run_in_process(
-                cell, store, Worker(cell.cells, cell.data.load(), cell.model)
-            )
+    """Compute runs of which a cell has no line in the ledger."""
+    for run in RUNS:
+        if not store.ledger().keys() >= {*run.cell_ids}:
+            run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
+    store.rewrite()
 
 
 def assert_like_undisturbed(store: Store, original: Store) -> None:
