@@ -197,7 +197,7 @@ def status_command(
         typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C."),
     ] = False,
 ) -> None:
-    """Say how far sweeps are, from their folders alone: running, interrupted or ended ones."""
+    """Say how far sweeps are, from their folders alone, whether they run, wait or have ended."""
     from raysafl.storage.status import status_of
 
     def status_text() -> str:

@@ -16,7 +16,6 @@ from rich.text import Text
 from raysafl.core.text import closest, count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.run_results import DAMAGED
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, quality_statistics
 from raysafl.storage.store import sweeps_in
@@ -95,8 +94,7 @@ def results(
             ascending = sort in runs.attrs["lower_is_better"]
         answer = answer.sort_values(sort, ascending=ascending, kind="stable")
     answer = answer[shown].iloc[:top].reset_index(drop=True)
-    damaged = int(runs["reason"].str.startswith(DAMAGED).sum())
-    answer.attrs = {"damaged": damaged + runs.attrs["unreadable"]}
+    answer.attrs = {"damaged": runs.attrs["damaged"]}
     return answer
 
 
@@ -152,18 +150,19 @@ def _read_folders(paths: Iterable[Path], named: Sequence[str]) -> pd.DataFrame:
 
     Returns:
         The rows. Their `attrs` name the axes (`labels`), the statistics of which the
-        `lower_is_better`, and those that are `shown` by default, and count the `unreadable`
-        lines of ledgers.
+        `lower_is_better`, and those that are `shown` by default, and count the `damaged`
+        runs and the lines of ledgers that cannot be read.
     """
     parts = []
     lower_is_better = set[str]()
     shown: list[str] = []
-    unreadable = 0
+    damaged = 0
     for store in (store for path in paths for store in sweeps_in(path)):
         manifest = store.manifest()
-        runs = make_runs_table(store, named=named)
+        found = store.read()
+        runs = make_runs_table(store, found, named)
         parts.append(_per_run(runs, manifest))
-        unreadable += len(store.lines().faults)
+        damaged += len(found.damaged) + len(store.lines().faults)
         known = manifest.known(runs).items()
         lower_is_better |= {name for name, own in known if not own.higher_is_better}
         shown += quality_statistics(manifest.quality)[:SHOWN]
@@ -183,7 +182,7 @@ def _read_folders(paths: Iterable[Path], named: Sequence[str]) -> pd.DataFrame:
         "labels": [new for old, new in names.items() if old.startswith("label.")],
         "lower_is_better": sorted(lower_is_better),
         "shown": shown,
-        "unreadable": unreadable,
+        "damaged": damaged,
     }
     return frame
 

@@ -229,8 +229,11 @@ def parsed_json(content: bytes | str) -> Any:
 
 
 def worst(ends: Sequence[CellEnd]) -> CellEnd:
-    """Return the entry that stands for all cells of a run: the first of the worst status."""
-    return max(ends, key=lambda end: SEVERITY.index(end.status))
+    """Return the entry that stands for all cells of a run.
+
+    It is the first of the worst status, if possible of those that say why.
+    """
+    return max(ends, key=lambda end: (SEVERITY.index(end.status), bool(end.reason)))
 
 
 def reason_of(ends: Sequence[CellEnd]) -> str:

@@ -89,6 +89,15 @@ class RunResults(NamedTuple):
         """The runs that have begun or ended."""
         return {i: run for i, run in self.runs.items() if run.has_begun}
 
+    @property
+    def damaged(self) -> set[str]:
+        """The ids of the runs of which a cell has ended but does not count."""
+        return {
+            i
+            for i, run in self.runs.items()
+            if any(end.cell in self.faults for end in run.cells)
+        }
+
 
 def of_entries(
     entries: Sequence[Entry], found: Results, is_running: bool
