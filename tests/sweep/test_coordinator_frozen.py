@@ -3,21 +3,18 @@
 import math
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import ray
 import torch
-from helpers.here import run_in_process
+from helpers.here import session_of
 from torch import nn
 
 from raysafl import Hardware, Model, Run
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.store import Store
-from raysafl.sweep.on_ray.coordinator import Coordinator, Given
-from raysafl.sweep.open_pack import Terms
+from raysafl.sweep.on_ray.coordinator import NEWS, Coordinator, Given
+from raysafl.sweep.open_pack import GivenPack, Terms
 from raysafl.sweep.packs import PACK_KEY, Pack
 
 
@@ -35,25 +32,18 @@ class PerProcess(Model):
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
-    tmp_path: Path, tiny: Run
+    tiny: Run,
 ) -> None:
     # Ray's workers cannot import it.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     run = tiny.replace(model=PerProcess())
-    stores = Store(tmp_path / "actors"), Store(tmp_path / "here")
-    for store in stores:
-        store.create()
     worker = Worker(run.cells, run.data.load(), run.model, engine="loop")
-    run_in_process(run, stores[1], worker)
+    session = session_of([run], worker)
+    session.advance(math.inf)
 
-    terms = Terms(
-        store=stores[0].path,
-        commit="",
-        report_seconds=0.0,
-        engine="loop",
-    )
-    pack = Pack((run,))
-    content = ray.put((pack, {run.id: {}}))
+    terms = Terms(commit="", package="", report_seconds=0.0, engine="loop")
+    pack = Pack(tuple(run.split()))
+    content = ray.put(GivenPack(pack, {cell: {} for cell in run.cell_ids}))
     given = Given(pack.id, content, ray.put(run.data.load()))
 
     class Here(Coordinator):
@@ -61,8 +51,12 @@ def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
             super().setup(config, terms, Hardware(actors=2, cpus=0.5))
 
     trial = Here({PACK_KEY: given})
-    while not trial.train()["done"]:
+    while not (result := trial.train())["done"]:
         pass
     trial.stop()
-    facts = ["replicate", "round", "test_accuracy", "test_loss", "bytes_up"]
-    pd.testing.assert_frame_equal(stores[0].rounds()[facts], stores[1].rounds()[facts])
+    facts = ["cell", "round", "test_accuracy", "test_loss", "bytes_up"]
+    found, expected = (
+        news.rows.select(facts).sort_by([("cell", "ascending"), ("round", "ascending")])
+        for news in (result[NEWS], session.news())
+    )
+    assert found.equals(expected)

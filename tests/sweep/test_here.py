@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from helpers.killed import killed_in_round
+from helpers.killed import sweep as sweep_that_is_killed
 from helpers.sweeps_here import go, rows_of
 from ray import tune
 from ray.tune.search import Searcher
@@ -156,6 +158,24 @@ def test_a_second_ctrl_c_acts_at_once_and_writes_nothing_of_the_round_that_it_cu
     outcome, _ = go(sweep, tmp_path / "s", try_first=False)
     undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
+
+
+def test_a_driver_that_is_killed_goes_on_to_the_undisturbed_rows(
+    tmp_path: Path,
+) -> None:
+    """The seeds of the short run had ended, and those of the longer one had a checkpoint."""
+    assert killed_in_round(5, tmp_path / "s") == -signal.SIGKILL
+    store = Store(tmp_path / "s")
+    short, long = sweep_that_is_killed().labelled().values()
+    assert set(store.ledger()) == set(short.cell_ids)
+    assert {far.round for far in store.going_on(long.cell_ids).cells.values()} == {5}
+    before = store.rounds(short.id)
+    outcome, _ = go(sweep_that_is_killed(), tmp_path / "s")
+    undisturbed, _ = go(sweep_that_is_killed(), tmp_path / "u")
+    assert outcome.ok and outcome.skipped == 1
+    pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
+    pd.testing.assert_frame_equal(store.rounds(short.id), before)
+    assert not store.files("open")
 
 
 class Broken(Algorithm):
