@@ -14,14 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from raysafl.core.text import closest, count
-from raysafl.storage.ledger import Status
+from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, quality_statistics
 from raysafl.storage.store import sweeps_in
 
 # A run has the first of these statuses that one of its replicates has.
-WORST = {status: place for place, status in enumerate(reversed(Status))}
+WORST = {status: place for place, status in enumerate(reversed(SEVERITY))}
 # How many statistics of what runs are judged by are shown by default.
 SHOWN = 3
 # A query reads the runs, and no file, no address and no variable of this process.
