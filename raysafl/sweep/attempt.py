@@ -60,10 +60,9 @@ class Attempt:
     @property
     def seeds_there(self) -> str:
         """How many seeds of the runs to do have ended before, in words; empty if none has."""
-        every = sum(self.runs[run_id].replicates for run_id in self.todo)
-        left = sum(map(len, self.todo.values()))
-        there = every - left
-        return f"{there} of their {every} seeds are there" if there else ""
+        cells = {cell for run_id in self.todo for cell in self.runs[run_id].cell_ids}
+        there = len(cells & self.ended.keys())
+        return f"{there} of their {len(cells)} seeds are there" if there else ""
 
     def run(self) -> Outcome:
         """Run the sweep, and write its table and its report; see `Runner.run`."""

@@ -128,7 +128,9 @@ def test_a_paused_trial_goes_on_from_where_it_was(
         again = start(tiny)
         again.load_checkpoint(str(tmp_path))
     else:
-        again = start(tiny, first.pause().checkpoint)
+        reported, paused = first.pause()
+        assert set(reported.saved) == set(tiny.cell_ids)
+        again = start(tiny, paused.checkpoint)
     results = to_the_end(again)
     assert [r["round"] for r in results] == [2, 3, 4]
     assert_reference(results, tiny)

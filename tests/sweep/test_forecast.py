@@ -49,7 +49,8 @@ def test_it_tells_what_has_ended_and_what_would_be_taken_over(
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     grown = old[1].replace(replicates=5)
     found = forecast(tmp_path / "s", tiny, grown, tiny.replace(algorithm=SAFARI()))
-    first, _, packs, *_ = str(found).splitlines()
+    first, there, _, packs, *_ = str(found).splitlines()
+    assert there == "2 of their 7 seeds are there"
     assert first == "2 runs to do, 1 finished before"
     assert packs == "1 pack of 5 seeds, 1 at a time"
     after = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

@@ -28,7 +28,6 @@ from raysafl import (
     Sweep,
 )
 from raysafl.algorithms import SCAFFOLD, Key, Round, State
-from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.choices import ExecutorName
@@ -176,36 +175,6 @@ def test_a_driver_that_is_killed_goes_on_to_the_undisturbed_rows(
     pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
     pd.testing.assert_frame_equal(store.rounds(short.id), before)
     assert not store.files("open")
-
-
-class Broken(Algorithm):
-    """Fails in its second round."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        if key.round == 1:
-            raise RuntimeError("a user's mistake")
-        return (yield from FedAvg().round(state, ids, key))
-
-
-def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
-    tiny: Run, tmp_path: Path
-) -> None:
-    clients = PerClient(on="labels", every=1)
-    bad = tiny.replace(algorithm=Broken(), eval_clients=clients)
-    runs = {("good",): tiny, ("bad",): bad}
-    sweep = Sweep("s", runs, axes=["run"])
-    outcome, said = go(sweep, tmp_path / "s", try_first=False)
-    assert not outcome.ok and "a user's mistake" in said
-    status = outcome.runs.groupby("label.run")["status"].first()
-    assert dict(status) == {"good": Status.FINISHED, "bad": Status.FAILED}
-    # What it has measured before is kept.
-    assert set(outcome.store.rounds(bad.id)["round"]) == {0}
-    of_clients = outcome.store.clients(bad.id)
-    assert len(of_clients) == bad.replicates * bad.data.clients
-    alone, _ = go(Sweep("s", {("good",): tiny}, axes=["run"]), tmp_path / "a")
-    of_good = rows_of(outcome).query("run_id == @tiny.id").reset_index(drop=True)
-    expected = rows_of(alone)
-    pd.testing.assert_frame_equal(of_good[list(expected)], expected)
 
 
 def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(

@@ -58,8 +58,9 @@ def test_of_four_seeds_only_those_are_computed_that_two_seeds_had_not(
     before = first.store.rounds()
     Counted.computed.clear()
     four = two.replace(replicates=4)
-    grown, _ = carry_out(tmp_path / "s", four)
+    grown, said = carry_out(tmp_path / "s", four)
     assert grown.ok and {seed for seed, _ in Counted.computed} == {7, 8}
+    assert "2 of their 4 seeds are there" in said
     # The run keeps its id, and the rows their seconds.
     assert four.id == two.id
     after = grown.store.rounds()
@@ -101,6 +102,7 @@ def test_seeds_that_several_runs_share_are_computed_once(
     ]
     outcome, said = carry_out(tmp_path / "s", *runs)
     assert outcome.ok and "3 runs to do" in said and "[3/3]" in said
+    assert "are there" not in said
     each = {(seed, t): 1 for seed in range(2, 7) for t in range(base.rounds)}
     assert Counted.computed == each
     assert outcome.runs["run_id"].value_counts().to_dict() == {

@@ -219,22 +219,6 @@ def test_a_checkpoint_of_a_pack_has_at_most_one_tensor_for_each_shape(
     assert sum(len(column) for column in columns) == count > 5 * len(columns)
 
 
-def test_what_goes_on_from_a_dumped_state_of_some_cells_is_bitwise_equal(
-    tiny: Run,
-) -> None:
-    run = tiny.replace(algorithm=SCAFFOLD(), replicates=3)
-    going = session_of([run], work(run), flush_seconds=0.0)
-    going.advance(0.0)
-    saved = {cell: states.save(own.replicate) for cell, own in going.open.items()}
-    chosen = run.cell_ids[1:]
-    loaded = states.load(states.dump(saved), chosen)
-    assert list(loaded) == chosen
-    for cell, own in loaded.items():
-        assert own.values == saved[cell].values
-        for name, tensor in own.tensors.items():
-            assert tensor.equal(saved[cell].tensors[name])
-
-
 def test_of_two_checkpoints_with_the_same_cell_the_farther_one_is_used_and_no_row_is_double(
     tiny: Run, tmp_path: Path
 ) -> None:
