@@ -190,7 +190,7 @@ class Session:
             self._complete[cell] = self.open.pop(cell)
 
     def _fail(self, own: OpenCell, error: BaseException) -> None:
-        """Note how a cell has failed. Its last checkpoint stays."""
+        """Note how a cell has failed."""
         del self.open[own.id]
         self._failed[own.id] = failure(error, own.id, own.about(self.origin))
         # A search algorithm must not take its last accuracy for a result.
