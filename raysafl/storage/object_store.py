@@ -64,13 +64,8 @@ class RemoteFolder:
         with self._connected() as (store, key):
             selector = fs.FileSelector(key, allow_not_found=True)
             listed = store.get_file_info(selector)
-            # Keys that are for one folder alone may not ask for the bucket.
-            with suppress(OSError):
-                bucket = store.get_file_info(key.partition("/")[0])
-                if not listed and bucket.type == fs.FileType.NotFound:
-                    raise StorageError(
-                        f"{self}: its bucket does not exist; make it first"
-                    )
+            if not listed:
+                self._refuse_missing_bucket(store, key.partition("/")[0])
         return {info.base_name: not info.is_file for info in listed}
 
     def files(self) -> dict[str, int]:
@@ -97,6 +92,12 @@ class RemoteFolder:
         """Delete a file, if it is there."""
         with self._connected() as (store, key), suppress(FileNotFoundError):
             store.delete_file(f"{key}/{name}")
+
+    def _refuse_missing_bucket(self, store: fs.FileSystem, bucket: str) -> None:
+        # Keys that are for one folder alone may not ask for the bucket.
+        with suppress(OSError):
+            if store.get_file_info(bucket).type == fs.FileType.NotFound:
+                raise StorageError(f"{self}: its bucket does not exist; make it first")
 
     @contextmanager
     def _connected(self) -> Iterator[tuple[fs.FileSystem, str]]:
