@@ -148,8 +148,11 @@ class Job:
         found = []
         for file in self.store.files("open"):
             head = self.store.checkpoint(file, with_state=False)
-            if head is not None and head.cells.keys() & cells:
-                found.append(file.read_bytes())
+            if head is None or not head.cells.keys() & cells:
+                continue
+            # The cells begin anew if their states are damaged.
+            if (whole := self.store.checkpoint(file)) is not None:
+                found.append(whole.to_bytes())
         found += self.more_rounds.checkpoints(pack.runs)
         return GivenPack(pack, code, found)
 
