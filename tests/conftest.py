@@ -64,7 +64,7 @@ UNDRAWN = (
 )
 # The tests of Ray, and the files whose few tests take long; the longest first.
 LONGEST = (
-    *("test_nodes", "ray", "test_signals", "test_chaos", "test_storage"),
+    *("test_nodes", "ray", "test_signals", "test_chaos", "test_mirror"),
     *("test_experiments", "test_howto", "test_faults"),
     *("test_crashes", "test_journal", "test_tracking", "test_tutorials", "test_trends"),
     *("test_small_resnets", "test_lean_start", "test_readme", "test_jit"),
@@ -73,7 +73,7 @@ LONGEST = (
 PARTS = {
     "ray": 2,
     "test_signals": 2,
-    "test_storage": 3,
+    "test_mirror": 3,
     "test_howto": 3,
     "test_faults": 4,
 }
