@@ -4,6 +4,7 @@ Both watchers are threads of the driver's process that look now and then. They t
 tenths of a percent of one core.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.processes import repeatedly
+from raysafl.storage.ledger import CELL
 
 # How the title of a client actor's process begins; a method that runs follows.
 TITLE = "ray::Clients"
@@ -31,28 +33,28 @@ def resident_mib() -> float:
 
 
 @contextmanager
-def driver_memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
+def driver_memory(folder: Path, cells: int) -> Iterator[dict[str, int]]:
     """Note this process's resident memory at three moments while the block runs.
 
     Args:
         folder: the folder of the sweep.
-        runs: how many runs the sweep has.
+        cells: how many cells the sweep has.
 
     Yields:
-        MB after a quarter of the runs have ended, after all have ended (each at the
-        next look after the runs were written), and at the end of the block.
+        MB after a quarter of the cells have ended, after all have ended (each at the
+        next look after they were written), and at the end of the block.
     """
     found = dict[str, int]()
-    ended = EndedRuns(folder)
+    ended = EndedCells(folder)
 
     def note(moment: str) -> None:
         found.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
 
     def memory() -> None:
         count = ended.count()
-        if count >= runs / 4:
+        if count >= cells / 4:
             note("quarter")
-        if count >= runs:
+        if count >= cells:
             note("trials")
 
     with repeatedly(memory, LEDGER_SECONDS):
@@ -61,26 +63,25 @@ def driver_memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
         note(moment)
 
 
-class EndedRuns:
-    """Counts the runs of a sweep that have ended, and reads each ledger file once."""
+class EndedCells:
+    """Counts the cells of a sweep that have ended, and reads each line of the ledger once."""
 
     def __init__(self, folder: Path) -> None:
-        self._ledger = folder / "ledger"
-        self._lines: dict[Path, int] = {}
+        self._ledger = folder / "ledger.jsonl"
+        self._read = 0
+        self._cells: set[bytes] = set()
 
     def count(self) -> int:
-        """Return how many runs have an entry.
-
-        An entry that is being moved by the driver, at the end of the sweep, may count
-        twice.
-        """
-        files = set(self._ledger.glob("*.jsonl"))
-        for file in files - self._lines.keys():
-            # The driver may delete a file meanwhile.
-            with suppress(OSError), file.open("rb") as lines:
-                # The first line is the head of the commit.
-                self._lines[file] = sum(1 for _ in lines) - 1
-        return sum(self._lines.get(file, 0) for file in files)
+        """Return how many cells have an entry."""
+        with suppress(FileNotFoundError), self._ledger.open("rb") as file:
+            # The driver has written it anew, in fewer lines.
+            if file.seek(0, os.SEEK_END) < self._read:
+                self._read = 0
+            file.seek(self._read)
+            lines = file.read()
+            self._read += lines.rfind(b"\n") + 1
+            self._cells.update(CELL.findall(lines))
+        return len(self._cells)
 
 
 @dataclass

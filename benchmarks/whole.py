@@ -77,7 +77,8 @@ def done_sweep(
         labelled = {(str(i),): run for i, run in enumerate(runs)}
         whole = Sweep("bench", runs=labelled, axes=("run",), **more)
         actors = (has.trials or 1) * has.actors
-        with driver_memory(out, len(runs)) as memory, watched_actors(actors) as busy:
+        cells = sum(run.replicates for run in runs)
+        with driver_memory(out, cells) as memory, watched_actors(actors) as busy:
             outcome = Runner(
                 whole, out, has, executor="ray", quiet=True, track=track
             ).run()

@@ -9,30 +9,39 @@ from helpers.chaos import Chaos, sweep, undisturbed
 from helpers.environment import CHAOS
 
 from raysafl.storage.store import Store
+from raysafl.storage.verify import verify
 
 
-def test_a_sweep_whose_parts_are_killed_ends_with_the_rows_of_an_undisturbed_one(
+# Without Ray rounds are quicker, so that there are more in which to kill.
+@pytest.mark.parametrize(("executor", "rounds"), [("here", 1000), ("ray", 200)])
+def test_a_study_whose_parts_are_killed_while_it_grows_has_the_rows_of_an_undisturbed_one(
+    executor: str,
+    rounds: int,
     tmp_path: Path,
     pytestconfig: pytest.Config,
     record_property: Callable[[str, object], None],
 ) -> None:
-    most, seed = (
-        pytestconfig.getoption("--chaos"),
-        pytestconfig.getoption("--chaos-seed"),
-    )
-    chaos, repeat = Chaos(seed), 0
+    most, first = map(pytestconfig.getoption, ("--chaos", "--chaos-seed"))
+    # How many seeds and rounds the study has at first, and to how many it then grows.
+    growth = [(1, rounds), (2, rounds), (2, 2 * rounds)]
+    chaos, seed = Chaos(first, executor), 0
     try:
         while chaos.kills.total() < most:
-            assert repeat < most, f"a sweep or more ended without a kill: {chaos.kills}"
-            folder = tmp_path / str(repeat)
+            assert seed < 10 * most, (
+                f"a study or more ended without a kill: {chaos.kills}"
+            )
+            folder = tmp_path / str(seed)
             folder.mkdir()
-            chaos.run(10 * repeat, folder / "chaos", most)
-            expected = undisturbed(10 * repeat, folder / "reference")
-            found = chaos.compare(Store(folder / "chaos"), expected)
-            pd.testing.assert_frame_equal(found, expected)
-            repeat += 1
+            for left, extent in zip((3, 2, 1), growth, strict=True):
+                share = -(-(most - chaos.kills.total()) // left)
+                chaos.run(folder / "chaos", chaos.kills.total() + share, seed, *extent)
+            expected = undisturbed(folder / "reference", seed, *growth[-1])
+            store = Store(folder / "chaos")
+            pd.testing.assert_frame_equal(chaos.compare(store, expected), expected)
+            assert verify(store) == []
+            seed += 10
     finally:
         chaos.clean()
-        line = f"{chaos.summary()}; {repeat} sweeps of {len(sweep(0).runs)} runs"
+        line = f"{executor}: {chaos.summary()}; {seed // 10} studies of {len(sweep(0).runs)} runs"
         record_property(CHAOS, line)
     assert chaos.lost == chaos.doubled == 0

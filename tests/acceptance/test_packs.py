@@ -19,7 +19,7 @@ from raysafl.quickstart import SWEEP as QUICKSTART
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import Status
-from raysafl.storage.rows import table_of
+from raysafl.storage.rows import of_owners, table_of
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
@@ -55,8 +55,10 @@ def alone(runs: Sequence[Run], engine: str = "fused") -> pd.DataFrame:
         records = list[Record]()
         while not simulation.done:
             records += simulation.step()
-        tables.append(table_of(run.id, [vars(record) for record in records]))
-    frame = pa.concat_tables(tables).to_pandas().drop(columns=CLOCK)
+        cells = [run.cell_ids[record.replicate] for record in records]
+        tables.append(table_of(cells, records))
+    owners = {run.id: run.cell_ids for run in runs}
+    frame = of_owners(pa.concat_tables(tables), owners).to_pandas().drop(columns=CLOCK)
     return frame.sort_values(KEY).reset_index(drop=True)
 
 

@@ -27,7 +27,7 @@ from benchmarks.processes import (
     turns,
 )
 from benchmarks.tables import cpu_rows
-from benchmarks.watch import Busy, EndedRuns
+from benchmarks.watch import Busy, EndedCells
 from benchmarks.workloads import (
     S1,
     STANDARD,
@@ -48,6 +48,7 @@ from raysafl import (
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 from raysafl.simulation.simulation import Simulation
+from raysafl.storage.ledger import CellEnd, Status, to_lines
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.here import worker_of
 
@@ -312,19 +313,20 @@ def test_actors_are_busy_for_their_processor_time_between_first_and_last_round()
     assert busy.share == pytest.approx(((9.0 - 7.5) + (6.0 - 4.5)) / (4.0 * 2))
 
 
-def test_ended_runs_are_counted_by_the_lines_of_commits_after_their_heads(
+def test_ended_cells_are_counted_once_while_lines_are_appended_and_written_anew(
     tmp_path: Path,
 ) -> None:
-    ended = EndedRuns(tmp_path)
+    ended = EndedCells(tmp_path)
     assert ended.count() == 0
-    ledger = tmp_path / "ledger"
-    ledger.mkdir()
-    (ledger / "1.jsonl").write_text("{}\n" * 4)
-    (ledger / "2.jsonl").write_text("{}\n" * 2)
-    assert ended.count() == 4
-    (ledger / "1.jsonl").unlink()
-    (ledger / "3.jsonl").write_text("{}\n" * 8)
-    assert ended.count() == 8
+    ends = [CellEnd.now(f"cell{i}", Status.FINISHED, host=f"h{i}") for i in range(6)]
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_bytes(to_lines(ends[:3]))
+    assert ended.count() == 3
+    with ledger.open("ab") as file:
+        file.write(to_lines(ends[:5]))
+    assert ended.count() == 5
+    ledger.write_bytes(to_lines(ends))
+    assert ended.count() == 6
 
 
 def test_a_process_that_dies_is_told_with_what_it_printed() -> None:

@@ -47,15 +47,16 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from helpers.chaos import sweep
 from raysafl import Hardware, Runner
+out, executor, *extent = sys.argv[2:]
 outcome = Runner(
-    sweep(int(sys.argv[2])), out=sys.argv[3], hardware=Hardware(trials=2), quiet=True,
-    track="none", flush_seconds=0.2,
+    sweep(*map(int, extent)), out, Hardware(trials=2), executor=executor, quiet=True,
+    track="none", flush_seconds=0.2, keep_states=True,
 ).run()
 sys.exit(0 if outcome.ok else 1)
 """
 
 
-def sweep(seed: int) -> Sweep:
+def sweep(seed: int, replicates: int = 2, rounds: int = 400) -> Sweep:
     """Runs with every kind of state: of the server, of clients, of the policy."""
     base = Run(
         data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
@@ -63,8 +64,8 @@ def sweep(seed: int) -> Sweep:
         algorithm=FedAvgM(momentum=0.5),
         participation=Absent(s=4, m=3),
         local=LocalTraining(lr=0.05, batch_size=8, epochs=2),
-        rounds=400,
-        replicates=2,
+        rounds=rounds,
+        replicates=replicates,
         seed=seed,
         eval_every=2,
     )
@@ -80,11 +81,11 @@ def sweep(seed: int) -> Sweep:
     return Sweep("chaos", {(name,): run for name, run in runs.items()}, axes=("what",))
 
 
-def undisturbed(seed: int, folder: Path) -> pd.DataFrame:
+def undisturbed(folder: Path, *extent: int) -> pd.DataFrame:
     """The rows that must come out, from the reference in this process."""
     store = Store(folder)
     store.create()
-    for run in sweep(seed).runs.values():
+    for run in sweep(*extent).runs.values():
         worker = Worker(run.cells, run.data.load(), run.model)
         run_in_process(run, store, worker)
     return rows(store)
@@ -97,22 +98,29 @@ def rows(store: Store) -> pd.DataFrame:
 
 
 class Chaos:
-    """Drives sweeps and kills their parts; `kills`, `drivers` count what happened."""
+    """Drives sweeps and kills their parts; `kills`, `drivers` count what happened.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: the seed of the moments and of the victims.
+        executor: who carries out the sweeps; `here` there is the driver alone to kill.
+    """
+
+    def __init__(self, seed: int, executor: str = "ray") -> None:
         self.rng = np.random.default_rng(seed)
+        self.executor = executor
+        self.victims = VICTIMS if executor == "ray" else {"driver": 1.0}
         self.kills: Counter[str] = Counter()
         self.drivers = self.lost = self.doubled = 0
         self._mine: set[psutil.Process] = set()
         self._next = self._draw()
 
-    def run(self, seed: int, out: Path, most: int) -> None:
+    def run(self, out: Path, most: int, *extent: int) -> None:
         """One sweep to its end, with kills until there were `most`; the command is given anew
         whenever its driver has died of one.
         """
         tests = str(Path(__file__).parents[1])
-        command = [sys.executable, "-c", DRIVER, tests, str(seed), str(out)]
-        self.repeat(command, out, most)
+        given = [tests, str(out), self.executor, *map(str, extent)]
+        self.repeat([sys.executable, "-c", DRIVER, *given], out, most)
 
     def repeat(self, command: list[str], out: Path, most: int) -> None:
         """Give the command of a sweep until it ends well, with kills until there were `most`."""
@@ -152,7 +160,7 @@ class Chaos:
             self._next = self._draw()
 
     def _draw(self) -> str:
-        names, weights = zip(*VICTIMS.items(), strict=True)
+        names, weights = zip(*self.victims.items(), strict=True)
         spared = [name for name in names if not self.kills[name]]
         return str(self.rng.choice(spared or names, p=None if spared else weights))
 
@@ -182,6 +190,9 @@ class Chaos:
         """The rows found; counts those that are missing or there twice."""
         found = rows(store)
         self.doubled += int(found.duplicated(KEY).sum())
+        # As programs read them that know nothing of raysafl.
+        parts = pd.concat([pd.read_parquet(file) for file in store.files("rounds")])
+        self.doubled += int(parts.duplicated(["cell", "round"]).sum())
         merged = expected[KEY].merge(
             found[KEY].drop_duplicates(), how="left", indicator=True
         )
