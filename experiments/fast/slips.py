@@ -89,7 +89,7 @@ def measured_rows():
     rows = {}
     for folder, sweep in sweeps().items():
         if folder.startswith("fast_"):
-            ended = sweep.store.rounds(sweep.store.ledger().keys())
+            ended = sweep.store.rounds([entry.run_id for entry in sweep.ended])
             rows.update((run_id, own) for run_id, own in ended.groupby("run_id"))
     return rows
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.papercheck.comparison import Comparison
 from experiments.papercheck.judging import Compared
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
@@ -29,6 +29,12 @@ class MeasuredSweep(NamedTuple):
     manifest: Manifest
     runs: pd.DataFrame  # a row per run and replicate, as in runs.parquet
     store: Store
+
+    @property
+    def ended(self) -> list[Entry]:
+        """The runs of which each seed has ended."""
+        cells = self.store.ledger().keys()
+        return [own for own in self.manifest.entries if cells >= set(own.cells)]
 
 
 def sweep_files() -> list[Path]:

@@ -193,7 +193,8 @@ def printed_numbers_of(judged, axes):
 
 def _unended(sweep):
     """Return how many of a sweep's runs have not ended."""
-    return len({e.run_id for e in sweep.manifest.entries} - sweep.store.ledger().keys())
+    listed = {entry.run_id for entry in sweep.manifest.entries}
+    return len(listed - {entry.run_id for entry in sweep.ended})
 
 
 def overview():
@@ -398,13 +399,11 @@ def shared_runs():
     """Return how many runs several sweeps share, and whether they came out equal."""
     sweeps_of_run = defaultdict(list)
     for name, sweep in sweeps().items():
-        listed = {entry.run_id for entry in sweep.manifest.entries}
-        for run_id in listed & sweep.store.ledger().keys():
-            sweeps_of_run[run_id].append(name)
-    several = {
-        run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1
-    }
-    gaps = [_largest_gap(run_id, names) for run_id, names in several.items()]
+        for entry in sweep.ended:
+            # A run of other seeds is another one here, though it has the same id.
+            sweeps_of_run[entry.run_id, len(entry.cells)].append(name)
+    several = {run: names for run, names in sweeps_of_run.items() if len(names) > 1}
+    gaps = [_largest_gap(run_id, names) for (run_id, _), names in several.items()]
     unequal = [gap for gap in gaps if gap is not None]
     rest = ""
     if unequal:
