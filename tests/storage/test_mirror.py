@@ -466,7 +466,7 @@ SWEEP = Sweep("k", RUNS, axes=("i",))
 ONE_BY_ONE = ["--executor", "here", "--pack", "1", "--trials", "1", "--track", "none"]
 
 
-COLUMNS = ("--columns", "i,test_accuracy")
+COLUMNS = ("--columns", "i,final")
 
 
 def accuracies(folder: Path, path: str) -> list[dict[str, float]]:
