@@ -399,9 +399,9 @@ def shared_runs():
     """Return how many runs several sweeps share, and whether they came out equal."""
     sweeps_of_run = defaultdict(list)
     for name, sweep in sweeps().items():
-        for entry in sweep.ended:
-            # A run of other seeds is another one here, though it has the same id.
-            sweeps_of_run[entry.run_id, len(entry.cells)].append(name)
+        # A run of other seeds is another one here, though it has the same id.
+        for run in {(entry.run_id, len(entry.cells)) for entry in sweep.ended}:
+            sweeps_of_run[run].append(name)
     several = {run: names for run, names in sweeps_of_run.items() if len(names) > 1}
     gaps = [_largest_gap(run_id, names) for (run_id, _), names in several.items()]
     unequal = [gap for gap in gaps if gap is not None]

@@ -14,7 +14,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.here import run_in_process
+from helpers.checkpoints import restore
+from helpers.here import interrupt_in_process, run_in_process, session_of
 from helpers.reports import markdown
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,14 +25,11 @@ from raysafl.algorithms import Key
 from raysafl.participation import Trace
 from raysafl.report.pages.screen import screen
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.sealed import OpenState, seal, sealed, unsealed
+from raysafl.storage.sealed import seal, sealed, unsealed
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session
 from raysafl.tracking import descriptions
 
 fuzz = settings(
@@ -140,6 +138,18 @@ def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.fixture(scope="module")
+def interrupted(
+    run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bytes, Worker]:
+    """The checkpoint of the run after a round, and what trains it."""
+    work = Worker(run.cells, run.data.load(), run.model)
+    store = Store(tmp_path_factory.mktemp("fuzz") / "interrupted")
+    interrupt_in_process(run, store, work)
+    (file,) = store.files("open")
+    return file.read_bytes(), work
+
+
 def files(store: Store) -> dict[str, bytes]:
     assert isinstance(store.path, Path)
     return {
@@ -160,12 +170,6 @@ def tried(action: Callable[[], Any], *named: str) -> Any:
         str(w) for w in said
     ]
     return None if said else result
-
-
-def told(checkpoint: bytes) -> Any:
-    """What a checkpoint tells of itself, its sum over all tensors included."""
-    size = int.from_bytes(checkpoint[:8], "little")
-    return json.loads(checkpoint[8 : 8 + size])["__metadata__"]
 
 
 def reported(store: Store) -> None:
@@ -216,18 +220,19 @@ def test_any_label_chooses_runs_or_is_a_clear_error(
 def test_a_damaged_part_is_left_out_with_its_name_or_is_read_as_it_was(
     whole: Store, run: Run, data: st.DataObject
 ) -> None:
-    (part,) = whole.rounds_path.glob("*.parquet")
+    (part,) = whole.files("rounds")
     before, rows = part.read_bytes(), whole.rounds()
     part.write_bytes(data.draw(spoiled(before)))
     try:
         now = files(whole)
-        found = tried(whole.rounds, part.name)
+        found = whole.read()
         assert files(whole) == now
-        tried(lambda: pd.DataFrame(Store(whole.path).rounds(run.id)), part.name)
+        is_whole = part.read_bytes() == before
+        assert is_whole or all(part.name in why for why in found.faults.values())
+        assert len(found.faults) == (0 if is_whole else run.replicates)
+        assert len(whole.rounds(run.id)) == (len(rows) if is_whole else 0)
     finally:
         part.write_bytes(before)
-    if found is not None:
-        pd.testing.assert_frame_equal(found, rows)
 
 
 @given(st.data())
@@ -247,31 +252,23 @@ def test_damaged_runs_are_refused_by_name_or_are_what_they_were(
 
 @given(st.data())
 @fuzz
-def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
-    run: Run, tmp_path: Path, data: st.DataObject
+def test_a_damaged_checkpoint_is_left_out_with_its_name_or_is_what_it_was(
+    run: Run, interrupted: tuple[bytes, Worker], tmp_path: Path, data: st.DataObject
 ) -> None:
-    work = Worker(run.cells, run.data.load(), run.model)
-    simulation = Simulation(run, work)
-    simulation.step()
-    state = dump(simulation)
-    about = {"spent": 1.0, "started": "then", "code": {}}
+    good, work = interrupted
     store = Store(tmp_path)
-    store.flush(
-        run.id, OpenState(about, ROUNDS.empty_table(), CLIENTS.empty_table(), state)
-    )
-    file = tmp_path / "open" / f"{run.id}.ckpt"
-    bad = data.draw(spoiled(file.read_bytes()))
-    assert Session([run], store, work, {}).open[run.id].simulation.round == 1
-    file.write_bytes(bad)
-    session = Session([run], store, work, {})
-    assert file.read_bytes() == bad
-    begun = session.open[run.id].simulation
-    if begun.round:
-        assert told(dump(begun)) == told(state)
-    else:
-        assert file.name in session.begun_anew
-    with pytest.raises(ValueError, match="cannot be used"):
-        restore(Simulation(run.replace(seed=7), work), state)
+    store.save("pack", data.draw(spoiled(good)))
+    (file,) = store.files("open")
+    found = tried(lambda: store.checkpoint(file), file.name)
+    with warnings.catch_warnings(action="ignore"):
+        session = session_of([run], work, store)
+    over = {own.simulation.rounds_over for own in session.open.values()}
+    assert over == {0 if found is None else 1}
+    is_whole = file.read_bytes() == good
+    assert is_whole == (found is not None)
+    if found is not None:
+        with pytest.raises((ValueError, KeyError)):
+            restore(Simulation(run.replace(seed=7), work), found.state)
 
 
 @given(st.data())
@@ -279,28 +276,25 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
 def test_a_mutated_ledger_entry_is_used_or_left_out_with_its_name(
     whole: Store, run: Run, data: st.DataObject
 ) -> None:
-    file = whole.file("ledger", next(whole.path.glob("ledger/*")).name)
+    file = whole.file("ledger.jsonl")
     before = file.read_bytes()
-    head, line = before.splitlines()
-    tree = data.draw(mutated(json.loads(line)))
-    # The seal is that of the mutated entry, as if a program had written it.
-    forged = b"\n".join(
-        [head, sealed(tree if isinstance(tree, dict) and tree else {"a": tree})]
-    )
+    tree = data.draw(mutated(json.loads(unsealed(before.rstrip(b"\n")))))
+    # The seal is that of the mutated line, as if a program had written it.
+    forged = sealed(tree if isinstance(tree, dict) and tree else {"a": tree}) + b"\n"
     bad = data.draw(st.just(forged) | spoiled(before))
     file.write_bytes(bad)
     try:
-        entry = tried(lambda: whole.ledger({run.id}).get(run.id), file.name)
         ledger = tried(whole.ledger, file.name)
-        # The line may name another run now.
-        assert ledger == {run.id: entry} if entry else run.id not in (ledger or {})
+        first = tried(lambda: whole.ledger({run.id}).get(run.id), file.name)
+        # The line may name other cells now.
+        assert (ledger or {}).get(run.id) == first
         assert file.read_bytes() == bad
         tried(lambda: write_runs_table(whole), file.name)
-        # The page of a run that is left out is that of damaged rows, as in the test before.
-        if entry is not None:
+        if ledger is not None:
             with warnings.catch_warnings(action="ignore"):
                 reported(whole)
-                descriptions.ledger_tags(entry)
+                for result in whole.read().runs.values():
+                    descriptions.ending_tags(result)
     finally:
         file.write_bytes(before)
         write_runs_table(whole)
