@@ -14,7 +14,8 @@ from raysafl.storage.paths import NOTE, StorageError
 
 # Of a local file: its bytes, and when it was written.
 State = tuple[int, int]
-LEDGER, MANIFEST = "ledger.jsonl", "manifest.json"
+LEDGER = "ledger.jsonl"
+MANIFEST = "manifest.json"
 # In the store, the id of the last push.
 GENERATION = "generation"
 # What is not copied: hidden names, `..` and empty ones, and what belongs to this machine.

@@ -64,7 +64,8 @@ class Mirror:
             StorageError: both have changed; or the store or the folder cannot be used.
             SweepBusyError: another process writes to the folder.
         """
-        note, there = Note.of(self.path, self.uri), self._generation()
+        note = Note.of(self.path, self.uri)
+        there = self._generation()
         if there in (note.generation, note.begun):
             if note.uri != self.uri:
                 note.model_copy(update={"uri": self.uri}).write()
@@ -86,11 +87,13 @@ class Mirror:
         Raises:
             StorageError: somebody else has changed the store; or it cannot be used.
         """
-        note, there = Note.of(self.path, self.uri), self._generation()
+        note = Note.of(self.path, self.uri)
+        there = self._generation()
         if there not in (note.generation, note.begun) or note.copied is None:
             raise self._both_changed()
         # Files are listed after the ledger is read: those that it names are among them.
-        before, ledger = state_of(self.path / LEDGER), self._ledger()
+        before = state_of(self.path / LEDGER)
+        ledger = self._ledger()
         here = files_in(self.path)
         here.pop(LEDGER, None)
         if before:
@@ -102,7 +105,8 @@ class Mirror:
         known = {n for n in self._listed() if n in note.copied or _top(n) in RESULTS}
         if not new and known <= here.keys():
             return
-        note.generation, note.begun = there, uuid.uuid4().hex
+        note.generation = there
+        note.begun = uuid.uuid4().hex
         note.write()
         for name in sorted(new, key=lambda n: [*RESULTS, _top(n)].index(_top(n))):
             try:
@@ -117,7 +121,8 @@ class Mirror:
         for name in known - here.keys():
             self.remote.delete(name)
         self.remote.write(GENERATION, note.begun.encode())
-        note.generation, note.copied = note.begun, here
+        note.generation = note.begun
+        note.copied = here
         note.write()
 
     def _copy_back(self) -> dict[str, State]:
@@ -126,10 +131,11 @@ class Mirror:
         listed = dict[str, int]()
         # If the ledger is the same after its parts were read, none had been deleted before.
         while (newest := self.remote.read(LEDGER)) != ledger:
-            ledger, listed = newest, self._listed()
+            ledger = newest
+            listed = self._listed()
             for name in listed.keys() - {LEDGER}:
-                here, is_part = state_of(self.path / name), _top(name) in PARTS
-                if is_part and here and here[0] == listed[name]:
+                here = state_of(self.path / name)
+                if _top(name) in PARTS and here and here[0] == listed[name]:
                     continue
                 if (content := self.remote.read(name)) is not None:
                     self._write(name, content)
