@@ -94,7 +94,9 @@ def pushed(path: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def _keep_pushing(mirror: "Mirror", say: Callable[[str], None]) -> Iterator[None]:
-    is_over, errors, is_done = threading.Event(), list[Exception](), False
+    is_over = threading.Event()
+    errors: list[Exception] = []
+    is_done = False
 
     def push_again_and_again() -> None:
         while not is_over.wait(PUSH_SECONDS):
