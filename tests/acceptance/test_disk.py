@@ -15,7 +15,9 @@ from raysafl import FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.paths import StorageError
+from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.store import Store
 
 FACTS = [
@@ -92,6 +94,27 @@ def test_a_write_to_a_full_disk_says_how_much_and_leaves_the_old_file(
     assert (disk / "file").read_bytes() == b"new"
 
 
+def test_a_disk_that_is_full_while_a_line_is_appended_leaves_the_ledger_as_before(
+    disk: Path,
+) -> None:
+    store = Store(disk / "s")
+    store.create()
+
+    def fail(cell: str) -> None:
+        end = CellEnd.now(cell, Status.FAILED, traceback="why " * 10_000)
+        store.take([end], ROUNDS.empty_table(), CLIENTS.empty_table())
+
+    fail("first")
+    before = store.file("ledger.jsonl").read_bytes()
+    ballast = fill(disk)
+    with pytest.raises(StorageError, match=r"the disk of .* is full"):
+        fail("second")
+    assert store.file("ledger.jsonl").read_bytes() == before
+    ballast.unlink()
+    fail("second")
+    assert store.ledger().keys() == {"first", "second"} and not store.lines().faults
+
+
 @pytest.mark.usefixtures("ray_local")
 def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there_is_room(
     disk: Path, tiny: Run, tmp_path: Path
@@ -106,7 +129,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
         match=r"the disk of .* is full.*Make room there.*The same command goes on",
     ) as error:
         on_ray.run()
-    assert not any(e.status == "failed" for e in on_ray.store.ledger().values())
+    assert not any(e.status is Status.FAILED for e in on_ray.store.ledger().values())
     shutil.copytree(disk / "s", tmp_path / "then")
     (disk / "ballast").unlink()
     # Elsewhere than on Ray, which takes longer to start.

@@ -5,6 +5,7 @@ It is a process tree of its own, with a folder, a token and ports of its own.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,11 +14,12 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 from helpers.commands import RAYSAFL, call_here
 from helpers.folders import contents
@@ -265,7 +267,7 @@ def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_the
     with Driver(
         nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_GPU
     ) as driver:
-        eventually(lambda: len(list(opened.glob("*.ckpt"))) == 12)
+        eventually(lambda: len(list(opened.glob("*.ckpt"))) == 4)
         first = packs_by_process(tmp_path)
         actors = seen(tmp_path, "clients")
         lost = actors[0]["node"]
@@ -286,6 +288,54 @@ def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_the
     went_on = [told for told in seen(tmp_path, "coordinator") if {told["node"]} == kept]
     assert {told["run"] for told in went_on} == set(range(12))
     check_rows(tmp_path, "lasting")
+
+
+HIDDEN = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
+NODE = "start --block --num-cpus 8 --num-gpus 1 --object-store-memory 100000000"
+
+
+@contextmanager
+def blind_node(nodes: Nodes, folder: Path) -> Iterator[psutil.Process]:
+    """A node whose processes find an empty disk of their own in the place of a folder."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts", *NODE.split()]
+    hidden = ["unshare", "--mount", "sh", "-c", HIDDEN, str(folder)]
+    command = [*hidden, *ray, "--address", nodes.address]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    node = psutil.Popen(command, env=nodes.env, **quiet)
+    try:
+        yield node
+    finally:
+        end_tree(node)
+
+
+def end_tree(process: psutil.Process) -> None:
+    """Kill a process with all that is below it."""
+    with suppress(psutil.NoSuchProcess):
+        for own in [process, *process.children(recursive=True)]:
+            own.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("unshare"), reason="root mounts disks"
+)
+def test_nodes_that_see_no_folder_of_results_compute_them_though_one_is_lost(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    nodes.become()
+    one_gpu = {"actors": 1, "cpus": 0.5, "gpus": 1}
+    with blind_node(nodes, results) as one, blind_node(nodes, results) as other:
+        with Driver(nodes.env, "long", tmp_path, nodes.address, **one_gpu) as driver:
+            eventually(lambda: len(list(results.glob("open/*.ckpt"))) == 2)
+            boss = psutil.Process(seen(tmp_path, "coordinator")[0]["pid"])
+            lost, left = (one, other) if one in boss.parents() else (other, one)
+            end_tree(lost)
+            assert driver.end().endswith("exit code 0")
+        assert not os.listdir(f"/proc/{left.pid}/root{results}")
+    assert len({own["node"] for own in seen(tmp_path, "coordinator")}) == 2
+    check_rows(tmp_path, "long")
 
 
 FOUR_RUNS = """
