@@ -48,8 +48,9 @@ sys.path.insert(0, sys.argv[1])
 from helpers.chaos import sweep
 from raysafl import Hardware, Runner
 out, executor, *extent = sys.argv[2:]
+hardware = Hardware(trials=2 if executor == "ray" else None)
 outcome = Runner(
-    sweep(*map(int, extent)), out, Hardware(trials=2), executor=executor, quiet=True,
+    sweep(*map(int, extent)), out, hardware, executor=executor, quiet=True,
     track="none", flush_seconds=0.2, keep_states=True,
 ).run()
 sys.exit(0 if outcome.ok else 1)
@@ -131,8 +132,11 @@ class Chaos:
                 driver = subprocess.Popen(
                     command, start_new_session=True, stdout=log, stderr=log
                 )
-            if self._disturb(driver, out, most) == 0:
+            code = self._disturb(driver, out, most)
+            if code == 0:
                 return
+            log = (out.parent / "driver.log").read_text()
+            assert self.executor == "ray" or code < 0, log
         raise AssertionError(
             f"the sweep does not end; kills so far: {dict(self.kills)}"
         )
