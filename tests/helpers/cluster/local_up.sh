@@ -182,7 +182,7 @@ step ray job logs first
 step in_state first succeeded
 # shellcheck disable=SC2086
 step ray job submit --submission-id second --no-wait -- $quickstart --out results/stopped
-step await "$head/results/stopped/ledger/*" # the first run that ended
+step await "$head/results/stopped/ledger.jsonl" # the first runs have ended
 step ray job stop second
 step in_state second stopped
 # shellcheck disable=SC2086
@@ -207,7 +207,7 @@ for name in quickstart mine job table8; do
 done
 python - <<'END'
 import pandas as pd
-by = ["run_id", "replicate", "round"]
+by = ["cell", "round"]
 frames = [
     pd.read_parquet(f"results/{name}/rounds").drop(columns="seconds").sort_values(by, ignore_index=True)
     for name in ("quickstart", "job", "stopped")
