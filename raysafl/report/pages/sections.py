@@ -255,12 +255,13 @@ def losses(numbers: Numbers) -> list[Block]:
         entry.run_id: labels_text(entry.labels, numbers.layout.axes) or manifest.name
         for entry in manifest.entries
     }
-    ends = dict[str, Counter[str]]()
-    for run_id, own in runs.groupby("run_id") if len(runs) else ():
-        bad = own[own["status"] != Status.FINISHED]
-        reasons = bad["reason"].fillna("").astype(str)
-        kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
-        ends[str(run_id)] = Counter(kinds)
+    ends = {str(run_id): Counter[str]() for run_id in runs["run_id"].unique()}
+    bad = runs[runs["status"] != Status.FINISHED]
+    reasons = bad["reason"].fillna("").astype(str)
+    for run_id, status, reason in zip(
+        bad["run_id"], bad["status"], reasons, strict=True
+    ):
+        ends[str(run_id)][f"{status}: {reason}".removesuffix(": ")] += 1
     for run_id, missing in zip(names, numbers.entries["missing"], strict=True):
         if missing and run_id in ends:
             ends[run_id]["missing"] = int(missing)
@@ -294,10 +295,14 @@ def cost(numbers: Numbers) -> list[Block]:
         return []
     layout = numbers.layout
     finished = runs[runs["status"] == Status.FINISHED]
-    method_of = {e.run_id: layout.method_of(e) for e in numbers.manifest.entries}
+    place = {method: number for number, method in enumerate(layout.methods)}
+    method_of = {
+        e.run_id: place.get(layout.method_of(e)) for e in numbers.manifest.entries
+    }
+    number = finished["run_id"].map(method_of)
     rows = []
     for method in layout.methods:
-        own = finished[[method_of.get(i) == method for i in finished["run_id"]]]
+        own = finished[number == place[method]]
         if own.empty:
             continue
         each = own.drop_duplicates("run_id")
