@@ -38,8 +38,8 @@ class MoreRounds:
         kept: dict[str, int] = {}
         for file in store.files("states"):
             head = store.checkpoint(file, with_state=False)
-            for cell, far in head.cells.items() if head else ():
-                kept[cell] = far.rounds
+            if head is not None and file.stem in head.cells:
+                kept[file.stem] = head.cells[file.stem].rounds
         lengths = sorted({*kept.values(), *earlier}, reverse=True)
         ended = store.ledger() if lengths else {}
         # The shorter cell from which each one goes on, by its id.
