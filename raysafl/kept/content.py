@@ -21,7 +21,7 @@ FROZEN = "frozen"
 FEATURES = "features"
 
 
-class KeptModel(BaseModel):
+class AboutModel(BaseModel):
     """What the metadata of a file say of its model.
 
     Args:
@@ -67,7 +67,7 @@ def dump(
     trained: Mapping[str, Tensor],
     frozen: Mapping[str, Tensor],
     features: Features,
-    about: KeptModel,
+    about: AboutModel,
 ) -> bytes:
     """Return the content of a file.
 
@@ -84,7 +84,7 @@ def dump(
     return tensor_file.to_bytes(about.model_dump(), named)
 
 
-def read_model(content: bytes) -> tuple[KeptModel, dict[str, Tensor]]:
+def read_model(content: bytes) -> tuple[AboutModel, dict[str, Tensor]]:
     """Return the metadata and the tensors by their names in the file.
 
     Raises:
@@ -92,7 +92,7 @@ def read_model(content: bytes) -> tuple[KeptModel, dict[str, Tensor]]:
     """
     try:
         values, tensors = tensor_file.from_bytes(content)
-        return KeptModel.model_validate(values), tensors
+        return AboutModel.model_validate(values), tensors
     except tensor_file.DAMAGE as error:
         raise ValueError(f"the file of a kept model cannot be read: {error}") from error
 

@@ -13,7 +13,7 @@ from raysafl.kept.content import (
     FEATURES,
     FROZEN,
     TRAINED,
-    KeptModel,
+    AboutModel,
     read_model,
     tensors_of,
 )
@@ -120,7 +120,7 @@ def model_in(content: bytes) -> LoadedModel:
     return LoadedModel(module, about, Features(about.features, **scales)).eval()
 
 
-def _built(about: KeptModel) -> nn.Module:
+def _built(about: AboutModel) -> nn.Module:
     """Build the module of the run's recipe, whose parameters are then replaced."""
     recipe = about.run["model"]
     if recipe["kind"] not in Model.kinds():

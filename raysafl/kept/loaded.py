@@ -11,7 +11,7 @@ from raysafl.core.problem import Features
 from raysafl.core.text import in_brief
 from raysafl.data.own_columns import as_float32, refuse_not_finite
 from raysafl.data.own_tables import check_columns, columns_as_float32
-from raysafl.kept.content import KeptModel
+from raysafl.kept.content import AboutModel
 
 
 class LoadedModel(nn.Module):
@@ -23,7 +23,9 @@ class LoadedModel(nn.Module):
         features: How the features of a table became inputs.
     """
 
-    def __init__(self, module: nn.Module, about: KeptModel, features: Features) -> None:
+    def __init__(
+        self, module: nn.Module, about: AboutModel, features: Features
+    ) -> None:
         super().__init__()
         self.module = module
         self.about = about

@@ -207,7 +207,7 @@ class Run(Component):
     @property
     def cell_ids(self) -> list[str]:
         """The id of each replicate: a hash of the configuration and of its seed."""
-        return list(_cell_ids(_Itself(self)))
+        return list(_ids_of(_Itself(self)))
 
     def split(self) -> "list[Run]":
         """Return the replicates as runs of one seed each."""
@@ -319,5 +319,5 @@ class _Itself:
 
 # Of each run of a sweep the ids are asked for some twenty times.
 @lru_cache(maxsize=32_768)
-def _cell_ids(itself: _Itself) -> list[str]:
+def _ids_of(itself: _Itself) -> list[str]:
     return cell_ids(json.loads(itself.run.to_json()))

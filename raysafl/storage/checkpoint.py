@@ -5,7 +5,6 @@ and the digests of the sections behind it. So the rows can be read, and checked,
 the states, which may be large.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.rows import of_cells
-from raysafl.storage.sealed import sealed, unsealed
+from raysafl.storage.sealed import sealed, sha256_of, unsealed
 
 # The bytes of the longest head.
 MOST_HEAD = 100_000_000
 
 
-class OpenCell(BaseModel):
+class HowFar(BaseModel):
     """How far a cell is that has begun and not ended.
 
     Args:
@@ -58,7 +57,7 @@ class OpenCell(BaseModel):
         )
 
 
-CELLS = TypeAdapter(dict[str, OpenCell])
+CELLS = TypeAdapter(dict[str, HowFar])
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Checkpoint:
             it was not read.
     """
 
-    cells: Mapping[str, OpenCell]
+    cells: Mapping[str, HowFar]
     rows: pa.Table
     clients: pa.Table
     state: bytes = b""
@@ -89,7 +88,7 @@ class Checkpoint:
         sections = [_written(self.rows), _written(self.clients), self.state]
         head = {
             "cells": CELLS.dump_python(dict(self.cells), mode="json"),
-            "sections": [[len(section), _digest(section)] for section in sections],
+            "sections": [[len(section), sha256_of(section)] for section in sections],
         }
         return b"".join([sealed(head), b"\n", *sections])
 
@@ -112,7 +111,7 @@ class Checkpoint:
         sections = []
         for size, digest in head["sections"][: 3 if with_state else 2]:
             section = source.read(size)
-            if _digest(section) != digest:
+            if sha256_of(section) != digest:
                 raise ValueError("its SHA-256 does not fit its content")
             sections.append(section)
         rows, clients, *state = sections
@@ -135,10 +134,6 @@ def farthest(checkpoints: Sequence[Checkpoint]) -> list[list[str]]:
     for cell, number in best.items():
         found[number].append(cell)
     return found
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _written(table: pa.Table) -> bytes:

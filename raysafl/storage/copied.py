@@ -65,7 +65,7 @@ class Note(BaseModel):
     def has_progress(self) -> bool:
         """Whether the sweep has gone on in the folder since the last copy."""
         return self.copied is not None and (
-            _progress(self.copied) != _progress(files_in(Path(self.folder)))
+            _what_goes_on(self.copied) != _what_goes_on(files_in(Path(self.folder)))
         )
 
     def write(self) -> None:
@@ -95,6 +95,6 @@ def state_of(file: Path) -> State | None:
     return None
 
 
-def _progress(states: dict[str, State]) -> dict[str, State]:
+def _what_goes_on(states: dict[str, State]) -> dict[str, State]:
     own = ("open", LEDGER, MANIFEST)
     return {name: s for name, s in states.items() if name.partition("/")[0] in own}

@@ -100,10 +100,10 @@ def _merged_manifest(stores: Sequence[Store]) -> Manifest:
     ordered = (
         sorted(own, key=lambda entry: entry.seeds.start) for own in runs.values()
     )
-    return merged.replace(entries=[reduce(_joined, own) for own in ordered])
+    return merged.replace(entries=[reduce(_united, own) for own in ordered])
 
 
-def _joined(first: Entry, second: Entry) -> Entry:
+def _united(first: Entry, second: Entry) -> Entry:
     """Return a run with the seeds of two runs that have equal labels.
 
     Args:

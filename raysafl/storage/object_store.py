@@ -45,7 +45,7 @@ class RemoteFolder:
         Raises:
             StorageError: the URI cannot be used, or has a part such as `..`.
         """
-        key = _opened(self.uri)[1]
+        key = _filesystem(self.uri)[1]
         if not all(part.strip(".") for part in key.split("/")):
             raise StorageError(f"{self} has a part that no folder can be named after")
         return key
@@ -102,13 +102,13 @@ class RemoteFolder:
     @contextmanager
     def _connected(self) -> Iterator[tuple[fs.FileSystem, str]]:
         try:
-            yield _opened(self.uri)
+            yield _filesystem(self.uri)
         except (OSError, ArrowException) as error:
             raise StorageError(f"{self}: {_reason_and_hint(error)}") from None
 
 
 @lru_cache
-def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+def _filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the filesystem and the path in it; the cache keeps connections open."""
     extra = DEFAULTS.get(uri.partition(":")[0], "")
     given = urlsplit(uri).query

@@ -21,7 +21,7 @@ def seal(body: bytes) -> bytes:
         >>> unsealed(seal(b'{"run_id": "a"}'))
         b'{"run_id": "a"}'
     """
-    return b'{"sha256": "%s", ' % _digest(body).encode() + body[1:]
+    return b'{"sha256": "%s", ' % sha256_of(body).encode() + body[1:]
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
@@ -39,10 +39,11 @@ def unsealed(content: bytes) -> bytes:
     if found is None:
         raise ValueError("it begins with no SHA-256")
     body = b"{" + content[found.end() :]
-    if _digest(body) != found[1].decode():
+    if sha256_of(body) != found[1].decode():
         raise ValueError("its SHA-256 does not fit its content")
     return body
 
 
-def _digest(content: bytes) -> str:
+def sha256_of(content: bytes) -> str:
+    """Return the SHA-256 of some bytes, as hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

@@ -84,11 +84,11 @@ class MoreRounds:
             own = of_cells(rows, [shorter])
             checkpoint = self.store.checkpoint(self.store.state(shorter))
             if checkpoint is not None and len(own):
-                found.append(_renamed(checkpoint, shorter, run, own).to_bytes())
+                found.append(_of_longer(checkpoint, shorter, run, own).to_bytes())
         return found
 
 
-def _renamed(
+def _of_longer(
     checkpoint: Checkpoint, shorter: str, run: Run, rows: pa.Table
 ) -> Checkpoint:
     """Return the end of a shorter cell as a checkpoint of a longer one."""

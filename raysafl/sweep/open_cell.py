@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from raysafl.core.record import Record
 from raysafl.core.work import Work
-from raysafl.kept.content import KeptModel
+from raysafl.kept.content import AboutModel
 from raysafl.kept.content import dump as model_file
 from raysafl.simulation.checkpoint import SavedReplicate, restore
 from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.replicate import Replicate
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.checkpoint import OpenCell as HowFar
+from raysafl.storage.checkpoint import HowFar
 from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.rows import CLIENTS
 from raysafl.sweep.measures import quality_of
@@ -134,7 +134,7 @@ class OpenCell:
         model = self.work.model_of(kept.w_P)
         dataset = self.work.dataset
         outputs = self.run.objective.num_outputs(dataset)
-        about = KeptModel(
+        about = AboutModel(
             cell=self.id,
             run=self.run.model_dump(mode="json"),
             keep=self.run.keep or "",

@@ -232,7 +232,8 @@ class Session:
             saved=list(self.open) if checkpoint else (),
             running=len(self.open),
             share=self.share,
-            round=_mean([own.simulation.rounds_over for own in self.open.values()]),
+            round=sum(own.simulation.rounds_over for own in self.open.values())
+            / max(1, len(self.open)),
             rounds=max((own.run.rounds for own in self.open.values()), default=0),
             judged_by=judged_by(metrics),
             value=self.quality(),
@@ -297,10 +298,6 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     rounds = max((own.get("round", 0) for own in metrics), default=0)
     return {**means, "round": rounds}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / max(1, len(values))
 
 
 def _clients_of(cells: Mapping[str, OpenCell]) -> pa.Table:

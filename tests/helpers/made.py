@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl import Run
-from raysafl.storage.checkpoint import Checkpoint, OpenCell
+from raysafl.storage.checkpoint import Checkpoint, HowFar
 from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.manifest import Entry
 from raysafl.storage.rows import CLIENTS, ROUNDS
@@ -76,7 +76,7 @@ def ended(
 def checkpoint_of(run: Run, draw: int = 0, through: int = 1) -> Checkpoint:
     """Where a run's cells are after so many rounds, with states that nobody can use."""
     cells = {
-        cell: OpenCell(
+        cell: HowFar(
             seed=seed, round=through, rounds=run.rounds, started=STARTED, seconds=1.0
         )
         for cell, seed in zip(run.cell_ids, run.seeds, strict=True)
@@ -97,7 +97,7 @@ def save(store: Store, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
     entry, table = _found(store, run_id, rows)
     over = {row.get("replicate", 0): row["round"] + 1 for row in rows}
     cells = {
-        entry.cells[replicate]: OpenCell(
+        entry.cells[replicate]: HowFar(
             seed=entry.seeds[replicate],
             round=rounds,
             rounds=entry.config.get("rounds", 0),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Set
 
 from raysafl.core.text import first_of, were
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import OpenCell
+from raysafl.storage.checkpoint import HowFar
 from raysafl.storage.journal import Results
 from raysafl.storage.ledger import CellEnd
 from raysafl.storage.manifest import Entry, Manifest, run_name
@@ -50,7 +50,7 @@ def cells_to_forget(
     """
     entry_of = {cell: entry for entry in known.entries for cell in entry.cells}
     ended = {cell: end for cell, end in found.ends.items() if end.status.decided}
-    every: dict[str, CellEnd | OpenCell] = {**found.going_on.cells, **ended}
+    every: dict[str, CellEnd | HowFar] = {**found.going_on.cells, **ended}
     makers = {c: maker for c, maker in every.items() if c in (cells or entry_of)}
     changes = {}
     today: Mapping[str, str]
@@ -96,7 +96,7 @@ def _runs_of(cells: Set[str], known: Manifest) -> list[str]:
 
 
 def _say_versions(
-    makers: Mapping[str, CellEnd | OpenCell],
+    makers: Mapping[str, CellEnd | HowFar],
     known: Manifest,
     say: Callable[[str], None],
 ) -> None:
