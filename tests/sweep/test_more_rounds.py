@@ -55,22 +55,6 @@ def test_more_rounds_go_on_from_kept_states_with_the_rows_of_all_rounds_at_once(
     assert_rows_of_all_rounds_at_once(grown, long, tmp_path / "alone")
 
 
-def test_rounds_that_are_added_twice_are_computed_once_each(
-    tiny: Run, tmp_path: Path
-) -> None:
-    for rounds in (3, 5, 6):
-        Counted.computed.clear()
-        run = tiny.replace(algorithm=Counted(), rounds=rounds)
-        grown, _ = carry_out(tmp_path / "s", run, keep_states=True)
-        before = {3: 0, 5: 3, 6: 5}[rounds]
-        assert {t for _, t in Counted.computed} == set(range(before, rounds))
-        assert {end.over_before for end in grown.store.ledger().values()} >= {before}
-    assert_rows_of_all_rounds_at_once(grown, run, tmp_path / "alone")
-    # The results of the shorter ones stay.
-    again, _ = carry_out(tmp_path / "s", run.replace(rounds=3))
-    assert again.skipped == 1
-
-
 def test_a_longer_run_that_is_interrupted_goes_on_from_its_own_checkpoint(
     tiny: Run, tmp_path: Path
 ) -> None:

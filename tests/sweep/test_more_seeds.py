@@ -10,7 +10,7 @@ from helpers.counted import Counted, interrupted
 from helpers.folders import contents
 from helpers.sweeps_here import go, search
 
-from raysafl import LocalTraining, Patience, PerClient, Run, Sweep, load_model
+from raysafl import Patience, PerClient, Run, Sweep, load_model
 from raysafl.algorithms import FedAvg, Key, Round, State
 from raysafl.storage.ledger import Status
 from raysafl.sweep.outcome import Outcome
@@ -115,18 +115,6 @@ def test_seeds_that_several_runs_share_are_computed_once(
         pd.testing.assert_frame_equal(found, rows(own)[0])
 
 
-def test_seeds_before_and_between_those_of_several_runs_are_computed(
-    tiny: Run, tmp_path: Path
-) -> None:
-    base = tiny.replace(algorithm=Counted(), replicates=1)
-    carry_out(tmp_path / "s", *(base.replace(seed=seed) for seed in (3, 5)))
-    Counted.computed.clear()
-    whole = base.replace(seed=2, replicates=4)
-    grown, _ = carry_out(tmp_path / "s", whole)
-    assert {seed for seed, _ in Counted.computed} == {2, 4}
-    assert_equal(grown, carry_out(tmp_path / "alone", whole)[0])
-
-
 class FailsOnce(FedAvg):
     """FedAvg that raises an error in the third round of one seed while it is told to."""
 
@@ -160,15 +148,6 @@ def test_one_seed_that_fails_makes_its_run_failed_and_it_alone_is_tried_again(
     pd.testing.assert_frame_equal(after, before, check_exact=True)
 
 
-def test_a_diverged_seed_stays_diverged(tiny: Run, tmp_path: Path) -> None:
-    wild = tiny.replace(local=LocalTraining(lr=3e38, batch_size=4, steps=3))
-    first, _ = carry_out(tmp_path / "s", wild)
-    more = wild.replace(replicates=wild.replicates + 1)
-    grown, _ = carry_out(tmp_path / "s", more)
-    assert not first.ok
-    assert_equal(grown, carry_out(tmp_path / "alone", more)[0])
-
-
 def test_rules_to_stop_do_not_compute_again_what_they_have_stopped(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -177,19 +156,6 @@ def test_rules_to_stop_do_not_compute_again_what_they_have_stopped(
     Counted.computed.clear()
     search(sweep_of(two.replace(replicates=4)), tmp_path / "s", stop={"round": 3})
     assert {seed for seed, _ in Counted.computed} == {2, 3}
-
-
-def test_damaged_rows_are_computed_again_with_the_new_seeds(
-    tiny: Run, tmp_path: Path
-) -> None:
-    run = tiny.replace(algorithm=Counted())
-    first, _ = carry_out(tmp_path / "s", run)
-    (file,) = first.store.files("rounds")
-    file.write_bytes(file.read_bytes()[:-20])
-    Counted.computed.clear()
-    grown, said = carry_out(tmp_path / "s", more := run.replace(replicates=3))
-    assert "is damaged" in said and {s for s, _ in Counted.computed} == {0, 1, 2}
-    assert_equal(grown, carry_out(tmp_path / "alone", more)[0])
 
 
 @pytest.mark.parametrize("flush_seconds", [0.0, 1e6])
