@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -146,42 +146,6 @@ def test_what_one_machine_pushes_another_one_pulls(
     elsewhere.push()
     here.pull()
     assert rows(here.path) == "onetwothree"
-
-
-def test_what_has_not_changed_is_not_copied_again(
-    here: Mirror, elsewhere: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved = list[str]()
-
-    def noted(act: Callable[..., bytes | None]) -> Callable[..., bytes | None]:
-        def acted(remote: RemoteFolder, name: str, *content: bytes) -> bytes | None:
-            moved.append(f"{act.__name__} {name}")
-            return act(remote, name, *content)
-
-        return acted
-
-    for act in (RemoteFolder.read, RemoteFolder.write):
-        monkeypatch.setattr(RemoteFolder, act.__name__, noted(act))
-    write(here.path, rounds__a_parquet="a", ledger_jsonl="a", table_md="t")
-    here.push()
-    assert moved == [
-        "read generation",
-        "write rounds/a.parquet",
-        "write ledger.jsonl",
-        "write table.md",
-        "write generation",
-    ]
-    elsewhere.pull()
-    moved.clear()
-    for place in (here, elsewhere):
-        place.push()
-        place.pull()
-    assert set(moved) == {"read generation"}
-    write(here.path, ledger_jsonl="ab")
-    here.push()
-    elsewhere.pull()
-    assert not {"write rounds/a.parquet", "read rounds/a.parquet"} & set(moved)
-    assert read(elsewhere.path) == read(here.path)
 
 
 def test_results_changed_on_both_sides_are_refused_and_left_as_they_are(
