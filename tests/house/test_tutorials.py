@@ -139,7 +139,7 @@ def test_the_classes_of_a_tutorial_give_the_same_rows_on_ray(tmp_path: Path) -> 
         subprocess.run(line.split(), cwd=tmp_path, check=True)
     here, there = (
         pd.read_parquet(tmp_path / "results" / name / "rounds")
-        .sort_values(["run_id", "replicate", "round"], ignore_index=True)
+        .sort_values(["cell", "round"], ignore_index=True)
         .drop(columns="seconds")
         for name in ("shifts", "on_ray")
     )

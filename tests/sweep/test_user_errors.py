@@ -65,7 +65,7 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
     runner = Runner(
         sweep, tmp_path / "s", hardware, track="none", quiet=True, try_first=False
     )
-    (entry,) = runner.run().store.ledger().values()
+    entry, *_ = runner.run().store.ledger().values()
     assert (
         entry.reason
         == f"forward ({place(code, 'raise KeyError')}): KeyError: 'missing'"
