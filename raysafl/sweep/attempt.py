@@ -96,10 +96,11 @@ class Attempt:
                 write_report(store)
             cells = store.ledger()
             entries = store.manifest().entries
+            chosen = set(self.chosen)
             missing = sum(
                 not cells.keys() >= set(entry.cells)
                 for entry in entries
-                if entry.run_id in self.chosen
+                if entry.run_id in chosen
             )
             if self.sweep.is_searched and self.display.is_cut:
                 missing = self.display.total - self.display.done
