@@ -107,7 +107,7 @@ def header_bytes(runs: Sequence[Run], work: Any) -> int:
     simulations = Pack(runs, work).simulations.values()
     asked = [next(own) for one in simulations for own in one.next_rounds()]
     tasks = Tasks.of([one for one in asked if isinstance(one, Training)])
-    sent = packed(replace(tasks, vectors=[]))
+    sent = packed(replace(tasks, starts=[], offsets=[], moments=[]))
     return len(sent if isinstance(sent, bytes) else sent[0])
 
 

@@ -26,6 +26,7 @@ from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.randomness import Key
 from raysafl.core.work import Tasks, Training
 from raysafl.models import FlatModel, FslCifarNet
+from raysafl.training.inputs import Held
 from raysafl.training.trainer import LocalTrainer
 
 MODELS: dict[str, Model] = {"W2": W2.run.model, "FslCifarNet": FslCifarNet()}
@@ -125,7 +126,12 @@ def samples_per_s(
     trainer = LocalTrainer(
         model,
         random_samples(held * row["clients"]),
-        lambda _, client: np.arange(client * held, (client + 1) * held),
+        lambda tasks: Held.of(
+            [
+                np.arange(client * held, (client + 1) * held)
+                for client in tasks.columns["client"].tolist()
+            ]
+        ),
         device,
         engine,
     )
@@ -136,7 +142,15 @@ def samples_per_s(
         trained.gradients = torch.compile(trained.gradients)
     local = LocalTraining(lr=0.01, batch_size=row["batch"], epochs=1)
     w_P = model.init(Key(0))
-    asked = Training(0, range(row["clients"]), w_P, local, seed=0, round=0, call=1)
+    asked = Training(
+        cells_R=np.array([0]),
+        seeds_R=np.array([0], np.uint64),
+        round=0,
+        call=1,
+        clients_RM=np.arange(row["clients"])[None],
+        w=w_P[None],
+        locals=[local],
+    )
     tasks = Tasks.of([asked])
     took = seconds_of(lambda: trainer.train(tasks), device, row["repeats"])
     return float(held * row["clients"] / took)

@@ -1,6 +1,6 @@
 """Draw docs/architecture.png: the path of one client's update, from request to row.
 
-The numbers are those of a round of two small runs, which the script plays:
+The numbers are those of a round of two small runs that are alike, which the script plays:
 
     python docs/architecture_picture.py
 """
@@ -16,6 +16,8 @@ from raysafl.core.work import Tasks
 from raysafl.quickstart import BASE
 from raysafl.runtime.exact_mean import combine_shares
 from raysafl.runtime.in_process import Worker
+from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.simulation import Simulation
 
 # What is said of the client that is followed has this colour, and begins with this mark.
@@ -59,7 +61,7 @@ ARROWS = [
     ((0.3, 0.77), (0.35, 0.77), "Lockstep", (0.301, 0.78)),
     ((0.645, 0.77), (0.695, 0.77), "rows", (0.655, 0.78)),
     ((0.84, 0.54), (0.84, 0.5), "updates [T, P]", (0.85, 0.515)),
-    ((0.695, 0.27), (0.645, 0.27), "cell 0", (0.655, 0.28)),
+    ((0.695, 0.27), (0.645, 0.27), "answer", (0.65, 0.28)),
     ((0.35, 0.27), (0.3, 0.27), "w_P", (0.315, 0.28)),
 ]
 
@@ -70,18 +72,21 @@ def played() -> tuple[list[Part], int]:
     runs = [base.replace(seed=seed) for seed in (0, 1)]
     cells = [cell for run in runs for cell in run.cells]
     work = Worker(cells, base.data.load(), base.model)
-    rounds = [Simulation(run, work, k).next_rounds()[0] for k, run in enumerate(runs)]
-    asked: list[Any] = [next(own) for own in rounds]
+    members = [Simulation(run, work, k).replicates[0] for k, run in enumerate(runs)]
+    table = ClientTable(len(work.init(cell=0)), base.data.clients)
+    round = Replicates(members, table).next_round()
+    asked: list[Any] = list(next(round))
     tasks = Tasks.of(asked)
     ((_, update),) = work.trainer.train_stacks(tasks)
-    trained = combine_shares(tasks, [slice(None)], [work.train_share(tasks)])
-    evaluation: Any = rounds[0].send(trained)
+    share = work.train_share(tasks)
+    (trained,) = combine_shares(asked, tasks, [slice(None)], [share])
+    (evaluation,) = round.send([trained])
     try:
-        rounds[0].send(evaluation.carry_out(work, [evaluation]))
+        round.send(work.sums([evaluation]))
     except StopIteration as end:
-        record = end.value
+        record = end.value[0]
 
-    one, other = (own.clients for own in asked)
+    one, other = asked[0].clients_RM.tolist()
     seen = zip(
         tasks.columns["client"].tolist(),
         update.steps_M.tolist(),
@@ -89,31 +94,32 @@ def played() -> tuple[list[Part], int]:
         update.delta_MP.norm(dim=1).tolist(),
         strict=True,
     )
-    table = [
+    rows = [
         "{:4} {:7} {:6} {:5.2f} {:6} {:8}".format(*row)
         for row in tasks.columns[COLUMNS].tolist()
     ]
     updates = ["{:6} {:6} {:7.3f} {:8.3f}".format(*row) for row in seen]
     means = [
-        f"{cell:4} {own.steps:6} {own.samples:8} {own.loss / own.samples:10.3f}"
-        for cell, own in trained.items()
+        f"{cell:4} {trained.steps_R[cell]:6} {trained.samples_R[cell]:8} "
+        f"{trained.loss_R[cell] / trained.samples_R[cell]:10.3f}"
+        for cell in (0, 1)
     ]
     parts = [
         Part(
-            "1  A replicate asks",
-            "simulation/replicate.py",
-            f"the policy picks the cohort {one}\nthe algorithm's round yields\n"
-            f"  TrainMean(w_P, ids={one})\nthe replicate adds cell, seed, round:\n"
-            f"{MARK}  Training(cell=0, clients={one})\n\nanother run of the pack:\n"
-            f"  Training(cell=1, clients={other})",
+            "1  A group of replicates asks",
+            "simulation/replicates.py",
+            "two runs that are alike: one group\nthe policy picks both cohorts\n"
+            "the algorithm's round yields, once,\n  TrainMean(w_P, ids)\n"
+            "the group adds cells, seeds, round:\n  Training(cells_R=[0, 1],\n"
+            f"{MARK}    clients_RM=[{one},\n                {other}])",
         ),
         Part(
             "2  All trainings become one table",
             "core/work.py",
-            "  ".join(COLUMNS) + f"\n{MARK}" + "\n".join(table) + "\n\n"
+            "  ".join(COLUMNS) + f"\n{MARK}" + "\n".join(rows) + "\n\n"
             "Tasks: a row for each client that trains;\n"
-            f"start: one of {len(tasks.vectors)} vectors of {len(tasks.vectors[0])} "
-            "parameters;\naveraged: how many updates the mean has",
+            f"start: a row of a matrix {list(tasks.starts[0].shape)};\n"
+            "averaged: how many updates the mean has",
         ),
         Part(
             "3  A stack of rows is trained",
@@ -125,15 +131,15 @@ def played() -> tuple[list[Part], int]:
             "4  Updates become means",
             "runtime/exact_mean.py",
             "Reduction: exact sums, cell by cell,\nso that any actor may add a part\n"
-            "combine_shares: one Trained a cell\n\ncell  steps  samples  mean loss\n"
+            "combine_shares: one Trained a request\n\ncell  steps  samples  mean loss\n"
             f"{MARK}" + "\n".join(means),
         ),
         Part(
             "5  The algorithm goes on",
             "algorithms/fedavg.py",
-            "the replicate counts steps and bytes\n\n"
-            f"{MARK}the algorithm is sent MeanUpdate(delta_P)\n  w_P = w_P - lr * delta_P\n"
-            "it returns State(w_P)\n\nthe replicate sees whether w_P is finite",
+            "the group counts steps and bytes\n\n"
+            f"{MARK}it is sent MeanUpdate(delta_P), for both\n  w_P = w_P - lr * delta_P\n"
+            "it returns State(w_P)\n\nthe group sees whose w_P is finite",
         ),
         Part(
             "6  The round becomes a row",

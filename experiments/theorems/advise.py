@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console, Group
 from rich.table import Table
@@ -172,7 +173,7 @@ def advise(run: Run, rounds: int = 20) -> Advice:
             probes.append(probe_at(run, work, sim))
         if sim.done or sim.round >= last:
             first = sim.replicates[0]
-            sizes = [len(ids) for ids in cohorts + first.counts.cohorts]
+            sizes = [len(ids) for ids in cohorts + first.standing.counts.cohorts]
             return conclude(run, work, probes, sizes, first.diverged or first.stopped)
         # A round that is evaluated ends what the replicate counts.
         for record in sim.step():
@@ -194,7 +195,7 @@ def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
     L_N = smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
     rep = sim.replicates[0]
     _, cohort = rep.participation.pick(
-        rep.policy, run.data.clients, key, rep.train_accuracy
+        rep.standing.policy, run.data.clients, key, rep.standing.train_accuracy
     )
     uniform = key("advice uniform").choice(
         run.data.clients, len(cohort.ids), replace=False
@@ -231,9 +232,16 @@ def paths(
         at: the round.
         noise_N: the variance of one mini-batch gradient of each client.
     """
-    clients = range(run.data.clients)
     local = run.local.over(run.rounds)
-    asked = Training(0, clients, w_P, local, run.seed, at, CALL)
+    asked = Training(
+        cells_R=np.array([0]),
+        seeds_R=np.array([run.seed], np.uint64),
+        round=at,
+        call=CALL,
+        clients_RM=np.arange(run.data.clients)[None],
+        w=w_P[None],
+        locals=[local],
+    )
     update = work.trainer.train(Tasks.of([asked]))
     rate = local.rate(at)
     extra = [

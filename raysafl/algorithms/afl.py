@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -71,10 +70,10 @@ class AFL(Algorithm):
         if not self.memory:
             return replace(state, w_P=state.w_P - self.lr * step_MP.mean(0))
         # Only the cohort's rows change, so the mean over all changes by their difference.
-        change_P = (step_MP - recall(state, ids)).sum(0) / state.server["num_clients"]
+        change_P = (step_MP - state.recall(ids)).sum(0) / state.server["num_clients"]
         mean_P = state.server["mean"] + change_P
         return State(
             state.w_P - self.lr * mean_P,
             {**state.server, "mean": mean_P},
-            remember(state, ids, step_MP),
+            state.remember(ids, step_MP),
         )

@@ -38,8 +38,11 @@ class FedAmplify(Algorithm):
         start_P = state.server["start"]
         count = state.server["count"] + 1
         # The progress since `start_P` is amplified, and the next P rounds begin here.
-        if int(count) == self.P:
-            w_P = w_P + (self.eta - 1) * (w_P - start_P)
-            start_P = w_P.clone()
-            count = torch.tensor(0)
-        return replace(state, w_P=w_P, server={"start": start_P, "count": count})
+        is_due = count == self.P
+        amplified_P = w_P + (self.eta - 1) * (w_P - start_P)
+        w_P = torch.where(is_due, amplified_P, w_P)
+        server = {
+            "start": torch.where(is_due, w_P, start_P),
+            "count": torch.where(is_due, 0, count),
+        }
+        return replace(state, w_P=w_P, server=server)

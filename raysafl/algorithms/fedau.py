@@ -8,7 +8,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
+from raysafl.core.algorithm import (
+    Algorithm,
+    Round,
+    State,
+    Train,
+    Update,
+    index_of,
+)
 from raysafl.core.randomness import Key
 
 
@@ -48,7 +55,7 @@ class FedAU(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Apply the weighted updates, then update the estimates of the intervals."""
-        cohort_M = torch.tensor(ids, dtype=torch.int64)
+        cohort_M = index_of(ids)
         weight_N = state.server["weight"]
         waited_N = state.server["waited"] + 1
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember, without_rows
+from raysafl.algorithms.client_memory import without_rows
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -41,7 +41,7 @@ class FedDyn(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort with its offsets, then update h, the h_i and the model."""
         # Clients that come for the first time have h_i = 0.
-        h_MP = recall(state, ids)
+        h_MP = state.recall(ids)
         update: Update = yield Train(state.w_P, ids, -h_MP, prox=self.alpha)
         delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]
@@ -49,5 +49,5 @@ class FedDyn(Algorithm):
         return State(
             state.w_P - delta_MP.mean(0) - h_P / self.alpha,
             {"h": h_P, "num_clients": num_clients},
-            remember(state, ids, h_MP + self.alpha * update.own_MP),
+            state.remember(ids, h_MP + self.alpha * update.own_MP),
         )

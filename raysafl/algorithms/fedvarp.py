@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember, without_rows
+from raysafl.algorithms.client_memory import without_rows
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -38,12 +38,12 @@ class FedVARP(Algorithm):
         mean_P = state.server["mean"]
         num_clients = state.server["num_clients"]
         # How much each client's update differs from its last one.
-        change_MP = delta_MP - recall(state, ids)
+        change_MP = delta_MP - state.recall(ids)
         return State(
             state.w_P - self.lr * (change_MP.mean(0) + mean_P),
             {
                 "mean": mean_P + change_MP.sum(0) / num_clients,
                 "num_clients": num_clients,
             },
-            remember(state, ids, delta_MP),
+            state.remember(ids, delta_MP),
         )

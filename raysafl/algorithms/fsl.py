@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
@@ -106,6 +106,8 @@ class FSL(Algorithm):
     pretrain_lr: float = Field(
         default=0.01, gt=0, description="Learning rate of `pretrain`."
     )
+    # The number of all clients, which `prepare` fills in.
+    _num_clients: int = PrivateAttr(default=0)
 
     @model_validator(mode="after")
     def _pretrains_before_all_else(self) -> "FSL":
@@ -128,19 +130,26 @@ class FSL(Algorithm):
         local = setting.local
         n0 = setting.server_samples
         batch_size = self.batch_size or local.batch_size
-        if not n0:
-            return self.replace(inner=inner, batch_size=batch_size, local=local)
+        filled: dict[str, Any] = {"batch_size": batch_size}
+        if n0:
+            filled |= self._server_training(setting, batch_size)
+        prepared = self.replace(filled, inner=inner, local=local)
+        prepared._num_clients = setting.num_clients
+        return prepared
+
+    def _server_training(self, setting: Setting, batch_size: int) -> dict[str, Any]:
+        """Return the server's epochs and rate, as section IV-A derives them."""
+        local = setting.local
+        n0 = setting.server_samples
         seen = _samples_seen(local, setting.client_samples)
         epochs = self.epochs or math.ceil(seen / n0)
         steps = local.num_steps(math.ceil(setting.client_samples))
         rate = self.rate or local.lr * steps / (epochs * math.ceil(n0 / batch_size))
-        filled = {"batch_size": batch_size, "epochs": epochs, "rate": rate}
-        return self.replace(filled, inner=inner, local=local)
+        return {"epochs": epochs, "rate": rate}
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the inner algorithm's state, marked if pre-training is still to be done."""
         state = self.inner.init(w_P, num_clients)
-        # The mark holds the number of clients, which `inner.init` needs afterwards.
         todo = {"pretrain": torch.tensor(num_clients)} if self.pretrain else {}
         return replace(state, server={**state.server, **todo})
 
@@ -150,9 +159,9 @@ class FSL(Algorithm):
         if "pretrain" in state.server:
             local = self._sgd(self.pretrain_lr, self.pretrain)
             update: Update = yield Train.server(state.w_P, local)
-            num_clients = int(state.server["pretrain"])
             # The inner algorithm starts here: pre-training is not one of its updates.
-            state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
+            w_P = state.w_P - update.delta_MP[0]
+            state = self.inner.init(w_P, self._num_clients)
 
         after = yield from self.inner.turn(state, ids, key)
         if not self.gamma:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember, without_rows
+from raysafl.algorithms.client_memory import without_rows
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -49,9 +49,9 @@ class MIFA(Algorithm):
         if ids:
             update: Update = yield Train(state.w_P, ids)
             # Only the cohort's rows change, so the mean changes by their difference.
-            change_MP = update.delta_MP - recall(state, ids)
+            change_MP = update.delta_MP - state.recall(ids)
             mean_P = mean_P + change_MP.sum(0) / num_clients
-            rows = remember(state, ids, update.delta_MP)
+            rows = state.remember(ids, update.delta_MP)
         scale = num_clients / max(1, len(rows)) if self.over == "seen" else 1.0
         return State(
             state.w_P - self.lr * scale * mean_P,

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember, without_rows
+from raysafl.algorithms.client_memory import without_rows
 from raysafl.algorithms.fedavg import global_rate
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
@@ -43,7 +43,7 @@ class SCAFFOLD(Algorithm):
         """Train the cohort with control variates, then update them and the model."""
         c_P = state.server["c"]
         num_clients = state.server["num_clients"]
-        own_MP = recall(state, ids)
+        own_MP = state.recall(ids)
         update: Update = yield Train(
             state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1
         )
@@ -53,5 +53,5 @@ class SCAFFOLD(Algorithm):
             state.w_P - global_rate(self.lr, ids) * update.delta_MP.mean(0),
             {"c": c_P + change_MP.sum(0) / num_clients, "num_clients": num_clients},
             # In place, as these rows are the largest thing in memory.
-            remember(state, ids, own_MP.add_(change_MP)),
+            state.remember(ids, own_MP.add_(change_MP)),
         )

@@ -10,6 +10,7 @@ from raysafl.core.text import format_bytes
 from raysafl.core.work import Tasks, Training
 from raysafl.models import CNN, FlatModel, Logistic
 from raysafl.objectives import PLAIN
+from raysafl.training.inputs import Held
 from raysafl.training.trainer import LocalTrainer
 
 # How far an entry of an update may be from the CPU's, as a fraction of the largest entry.
@@ -99,9 +100,21 @@ def _step(model: Model, device: str, engine: str) -> Tensor:
     flat = FlatModel.on(model, dataset, PLAIN)
     held = np.arange(count).reshape(CLIENTS, SAMPLES)
     trainer = LocalTrainer(
-        flat, dataset, lambda cell, client: held[client], device, engine
+        flat,
+        dataset,
+        lambda tasks: Held.of(held[tasks.columns["client"]]),
+        device,
+        engine,
     )
     w_P = 0.1 * torch.from_numpy(rng.normal(size=flat.num_parameters)).float()
     local = LocalTraining(lr=0.1, batch_size=SAMPLES, steps=1)
-    asked = Training(0, range(CLIENTS), w_P, local, seed=0, round=0, call=1)
+    asked = Training(
+        cells_R=np.array([0]),
+        seeds_R=np.array([0], np.uint64),
+        round=0,
+        call=1,
+        clients_RM=np.arange(CLIENTS)[None],
+        w=w_P[None],
+        locals=[local],
+    )
     return trainer.train(Tasks.of([asked])).delta_MP

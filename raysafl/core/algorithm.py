@@ -268,6 +268,39 @@ def by_steps(local: LocalTraining) -> Hashable:
     return type(local), local.batch_size, local.epochs, local.steps
 
 
+class CohortIds:
+    """The ids of cohorts that are kept otherwise than in a list."""
+
+    @abstractmethod
+    def as_index(self) -> Tensor:
+        """Return the ids as a tensor; see `index_of`."""
+
+
+def index_of(ids: Sequence[int]) -> Tensor:
+    """Return the ids of a cohort as a tensor [M], by which a tensor [N] is indexed.
+
+    Example:
+        >>> weight_N = torch.ones(5)
+        >>> weight_N[index_of([1, 3])]
+        tensor([1., 1.])
+    """
+    if isinstance(ids, CohortIds):
+        return ids.as_index()
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+class ClientVectors(Mapping[int, Tensor]):
+    """Vectors of clients that are kept otherwise than in a dictionary."""
+
+    @abstractmethod
+    def recall(self, ids: Sequence[int]) -> Tensor:
+        """Return the vectors of some clients; see `State.recall`."""
+
+    @abstractmethod
+    def remember(self, ids: Sequence[int], row_MP: Tensor) -> Self:
+        """Return these vectors with others for some clients; see `State.remember`."""
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that an algorithm carries from one round to the next.
@@ -280,12 +313,32 @@ class State:
         server: Named tensors that the server keeps: momentum, a control variate and so
             on.
         clients: One vector [P] for each client that has taken part and has memory.
-            Numbers below 0 are the vectors of an algorithm that is around another one.
+            `recall` and `remember` read and write it. Numbers below 0 are the vectors of an
+            algorithm that is around another one.
     """
 
     w_P: Tensor
     server: Mapping[str, Tensor] = field(default_factory=dict)
     clients: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def recall(self, ids: Sequence[int]) -> Tensor:
+        """Return the vectors of some clients, [M, P]; zeros for clients without one."""
+        if isinstance(self.clients, ClientVectors):
+            return self.clients.recall(ids)
+        zero_P = torch.zeros_like(self.w_P)
+        rows = [self.clients.get(i, zero_P) for i in ids]
+        return torch.stack(rows) if rows else zero_P.new_empty(0, len(zero_P))
+
+    def remember(self, ids: Sequence[int], row_MP: Tensor) -> Mapping[int, Tensor]:
+        """Return `clients` with the vectors [M, P] of some clients replaced.
+
+        The state itself stays as it is.
+        """
+        if isinstance(self.clients, ClientVectors):
+            return self.clients.remember(ids, row_MP)
+        # Rows are copied, because a view would keep the whole cohort's tensor in memory.
+        rows = {i: row_P.clone() for i, row_P in zip(ids, row_MP, strict=True)}
+        return {**self.clients, **rows}
 
 
 @dataclass(frozen=True)
@@ -518,7 +571,7 @@ class Algorithm(Component):
     _memory: ClassVar[str] = (
         "What an algorithm remembers belongs in the State that `round` returns, as "
         "replace(state, server={**state.server, 'v': ...}), where v is a tensor; of each "
-        "client, as clients={**state.clients, i: ...}, a vector [P]"
+        "client, as clients=state.remember(ids, row_MP), a vector [P] each"
     )
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.

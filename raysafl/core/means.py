@@ -14,15 +14,14 @@ from torch import Tensor
 UNITS = 2.0**40
 
 
-def relative_weights(weight_M: Tensor) -> list[float]:
-    """Return weights divided by their mean; equal weights become 1.0 each.
+def relative_weights(weight_RM: Tensor) -> Tensor:
+    """Return weights divided by the mean of their row; equal weights become 1.0 each.
 
     Args:
-        weight_M: Weights of at least 0, not all 0.
+        weight_RM: Rows of weights of at least 0, not all 0.
     """
-    weight_M = weight_M.double()
-    relative: list[float] = (weight_M * len(weight_M) / weight_M.sum()).tolist()
-    return relative
+    weight_RM = weight_RM.double()
+    return weight_RM * weight_RM.shape[1] / weight_RM.sum(1, keepdim=True)
 
 
 def mean_of_rows(row_MP: Tensor, weight_M: Tensor | None = None) -> Tensor:
@@ -40,7 +39,7 @@ def mean_of_rows(row_MP: Tensor, weight_M: Tensor | None = None) -> Tensor:
         return row_MP[0].clone()
     weights = [1.0] * len(row_MP)
     if weight_M is not None:
-        weights = relative_weights(weight_M)
+        weights = relative_weights(weight_M.unsqueeze(0))[0].tolist()
     sum_P = torch.zeros(row_MP.shape[1], dtype=torch.float64)
     for row_P, weight in zip(row_MP, weights, strict=True):
         weighted_P = row_P if weight == 1.0 else row_P * weight

@@ -1,20 +1,30 @@
 """What a participation policy is: it decides which clients take part in each round.
 
-Once a round, before any training, the simulation calls `Participation.pick` and hands
-the cohort that it returns to the algorithm. A policy knows the clients by number and
-name, the round and the seed, but neither the model's parameters nor the algorithm. Runs that
-share a seed therefore see the same cohorts under every algorithm, and differences
-between their results come from the algorithms alone. (The only feedback is a training
-accuracy, for policies that adapt to it, such as FAST's.)
+Once a round, before any training, the simulation calls `Participation.pick` for each
+replicate (or `pick_all` for several at once) and hands the cohort to the algorithm. A
+policy knows the clients by number and name, the round and the seed, but neither the
+model's parameters nor the algorithm. Runs that share a seed therefore see the same
+cohorts under every algorithm, and differences between their results come from the
+algorithms alone. (The only feedback is a training accuracy, for policies that adapt to
+it, such as FAST's.)
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key
+from raysafl.core.users_parts import is_users_class
+
+# How many clients times replicates a policy picks from at once at most: the draws for more
+# would fill the memory.
+MOST_TOGETHER = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,41 @@ class Cohort:
     ids: list[int]
     enforced: bool = False
     enforce_prob: float | None = None
+
+
+class Cohorts(NamedTuple):
+    """The cohorts of several replicates in one round.
+
+    Args:
+        ids: The client ids of all cohorts, replicate after replicate, each in the order in
+            which a `Cohort` has them.
+        count_R: How many clients each replicate's cohort has.
+        enforced_R: Whether the server enforced each cohort, see `Cohort`.
+        enforce_prob_R: The probability with which each round was enforced; NaN in place of
+            None.
+    """
+
+    ids: NDArray[np.int64]
+    count_R: NDArray[np.int64]
+    enforced_R: NDArray[np.bool_]
+    enforce_prob_R: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, cohorts: Sequence[Cohort]) -> "Cohorts":
+        """Return some cohorts together."""
+        probs = [own.enforce_prob for own in cohorts]
+        return cls(
+            np.array([i for own in cohorts for i in own.ids], np.int64),
+            np.array([len(own.ids) for own in cohorts]),
+            np.array([own.enforced for own in cohorts]),
+            np.array([np.nan if prob is None else prob for prob in probs]),
+        )
+
+    def lists(self) -> list[list[int]]:
+        """Return the ids of each cohort."""
+        ids = self.ids.tolist()
+        stops = np.cumsum(self.count_R).tolist()
+        return [ids[start:stop] for start, stop in pairwise([0, *stops])]
 
 
 @dataclass(frozen=True)
@@ -147,3 +192,71 @@ class Participation(Component):
             The policy's new state, for which the same holds as for `init`'s, and the
             cohort.
         """
+
+    def pick_all(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: NDArray[np.uint64],
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts] | None:
+        """Choose the clients of several replicates in a round, each as `pick` does.
+
+        Only raysafl's own policies do so: what it returns is not checked.
+
+        Args:
+            states: The state of each replicate.
+            num_clients: The number of all clients.
+            round: The number of the round.
+            seeds_R: The seed of each replicate.
+            accuracies: The training accuracy of each replicate.
+
+        Returns:
+            The new state of each replicate, and the cohorts; None: `pick` is to be asked
+            for one replicate after another.
+        """
+        return None
+
+
+class PicksTogether(Participation):
+    """A policy of raysafl's own: one method draws the cohorts of one or more replicates."""
+
+    abstract: ClassVar[bool] = True
+
+    def pick(
+        self, state: Any, num_clients: int, key: Key, accuracy: float | None
+    ) -> tuple[Any, Cohort]:
+        """Choose the clients of round `key.round`."""
+        (after,), (ids, _, enforced_R, _) = self.choose(
+            [state], num_clients, key.round, np.array([key.seed], np.uint64), [accuracy]
+        )
+        return after, Cohort(ids.tolist(), bool(enforced_R[0]))
+
+    def pick_all(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: NDArray[np.uint64],
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts] | None:
+        """Choose the clients of several replicates in a round.
+
+        It returns None if a subclass of the user's may pick in another way, and if the
+        draws for so many clients would fill the memory.
+        """
+        if is_users_class(type(self)) or len(states) * num_clients > MOST_TOGETHER:
+            return None
+        return self.choose(states, num_clients, round, seeds_R, accuracies)
+
+    @abstractmethod
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: NDArray[np.uint64],
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
+        """Choose as `pick_all` does, for any number of clients."""

@@ -1,12 +1,12 @@
 """What a simulation asks of the machine that trains and evaluates.
 
-A round of a replicate yields requests, which are data. `Training` asks for the updates of
-some clients, and `Evaluation` for sums of measures over rows of the dataset that it names;
-what the sums mean, the simulation knows (`raysafl.simulation.scores`).
-`PersonalEvaluation` asks for both: sums over the test samples of clients whose models
-train first. Each is about one cell, and answers are given by the numbers of cells.
-Therefore requests of one kind, of many replicates, are carried out together, and each
-replicate finds its own cell in the answer.
+A round yields requests, which are data. `Training` asks for the updates of some clients,
+and `Evaluation` for sums of measures over rows of the dataset that it names; what the sums
+mean, the simulation knows (`raysafl.simulation.scores`). `PersonalEvaluation` asks for
+both: sums over the test samples of clients whose models train first. Each is about R cells
+at once, the replicates of a group, and its arrays have an axis for them; R may be 1.
+Requests of one kind, of many groups, are carried out together, and the answers come in the
+order of the requests.
 
 The machine makes `Tasks` of all trainings that it is asked for at a time: one table, with
 a row for each client that trains.
@@ -16,8 +16,9 @@ computes in this process and is the readable reference, `OnActors` computes on R
 actors, with the same results.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -46,51 +47,52 @@ class Cell(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A request to train clients of one cell; see `Work.train`.
+    """A request to train M clients of each of R cells; see `Work.train`.
 
     Args:
-        cell: The number of the cell.
-        clients: The M clients' ids, SERVER or EVERYONE.
-        w: The parameters from which all of them start [P], or a row for each [M, P].
-        local: The local training.
-        seed: The replicate's seed.
+        cells_R: The numbers of the cells.
+        seeds_R: Their replicates' seeds.
         round: The round; with seed, call and client it determines the mini-batches.
         call: The number of this request among those of the round, from 1 on, so that
             two requests of a round do not draw the same mini-batches. Trainings that
             only serve an evaluation have the number 0.
-        offset_MP: A vector [P] for each client that is added to all of its gradients.
-        prox: Weight of the pull towards the start.
-        averaged: Whether only the mean of the updates is needed.
-        weights: The weight of each update in the mean; they have the mean 1. None: all
-            weigh the same.
-        before: The number of steps that each client has taken in earlier rounds, if
+        clients_RM: The ids of each cell's clients, SERVER or EVERYONE.
+        w: The parameters from which all clients of a cell start [R, P], or of each
+            client its own [R, M, P].
+        locals: The distinct local trainings.
+        local_R: The position of each cell's among them; None: there is one for all.
+        offset_RMP: For each client a vector that is added to all of its gradients.
+        prox_R: The weight of the pull towards the start; None: 0.
+        averaged: Whether only the mean over the M updates is needed.
+        weight_RM: The weight of each update in the mean; each row has the mean 1. None:
+            all weigh the same.
+        before_RM: The number of steps that each client has taken in earlier rounds, if
             training goes on (`ContinuedTraining`).
-        moments: For each client the vectors [P] that it has kept of its optimizer; empty
+        moments_RMVP: The V vectors that each client has kept of its optimizer; None
             unless the answer is to hold those that it keeps next.
     """
 
-    cell: int
-    clients: Sequence[int]
-    w: Tensor
-    local: LocalTraining
-    seed: int
+    cells_R: Ints
+    seeds_R: NDArray[np.uint64]
     round: int
     call: int
-    offset_MP: Tensor | None = None
-    prox: float = 0.0
+    clients_RM: Ints
+    w: Tensor
+    locals: Sequence[LocalTraining]
+    local_R: Ints | None = None
+    offset_RMP: Tensor | None = None
+    prox_R: Floats | None = None
     averaged: bool = False
-    weights: Sequence[float] | None = None
-    before: Sequence[int] = ()
-    moments: Sequence[Sequence[Tensor]] = ()
+    weight_RM: Floats | None = None
+    before_RM: Ints | None = None
+    moments_RMVP: Tensor | None = None
 
     @staticmethod
-    def carry_out(work: "Work", asked: "Sequence[Training]") -> "dict[int, Trained]":
-        """Have the clients of several cells trained."""
+    def carry_out(work: "Work", asked: "Sequence[Training]") -> "list[Trained]":
+        """Have the clients of all requests trained together."""
         return work.train(asked)
 
 
-# The columns that are positions among vectors.
-VECTORS = ("start", "offset", "moments")
 COLUMNS = np.dtype(
     [
         *((name, np.int32) for name in ("cell", "client", "round", "call", "local")),
@@ -100,126 +102,121 @@ COLUMNS = np.dtype(
         *((name, np.float64) for name in ("rate", "prox", "weight")),
     ]
 )
+# A row of a task without offset and moments.
+BLANK = np.zeros((), COLUMNS)
+BLANK["offset"] = BLANK["moments"] = -1
+BLANK["weight"] = 1.0
 
 
 @dataclass(frozen=True)
 class Tasks:
     """Local trainings of clients, of any cells: one row for each, the unit of work.
 
+    The vectors of all tasks are rows of matrices, which are the requests' own: a row is
+    named by its number, counted from the first matrix on.
+
     Args:
         columns: [T] rows of these columns. "cell", "client", "seed", "round", "call",
             "prox", "weight" and "before" are as in `Training`. "rate" is the
             learning rate. "local" is a position in `locals`. "start" and "offset" are
-            positions in `vectors`, and so is "moments", the first of the vectors that
-            the client has kept; -1 means that there is none. "averaged" is the number of
-            updates in the mean of the task's cell; 0 if its own update is asked for.
+            rows of `starts` and `offsets`, and "moments" is the first of the rows of
+            `moments` that the client has kept; -1 means that there is none. "averaged" is
+            the number of updates in the mean of the task's cell; 0 if its own update is
+            asked for.
         locals: Local trainings.
-        vectors: Vectors [P]. The tasks of one cell may share a start.
+        starts: Matrices with P columns. The tasks of one cell may share a start.
+        offsets: Likewise.
+        moments: Likewise.
 
     The tasks of one cell stand together.
     """
 
     columns: NDArray[Any]
     locals: Sequence[LocalTraining]
-    vectors: Sequence[Tensor]
+    starts: Sequence[Tensor]
+    offsets: Sequence[Tensor] = ()
+    moments: Sequence[Tensor] = ()
 
     @classmethod
     def of(cls, asked: Sequence[Training]) -> Self:
-        """Return the tasks of some requests, in their order.
-
-        Each request has one row, which is repeated for its clients, and columns in which
-        the rows of its clients differ. Both are lists of Python's for as long as possible:
-        a round of a small pack takes no longer than some assignments to arrays.
-        """
-        rows: list[tuple[float, ...]] = []
-        clients: list[int] = []
-        vectors: list[Tensor] = []
-        locals: dict[int, LocalTraining] = {}
-        number_of: dict[int, int] = {}
-        # A column, the first of a request's rows, and the values in these rows.
-        differing: list[tuple[str, int, Sequence[float]]] = []
+        """Return the tasks of some requests, in their order."""
+        columns = np.empty(sum(request.clients_RM.size for request in asked), COLUMNS)
+        starts, offsets, moments = (_Blocks() for _ in range(3))
+        locals = _Locals()
+        stop = 0
         for request in asked:
-            local = request.local
-            locals.setdefault(id(local), local)
-            first = len(clients)
-            clients += request.clients
-            start = len(vectors)
-            vectors.extend([request.w] if request.w.ndim == 1 else request.w)
-            offset = len(vectors)
-            vectors.extend(() if request.offset_MP is None else request.offset_MP)
-            moments = len(vectors)
-            vectors.extend(vector_P for kept in request.moments for vector_P in kept)
-            if request.w.ndim == 2:
-                differing.append(("start", first, range(start, offset)))
-            if request.offset_MP is not None:
-                differing.append(("offset", first, range(offset, moments)))
-            if request.moments:
-                places = range(moments, len(vectors), local.num_moments)
-                differing.append(("moments", first, places))
-            if request.before:
-                differing.append(("before", first, request.before))
-            if request.weights is not None:
-                differing.append(("weight", first, request.weights))
-            # In the order of `COLUMNS`.
-            row = (
-                request.cell,
-                0,
-                request.round,
-                request.call,
-                number_of.setdefault(id(local), len(number_of)),
-                start,
-                -1,
-                -1,
-                len(request.clients) if request.averaged else 0,
-                request.seed,
-                0,
-                local.rate(request.round),
-                request.prox,
-                1.0,
-            )
-            rows.append(row)
-        sizes = [len(request.clients) for request in asked]
-        columns = np.repeat(np.array(rows, COLUMNS), sizes)
-        columns["client"] = clients
-        for column, first, values in differing:
-            columns[column][first : first + len(values)] = values
-        return cls(columns, list(locals.values()), vectors)
+            start = stop
+            stop += request.clients_RM.size
+            clients = request.clients_RM.shape[1]
+            row_RM = columns[start:stop].reshape(-1, clients)
+            row_RM[...] = BLANK
+            row_RM["round"] = request.round
+            row_RM["call"] = request.call
+            if request.averaged and clients > 1:
+                # The mean of one update is the update.
+                row_RM["averaged"] = clients
+            row_RM["cell"] = request.cells_R[:, None]
+            row_RM["seed"] = request.seeds_R[:, None]
+            row_RM["client"] = request.clients_RM
+            firsts = starts.add(request.w)
+            row_RM["start"] = firsts if request.w.ndim == 3 else firsts[:, None]
+            if request.offset_RMP is not None:
+                row_RM["offset"] = offsets.add(request.offset_RMP)
+            if request.moments_RMVP is not None:
+                row_RM["moments"] = moments.add(request.moments_RMVP)[..., 0]
+            number_R, rate_R = locals.add(request)
+            row_RM["local"] = number_R[:, None]
+            row_RM["rate"] = rate_R[:, None]
+            if request.prox_R is not None:
+                row_RM["prox"] = request.prox_R[:, None]
+            if request.weight_RM is not None:
+                row_RM["weight"] = request.weight_RM
+            if request.before_RM is not None:
+                row_RM["before"] = request.before_RM
+        blocks = (starts.blocks, offsets.blocks, moments.blocks)
+        return cls(columns, locals.distinct, *blocks)
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def __getitem__(self, some: slice | Ints | Sequence[int]) -> "Tasks":
-        return replace(self, columns=self.columns[some])
+        blocks = (self.starts, self.offsets, self.moments)
+        return Tasks(self.columns[some], self.locals, *blocks)
 
     def cells(self) -> tuple[Ints, Ints]:
         """Return where the tasks of each cell begin, and how many they are."""
         cell_T = self.columns["cell"]
-        (changes,) = np.nonzero(cell_T[1:] != cell_T[:-1])
+        (changes,) = (cell_T[1:] != cell_T[:-1]).nonzero()
         bounds = np.array([0, *(changes + 1).tolist(), len(cell_T)])
         return bounds[:-1], bounds[1:] - bounds[:-1]
 
     def alone(self) -> "Tasks":
         """Return these tasks with the vectors that they need, and no others."""
         columns = self.columns.copy()
-        is_needed_V = np.zeros(len(self.vectors), bool)
-        # How many vectors stand from each position on.
-        moments_T = self.by_local(lambda local: local.num_moments)
-        for name in VECTORS:
-            each_T = moments_T if name == "moments" else np.ones_like(moments_T)
-            for v in range(each_T.max()):
-                some_T = (columns[name] >= 0) & (each_T > v)
-                is_needed_V[columns[name][some_T] + v] = True
-        number_V = np.append(np.cumsum(is_needed_V) - 1, -1)
-        for name in VECTORS:
+        blocks = []
+        for name, all_blocks, length_T in (
+            ("start", self.starts, columns["start"] >= 0),
+            ("offset", self.offsets, columns["offset"] >= 0),
+            ("moments", self.moments, self.num_moments()),
+        ):
+            is_needed_V = np.zeros(sum(map(len, all_blocks)), bool)
+            for v in range(int(length_T.max())):
+                is_needed_V[columns[name][length_T > v] + v] = True
+            number_V = np.append(np.cumsum(is_needed_V) - 1, -1)
             columns[name] = number_V[columns[name]]
-        (needed,) = np.nonzero(is_needed_V)
-        return Tasks(columns, self.locals, [self.vectors[i] for i in needed.tolist()])
+            blocks.append(_needed(all_blocks, is_needed_V))
+        return Tasks(columns, self.locals, *blocks)
+
+    def num_moments(self) -> Ints:
+        """Return how many vectors each task's client has kept of its optimizer, [T]."""
+        moments_T = self.by_local(lambda local: local.num_moments)
+        return np.where(self.columns["moments"] < 0, 0, moments_T)
 
     def by_local(self, number: Callable[[LocalTraining], float]) -> NDArray[Any]:
         """Return a number for each task that depends on its local training, [T]."""
         numbers = np.array([number(local) for local in self.locals])
-        found: NDArray[Any] = numbers[self.columns["local"]]
-        return found
+        number_T: NDArray[Any] = numbers[self.columns["local"]]
+        return number_T
 
     def alike(
         self, key: Callable[[LocalTraining], Hashable]
@@ -238,43 +235,116 @@ class Tasks:
         for number in first_of.values():
             yield self.locals[number], number_T == number
 
-    def distinct(self, name: Literal["start", "offset"]) -> tuple[list[Tensor], Ints]:
-        """Return the tasks' starts or offsets, each once, and which one each task has.
-
-        That of a task without an offset is zero.
-        """
-        used, which_T = np.unique(self.columns[name], return_inverse=True)
-        # The position -1 is that of the last one.
-        some = [*self.vectors, torch.zeros_like(self.vectors[0])]
-        return [some[i] for i in used.tolist()], which_T
-
     def stacked(self, name: Literal["start", "offset"]) -> Tensor:
-        """Return the tasks' starts or offsets, [T, P]; zeros for one without an offset."""
-        rows = self.columns[name].tolist()
-        some = self.vectors
-        if min(rows) < 0:
-            # The position -1 is that of the last one.
-            some = [*self.vectors, torch.zeros_like(self.vectors[0])]
-        return torch.stack([some[i] for i in rows])
+        """Return a copy of the tasks' starts or offsets, [T, P]; zeros for no offset."""
+        blocks = self.starts if name == "start" else self.offsets
+        row_T = self.columns[name]
+        (some,) = (row_T >= 0).nonzero()
+        if len(some) == len(row_T):
+            return chosen_rows(blocks, row_T)
+        stacked_TP = self.starts[0].new_zeros(len(self), self.starts[0].shape[1])
+        if len(some):
+            stacked_TP[torch.from_numpy(some)] = chosen_rows(blocks, row_T[some])
+        return stacked_TP
+
+
+class _Blocks:
+    """The matrices of several requests, and how many rows they have together."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Tensor] = []
+        self.rows = 0
+
+    def add(self, vectors: Tensor) -> Ints:
+        """Add vectors [..., P], and return the rows [...] that they have become."""
+        first = self.rows
+        shape = vectors.shape[:-1]
+        self.rows += math.prod(shape)
+        self.blocks.append(vectors if len(shape) == 1 else vectors.flatten(0, -2))
+        return np.arange(first, self.rows).reshape(shape)
+
+
+class _Locals:
+    """The local trainings of several requests, each object once."""
+
+    def __init__(self) -> None:
+        self.distinct: list[LocalTraining] = []
+        self._number_of: dict[int, int] = {}
+
+    def add(self, request: Training) -> tuple[Ints, Floats]:
+        """Add the local trainings of a request.
+
+        Returns:
+            The position in `distinct` of each cell's, and its learning rate, [R]; both
+            have one entry if it is one for all cells.
+        """
+        numbers = []
+        for local in request.locals:
+            if id(local) not in self._number_of:
+                self._number_of[id(local)] = len(self.distinct)
+                self.distinct.append(local)
+            numbers.append(self._number_of[id(local)])
+        rates = [local.rate(request.round) for local in request.locals]
+        local_R = np.zeros(1, int) if request.local_R is None else request.local_R
+        return np.array(numbers)[local_R], np.array(rates)[local_R]
+
+
+def chosen_rows(blocks: Sequence[Tensor], rows: Ints) -> Tensor:
+    """Return a copy of some rows of matrices, which are counted from the first one on."""
+    if 1 < len(blocks) and sum(map(len, blocks)) <= len(rows):
+        # All of them are no larger than the copy.
+        blocks = [torch.cat(list(blocks))]
+    if len(blocks) == 1:
+        return blocks[0].index_select(0, torch.from_numpy(rows.astype(np.int64)))
+    order = np.argsort(rows, kind="stable")
+    rising = rows[order].astype(np.int64)
+    begins = np.cumsum([0, *map(len, blocks)])
+    cuts = np.searchsorted(rising, begins).tolist()
+    parts = [
+        block.index_select(0, torch.from_numpy(rising[start:stop] - begin))
+        for block, begin, start, stop in zip(
+            blocks, begins.tolist(), cuts, cuts[1:], strict=False
+        )
+        if start < stop
+    ]
+    place_of = np.empty_like(order)
+    place_of[order] = np.arange(len(order))
+    return torch.cat(parts).index_select(0, torch.from_numpy(place_of))
+
+
+def _needed(blocks: Sequence[Tensor], is_needed_V: NDArray[np.bool_]) -> list[Tensor]:
+    """Return the rows of matrices that are needed; those of a whole one are not copied."""
+    parts = []
+    stop = 0
+    for block in blocks:
+        start = stop
+        stop += len(block)
+        (some,) = np.nonzero(is_needed_V[start:stop])
+        if len(some):
+            is_whole = len(some) == len(block)
+            parts.append(block if is_whole else block[torch.from_numpy(some)])
+    return parts
 
 
 class Trained(NamedTuple):
-    """What has become of the tasks of a cell.
+    """What has become of the clients of a `Training`, for each of its R cells.
 
     Args:
-        update: The mean of their updates if that was asked for, else a row for each.
-        steps: The number of local steps that they took.
-        samples: The number of training samples that they saw, but for the server's.
-        loss: The sum of these samples' losses.
-        correct: How many of them were classified correctly; NaN if the objective has no
+        update: The mean of their updates if that was asked for, else a row for each. All
+            columns have a leading axis R. They belong to whoever asked, who may change
+            them in place.
+        steps_R: The number of local steps that a cell's clients took.
+        samples_R: The number of training samples that they saw, but for the server's.
+        loss_R: The sum of these samples' losses.
+        correct_R: How many of them were classified correctly; NaN if the objective has no
             accuracy.
     """
 
     update: Update | MeanUpdate
-    steps: int
-    samples: int
-    loss: float
-    correct: float
+    steps_R: Ints
+    samples_R: Ints
+    loss_R: Floats
+    correct_R: Floats
 
 
 class NamedModel(NamedTuple):
@@ -315,10 +385,6 @@ VALIDATION = Rows("validation")
 CLASSES = Rows("classes")
 OWN = Rows("own")
 
-RowsOfCells: TypeAlias = Mapping[int, Sequence[Rows]]
-"""For each cell the names of the rows on which its parameters are evaluated."""
-
-
 WeightedRows: TypeAlias = tuple[Rows, Sequence[float]]
 """Rows, and by how much the sums over each of their groups count in one sum."""
 
@@ -335,8 +401,8 @@ class GroupSums(NamedTuple):
     sums_Gn: Floats
 
 
-Summed: TypeAlias = dict[int, dict[Rows, GroupSums]]
-"""For each cell the sums over the rows that it has named."""
+Summed: TypeAlias = dict[Rows, GroupSums]
+"""The sums over the rows that one model was to be evaluated on."""
 
 
 class ClientTests(NamedTuple):
@@ -373,22 +439,24 @@ class Work(Protocol):
         They are 0 unless the run shares data.
         """
 
-    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Trained]:
         """Train clients of any cells.
 
         Args:
-            asked: Requests of different cells, at least one.
+            asked: Requests about different cells, at least one.
 
         Returns:
-            The answer for each cell.
+            The answer to each request.
         """
 
-    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
-        """Evaluate each cell's parameters: sum all `measures` over rows.
+    def sums(self, asked: "Sequence[Evaluation]") -> list[list[Summed]]:
+        """Evaluate parameters: sum all `measures` over rows.
 
         Args:
-            w: The parameters of each cell.
-            over: The names of the rows, for the same cells.
+            asked: Requests, at least one.
+
+        Returns:
+            For each request the sums of each of its models.
         """
 
     @property
@@ -416,17 +484,14 @@ class Work(Protocol):
             ValueError: A client has no test samples.
         """
 
-    def personal_sums(
-        self, asked: Sequence[Training], over: Sequence[WeightedRows]
-    ) -> dict[int, Floats]:
+    def personal_sums(self, asked: "Sequence[PersonalEvaluation]") -> list[Floats]:
         """Train clients, and sum all `measures` of the models with which they end.
 
         Args:
-            asked: Requests of different cells.
-            over: The rows of each of their clients.
+            asked: Requests about different cells, at least one.
 
         Returns:
-            For each cell the weighted sums [M, n], in the order of its clients.
+            For each request the weighted sums [R, M, n], in the order of its clients.
         """
 
 
@@ -434,20 +499,19 @@ class Evaluation(NamedTuple):
     """A request for sums of measures over named rows; see `Work.sums`.
 
     Args:
-        cell: The number of the cell.
-        w_P: The parameters.
-        over: The names of the rows.
+        cells_R: The numbers of the R cells, which say what the names mean.
+        w_RP: The parameters of each. Nobody may change them in place afterwards.
+        over: The names of the rows of each, usually R times the identical list.
     """
 
-    cell: int
-    w_P: Tensor
-    over: Sequence[Rows]
+    cells_R: Ints
+    w_RP: Tensor
+    over: Sequence[Sequence[Rows]]
 
     @staticmethod
-    def carry_out(work: Work, asked: "Sequence[Evaluation]") -> Summed:
-        """Have the parameters of several cells evaluated."""
-        w = {own.cell: own.w_P for own in asked}
-        return work.sums(w, {own.cell: own.over for own in asked})
+    def carry_out(work: Work, asked: "Sequence[Evaluation]") -> list[list[Summed]]:
+        """Have the parameters of all requests evaluated together."""
+        return work.sums(asked)
 
 
 class PersonalEvaluation(NamedTuple):
@@ -455,19 +519,16 @@ class PersonalEvaluation(NamedTuple):
 
     Args:
         training: The training of these models.
-        over: The rows on which each of them is evaluated.
+        over: For each cell the rows on which each client's model is evaluated.
     """
 
     training: Training
-    over: Sequence[WeightedRows]
+    over: Sequence[Sequence[WeightedRows]]
 
     @staticmethod
-    def carry_out(
-        work: Work, asked: "Sequence[PersonalEvaluation]"
-    ) -> dict[int, Floats]:
-        """Have the models of several cells trained and evaluated."""
-        over = [rows for own in asked for rows in own.over]
-        return work.personal_sums([own.training for own in asked], over)
+    def carry_out(work: Work, asked: "Sequence[PersonalEvaluation]") -> list[Floats]:
+        """Have the models of all requests trained and evaluated together."""
+        return work.personal_sums(asked)
 
 
 WorkRequest: TypeAlias = Training | Evaluation | PersonalEvaluation

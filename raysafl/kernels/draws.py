@@ -2,8 +2,9 @@
 
 A `Key` (`raysafl.core.randomness`) makes numpy's generator Philox for each draw, which
 takes longer than a draw of a few numbers. The functions here draw the same numbers as
-`Generator.choice` and `Generator.permutation` of numpy, without the object: a round has
-one draw for each cohort and one for each client, and most are of few numbers.
+`Generator.choice`, `Generator.random` and `Generator.permutation` of numpy, without the
+object: a round has one draw for each cohort and one for each client, and most are of few
+numbers.
 
 Source: Salmon et al. 2011, Philox4x64-10 (docs/papers.md#philox). How its words become
 numbers is as in numpy's `_generator.pyx` and `distributions.c`.
@@ -119,32 +120,53 @@ def up_to_masked(state, most):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @compiled()
-def choose_clients(seed, purpose, round, count, chosen):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Choose distinct numbers below `count`, as `Generator.choice` without replacement.
+def choose_clients(seed_R, purpose, round, count_R, chosen_RM):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Choose distinct numbers, those of `Generator.choice` without replacement, sorted.
 
     Args:
-        seed: the seed of the `Key`.
+        seed_R: the seed of each `Key`.
         purpose: the checksum of the purpose.
-        round: the round of the `Key`.
-        count: how many numbers there are to choose from, at most 10,000: of more numbers, numpy
-            may choose in another way.
-        chosen: [m] int64, written: m numbers, in random order.
+        round: the round of the keys.
+        count_R: how many numbers there are to choose from, at most 10,000: of more
+            numbers, numpy may choose in another way.
+        chosen_RM: int64, written: the numbers, in ascending order.
     """
     state = np.empty(STATE, np.uint64)
-    begin(state, seed, purpose, 0, round)
-    is_chosen = np.zeros(count, np.bool_)
-    m = len(chosen)
-    for i in range(m):
-        # Floyd's algorithm: the last number stands in for one that is chosen already.
-        last = count - m + i
-        drawn = up_to(state, last)
-        if is_chosen[drawn]:
-            drawn = last
-        is_chosen[drawn] = True
-        chosen[i] = drawn
-    for i in range(m - 1, 0, -1):
-        j = up_to(state, i)
-        chosen[i], chosen[j] = chosen[j], chosen[i]
+    is_chosen = np.zeros(count_R.max(), np.bool_)
+    m = chosen_RM.shape[1]
+    for r in range(len(seed_R)):
+        begin(state, seed_R[r], purpose, 0, round)
+        # The numbers are sorted at the end, so numpy's shuffle of them is left out.
+        for i in range(m):
+            # Floyd's algorithm: the last number stands in for one that is chosen already.
+            last = count_R[r] - m + i
+            drawn = up_to(state, last)
+            if is_chosen[drawn]:
+                drawn = last
+            is_chosen[drawn] = True
+            chosen_RM[r, i] = drawn
+        for i in range(m):
+            is_chosen[chosen_RM[r, i]] = False
+        chosen_RM[r].sort()
+
+
+@compiled()
+def draw_uniforms(seed_R, purpose, round, u_RN):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Draw numbers that are uniform on [0, 1), as `Generator.random`.
+
+    Args:
+        seed_R: the seed of each `Key`.
+        purpose: the checksum of the purpose.
+        round: the round of the keys.
+        u_RN: float64, written: the numbers.
+    """
+    state = np.empty(STATE, np.uint64)
+    for r in range(len(seed_R)):
+        begin(state, seed_R[r], purpose, 0, round)
+        for i in range(u_RN.shape[1]):
+            low = next_half(state)
+            word = low | (next_half(state) << HALF)
+            u_RN[r, i] = np.float64(word >> U64(11)) * 2.0**-53
 
 
 @compiled()
@@ -154,20 +176,20 @@ def draw_batches(keys, clients, steps, index_NB):  # type: ignore[no-untyped-def
     Args:
         keys: (seed_T, purpose_T, client_T, round_T, shuffled_T): the generator of each
             task, and whether it shuffles the samples.
-        clients: (held_S, samples_T, batches_T): the samples of all tasks' clients one after
-            another, how many each client holds, and how many batches they make.
+        clients: (flat_S, start_T, samples_T, batches_T): the samples of clients one after
+            another, where those of each task's client begin, how many they are, and how
+            many batches they make.
         steps: (first_T, steps_T): the number of the batch with which each task begins, and
             how many it takes. Where they end, a new pass begins.
         index_NB: written: the samples of all steps, those of a task below each other, and
             -1 where a batch is short.
     """
     seed_T, purpose_T, client_T, round_T, shuffled_T = keys
-    held_S, samples_T, batches_T = clients
+    flat_S, start_T, samples_T, batches_T = clients
     first_T, steps_T = steps
     width = index_NB.shape[1]
     state = np.empty(STATE, np.uint64)
     order = np.empty(samples_T.max(), np.int64)
-    start = 0
     row = 0
     for t in range(len(samples_T)):
         samples = samples_T[t]
@@ -176,7 +198,7 @@ def draw_batches(keys, clients, steps, index_NB):  # type: ignore[no-untyped-def
             batch = step % batches_T[t]
             if batch == 0 or step == first_T[t]:
                 for i in range(samples):
-                    order[i] = held_S[start + i]
+                    order[i] = flat_S[start_T[t] + i]
                 if shuffled_T[t]:
                     for i in range(samples - 1, 0, -1):
                         j = up_to_masked(state, i)
@@ -185,4 +207,22 @@ def draw_batches(keys, clients, steps, index_NB):  # type: ignore[no-untyped-def
                 at = batch * width + b
                 index_NB[row, b] = order[at] if at < samples else -1
             row += 1
-        start += samples
+
+
+@compiled()
+def draw_seeds(keys, steps_T, seed_KT):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Draw a seed for each step of tasks, as `Generator.integers(2**62)`.
+
+    Args:
+        keys: (seed_T, purpose_T, client_T, round_T): the generator of each task.
+        steps_T: how many steps each task takes.
+        seed_KT: written: the seeds of its steps.
+    """
+    seed_T, purpose_T, client_T, round_T = keys
+    state = np.empty(STATE, np.uint64)
+    for t in range(len(steps_T)):
+        begin(state, seed_T[t], purpose_T[t], client_T[t], round_T[t])
+        for k in range(steps_T[t]):
+            low = next_half(state)
+            word = low | (next_half(state) << HALF)
+            seed_KT[k, t] = np.int64(word >> U64(2))

@@ -181,12 +181,14 @@ def subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cov
 
 
 @compiled(FAST, part=True)
-def add_terms(w_CD, b_C, pull_CD, pull_C, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
+def add_terms(w_CD, b_C, pull_P, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
     """Take the terms' part of a step: W -= lr * (shrink * W + pull), and b likewise."""
-    for c in range(len(b_C)):
-        for d in range(w_CD.shape[1]):
-            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
-        b_C[c] -= lr * (shrink * b_C[c] + pull_C[c])
+    classes = len(b_C)
+    inputs = w_CD.shape[1]
+    for c in range(classes):
+        for d in range(inputs):
+            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_P[c * inputs + d])
+        b_C[c] -= lr * (shrink * b_C[c] + pull_P[classes * inputs + c])
 
 
 @compiled(FAST)
@@ -199,8 +201,8 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
         w_TP: [T, P] float32; each task's start, which becomes start minus end.
         classes: the true number of classes.
         lr_T: [T] float32 learning rates.
-        terms: (has_terms_T, shrink_T, pull_TCD, pull_TC): whether a task has terms
-            beside the loss's gradient, and these as shrink * w + pull.
+        terms: (has_terms_T, shrink_T, pull_TP): whether a task has terms beside the
+            loss's gradient, and these as shrink * w + pull.
         plan: (plan_NB, steps_T): the samples of each step, padded with -1, the steps of
             all tasks below each other; and how many steps each task takes.
         samples: (x_SD, y_S, scale, shift): the training set as it is stored.
@@ -209,7 +211,7 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
         tally: (loss_T, correct_T, samples_T): sums over the samples seen, to which is
             added.
     """
-    has_terms_T, shrink_T, pull_TCD, pull_TC = terms
+    has_terms_T, shrink_T, pull_TP = terms
     plan_NB, steps_T = plan
     x_SD, y_S, scale, shift = samples
     w_CD, x_BD, z_BC = buffers
@@ -236,7 +238,7 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
 
             # The terms are those at the step's start, so they come before W changes.
             if has_terms_T[t]:
-                add_terms(w_CD, b_C, pull_TCD[t], pull_TC[t], shrink_T[t], lr_T[t])
+                add_terms(w_CD, b_C, pull_TP[t], shrink_T[t], lr_T[t])
             subtract(w_CD, z_BC, x_BD)
             for i in range(size):
                 for c in range(classes):
@@ -252,30 +254,31 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST)
-def score(w_P, classes, samples, buffers):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Evaluate one model on samples.
+def score(w_RP, classes, samples, buffers, sums_2R):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Evaluate models on samples, one model after the other.
 
     Args:
-        w_P: [P] float32 parameters.
+        w_RP: [R, P] float32 parameters.
         classes: the true number of classes.
         samples: (x_SD, y_S, scale, shift) as they are stored.
         buffers: (w_CD, x_BD, z_BC) as for `descend`, for batches of SCORED samples.
-
-    Returns:
-        How many samples are classified correctly, and the sum of their cross-entropies.
+        sums_2R: written: how many samples are classified correctly, and the sum of their
+            cross-entropies.
     """
     w_CD, x_BD, z_BC = buffers
     x_SD, y_S, scale, shift = samples
     b_C = np.empty(classes, F)
-    unflatten(w_CD, b_C, w_P)
-    loss = 0.0
-    correct = 0
     all_S = np.arange(len(y_S))
-    for start in range(0, len(y_S), SCORED):
-        rows = all_S[start : start + SCORED]
-        load_batch(x_BD, x_SD, rows, scale, shift)
-        logits(w_CD, x_BD, z_BC)
-        batch_loss, batch_correct = softmax_errors(z_BC, b_C, y_S, rows, F(1))
-        loss += batch_loss
-        correct += batch_correct
-    return correct, loss
+    for r in range(len(w_RP)):
+        unflatten(w_CD, b_C, w_RP[r])
+        loss = 0.0
+        correct = 0
+        for start in range(0, len(y_S), SCORED):
+            rows = all_S[start : start + SCORED]
+            load_batch(x_BD, x_SD, rows, scale, shift)
+            logits(w_CD, x_BD, z_BC)
+            batch_loss, batch_correct = softmax_errors(z_BC, b_C, y_S, rows, F(1))
+            loss += batch_loss
+            correct += batch_correct
+        sums_2R[0, r] = correct
+        sums_2R[1, r] = loss

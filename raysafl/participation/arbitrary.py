@@ -1,15 +1,24 @@
 """Arbitrary participation: a distribution gives each client its probability to come."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from pydantic import Field, SerializeAsAny
 
-from raysafl.core.participation import Cohort, Participation
+from raysafl.core.participation import Cohorts, PicksTogether
 from raysafl.core.randomness import Key
 from raysafl.participation.distributions import Distribution
-from raysafl.participation.sampling import Floats, check_m, come, weighted
+from raysafl.participation.sampling import (
+    Floats,
+    Seeds,
+    check_m,
+    come,
+    of_one_size,
+    uniforms,
+    weighted,
+)
 
 
 @lru_cache(maxsize=8)
@@ -21,17 +30,17 @@ def masses(dist: Distribution, num_clients: int) -> Floats:
     return mass_N
 
 
-# Replicates take turns, so the rates of several seeds are in use at the same time.
-@lru_cache(maxsize=32)
-def rates(dist: Distribution, num_clients: int, seed: int) -> Floats:
-    """Return the clients' rates [N], which are the same in every round of a seed."""
-    rate_N = dist.rates(num_clients, Key(seed)("rates"))
+# Groups of replicates take turns, so the rates of several are in use at the same time.
+@lru_cache(maxsize=16)
+def rates(dist: Distribution, num_clients: int, seeds: tuple[int, ...]) -> Floats:
+    """Return the clients' rates [R, N], which are the same in every round of the seeds."""
+    rate_RN = np.stack([dist.rates(num_clients, Key(seed)("rates")) for seed in seeds])
     # The array is cached and shared.
-    rate_N.flags.writeable = False
-    return rate_N
+    rate_RN.flags.writeable = False
+    return rate_RN
 
 
-class Arbitrary(Participation):
+class Arbitrary(PicksTogether):
     """m clients come in each round, drawn in proportion to the masses of a distribution.
 
     With N clients, client i has the probability p_i: the distribution's mass on
@@ -61,16 +70,22 @@ class Arbitrary(Participation):
                 f"N = {num_clients} a positive probability; lower m or widen the distribution"
             )
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Draw m clients in proportion to their probabilities."""
-        return state, Cohort(
-            weighted(masses(self.dist, num_clients), self.m, key("arbitrary"))
-        )
+        mass_N = masses(self.dist, num_clients)
+        mass_RN = np.broadcast_to(mass_N, (len(states), num_clients))
+        ids_RM = weighted(mass_RN, self.m, round, seeds_R, "arbitrary")
+        return list(states), of_one_size(ids_RM)
 
 
-class ArbitraryRates(Participation):
+class ArbitraryRates(PicksTogether):
     """Each client draws a rate once, and comes in each round with that probability.
 
     rate_i is one draw from the distribution, clipped to [0, 1]; it depends on the seed
@@ -97,12 +112,19 @@ class ArbitraryRates(Participation):
         check_m(self.m, num_clients)
         masses(self.dist, num_clients)
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Draw the cohort by the clients' rates."""
-        rate_N = rates(self.dist, num_clients, key.seed)
-        rng = key("arbitrary rates")
+        rate_RN = rates(self.dist, num_clients, tuple(seeds_R.tolist()))
+        purpose = "arbitrary rates"
         if self.m is not None:
-            return state, Cohort(weighted(rate_N, self.m, rng))
-        return state, Cohort(come(rate_N, rng, at_least_one=True)[1].tolist())
+            ids_RM = weighted(rate_RN, self.m, round, seeds_R, purpose)
+            return list(states), of_one_size(ids_RM)
+        u_RN = uniforms(num_clients, round, seeds_R, purpose)
+        return list(states), come(rate_RN, u_RN, at_least_one=True)[1]

@@ -1,13 +1,23 @@
 """Clients that come and go on their own: independently, with memory, or in turns."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysafl.core.participation import Cohort, Participation, Sampling
-from raysafl.core.randomness import Key
-from raysafl.participation.sampling import Floats, Ints, Most, at_most, check_m, come
+from raysafl.core.participation import Cohorts, PicksTogether, Sampling
+from raysafl.participation.sampling import (
+    Floats,
+    Ints,
+    Most,
+    Seeds,
+    at_most,
+    check_m,
+    come,
+    some_of,
+    uniforms,
+)
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 AtLeastOne = Annotated[
@@ -39,7 +49,7 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
     return np.broadcast_to(values, num_clients)
 
 
-class Bernoulli(Participation):
+class Bernoulli(PicksTogether):
     """Each client comes with its own rate, independently of the others and of the past.
 
     With `at_least_one`, if nobody comes by chance, the client with the least u_i / rate_i
@@ -66,16 +76,22 @@ class Bernoulli(Participation):
         expected = self.rate * num_clients
         return Sampling(expected, is_fixed=False, at_least_one=self.at_least_one)
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Draw for each client whether it comes."""
         rate_N = per_client("rate", self.rate, num_clients)
-        _, ids = come(rate_N, key("bernoulli"), self.at_least_one)
-        return state, Cohort(at_most(ids, self.m, key))
+        u_RN = uniforms(num_clients, round, seeds_R, "bernoulli")
+        _, cohorts = come(rate_N, u_RN, self.at_least_one)
+        return list(states), at_most(cohorts, self.m, round, seeds_R)
 
 
-class Markov(Participation):
+class Markov(PicksTogether):
     """Each client is an on/off Markov chain with a given mean and correlation.
 
         P(on | on)  = mean + correlation (1 - mean)
@@ -87,7 +103,7 @@ class Markov(Participation):
     least u_i / P(on) comes in this round (u_i: its uniform draw), and its chain stays
     off.
 
-    The state is a list with 0 (off) or 1 (on) for each client.
+    The state is a text with 0 (off) or 1 (on) for each client.
 
     Source: FedAU, section 6 (docs/papers.md#fedau).
     """
@@ -120,22 +136,30 @@ class Markov(Participation):
         check_m(self.m, num_clients)
         per_client("mean", self.mean, num_clients)
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Take one step of every chain."""
         mean_N = per_client("mean", self.mean, num_clients)
         rho = self.correlation
         # In the first round, the chains are in their stationary distribution.
-        chance_N = mean_N
-        if state is not None:
-            on_N = np.asarray(state, bool)
-            chance_N = np.where(on_N, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
-        on_N, ids = come(chance_N, key("markov"), self.at_least_one)
-        return on_N.astype(int).tolist(), Cohort(at_most(ids, self.m, key))
+        chance_RN = mean_N
+        if states[0] is not None:
+            digits = np.frombuffer("".join(states).encode(), np.uint8)
+            on_RN = digits.reshape(-1, num_clients) == ord("1")
+            chance_RN = np.where(on_RN, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
+        u_RN = uniforms(num_clients, round, seeds_R, "markov")
+        on_RN, cohorts = come(chance_RN, u_RN, self.at_least_one)
+        after = [row_N.tobytes().decode() for row_N in on_RN + np.uint8(ord("0"))]
+        return after, at_most(cohorts, self.m, round, seeds_R)
 
 
-class Cyclic(Participation):
+class Cyclic(PicksTogether):
     """Groups of clients take turns: in round t, group floor(t / length) mod G comes.
 
     Source: FedAmplify, Wang and Ji 2022 (docs/papers.md#fedamplify).
@@ -183,10 +207,15 @@ class Cyclic(Participation):
                     f"{num_clients - 1}, not {ids}"
                 )
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Return the group whose turn it is."""
         count = self.groups if isinstance(self.groups, int) else len(self.groups)
-        turn = key.round // self.length % count
-        return state, Cohort(at_most(self.group(turn, num_clients), self.m, key))
+        ids = self.group(round // self.length % count, num_clients)
+        return list(states), some_of(ids, self.m, round, seeds_R)

@@ -1,4 +1,7 @@
-"""How cohorts are drawn: pure functions of a `Key` or of a random generator."""
+"""How the cohorts of several replicates are drawn: pure functions of seeds and the round.
+
+Axis letters: R replicates, N clients, M clients of a cohort.
+"""
 
 from typing import Annotated
 
@@ -6,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from raysafl.core.participation import Cohorts
 from raysafl.core.randomness import Key, checksum
 
 # The number of clients up to which cohorts are drawn by a compiled loop, which takes a fifth
@@ -14,6 +18,7 @@ from raysafl.core.randomness import Key, checksum
 MOST_COMPILED = 10_000
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Seeds = NDArray[np.uint64]
 # The largest number of clients of a cohort, see `at_most`.
 Most = Annotated[
     int | None,
@@ -38,37 +43,58 @@ def check_m(m: int | None, num_clients: int) -> None:
         )
 
 
-def ascending(ids: Ints) -> list[int]:
-    """Return client ids as a sorted list, as a cohort holds them."""
-    ids = ids.copy()
-    ids.sort()
-    cohort: list[int] = ids.tolist()
-    return cohort
+def draw(
+    count_R: Ints, m: int, round: int, seeds_R: Seeds, purpose: str = "cohort"
+) -> Ints:
+    """Draw m distinct numbers below a count for each seed, uniformly; return them sorted.
 
+    They are those of numpy's `Key(seed, round)(purpose).choice(count, m, replace=False)`.
 
-def draw(count: int, m: int, key: Key, purpose: str = "cohort") -> Ints:
-    """Draw m distinct numbers below `count` uniformly, in random order.
+    Args:
+        count_R: the count for each seed.
+        m: how many numbers are drawn for each seed.
+        round: the number of the round.
+        seeds_R: the seeds.
+        purpose: the purpose of the draws.
 
-    They are those of numpy's `key(purpose).choice(count, m, replace=False)`.
+    Returns:
+        The numbers [R, m].
     """
-    if count > MOST_COMPILED or m > count:
-        return key(purpose).choice(count, m, replace=False)
+    if count_R.max() > MOST_COMPILED or m > count_R.min():
+        keys = [Key(int(seed), round) for seed in seeds_R]
+        pairs = zip(keys, count_R.tolist(), strict=True)
+        return np.sort([key(purpose).choice(n, m, replace=False) for key, n in pairs])
     # Imported here, because numba takes some tenths of a second to import.
     from raysafl.kernels.draws import choose_clients
 
-    chosen = np.empty(m, np.int64)
-    choose_clients(np.uint64(key.seed), checksum(purpose), key.round, count, chosen)
-    return chosen
+    chosen_RM = np.empty((len(seeds_R), m), np.int64)
+    choose_clients(seeds_R, checksum(purpose), round, count_R, chosen_RM)
+    return chosen_RM
 
 
-def at_most(ids: Ints, m: int | None, key: Key) -> list[int]:
-    """Return these clients, sorted; if they are more than m, draw m of them uniformly."""
-    if m is not None and len(ids) > m:
-        ids = ids[draw(len(ids), m, key, "at most")]
-    return ascending(ids)
+def at_most(cohorts: Cohorts, m: int | None, round: int, seeds_R: Seeds) -> Cohorts:
+    """Return the cohorts; of those that are larger than m, m clients drawn uniformly."""
+    count_R = cohorts.count_R
+    if m is None or count_R.max(initial=0) <= m:
+        return cohorts
+    is_large_R = count_R > m
+    start_R = np.cumsum(count_R) - count_R
+    chosen_LM = draw(count_R[is_large_R], m, round, seeds_R[is_large_R], "at most")
+    stays = np.repeat(~is_large_R, count_R)
+    stays[start_R[is_large_R, None] + chosen_LM] = True
+    return cohorts._replace(ids=cohorts.ids[stays], count_R=np.minimum(count_R, m))
 
 
-def weighted(weight_N: Floats, m: int, rng: np.random.Generator) -> list[int]:
+def some_of(ids: Ints, m: int | None, round: int, seeds_R: Seeds) -> Cohorts:
+    """Return these clients for each seed; if they are more than m, m drawn uniformly."""
+    R = len(seeds_R)
+    chosen = at_most(of_one_size(np.tile(ids, (R, 1))), m, round, seeds_R)
+    return of_one_size(np.sort(chosen.ids.reshape(R, -1), axis=1))
+
+
+def weighted(
+    weight_RN: Floats, m: int, round: int, seeds_R: Seeds, purpose: str
+) -> Ints:
     """Draw m distinct clients one after another, in proportion to the weights of the rest.
 
     The draw is done as an exponential race, which has the same distribution (Efraimidis
@@ -77,41 +103,87 @@ def weighted(weight_N: Floats, m: int, rng: np.random.Generator) -> list[int]:
     weight 0 arrive last, in the order of their numbers.
 
     Args:
-        weight_N: weight of each client, at least 0.
-        m: number of clients to draw.
-        rng: the only source of randomness.
+        weight_RN: weight of each client, at least 0; a row for each seed.
+        m: number of clients to draw for each seed.
+        round: the number of the round.
+        seeds_R: the seeds.
+        purpose: the purpose of the draws.
+
+    Returns:
+        The clients [R, m], in ascending order for each seed.
     """
-    wait: Floats = np.log(rng.standard_exponential(len(weight_N)))
     with np.errstate(divide="ignore"):
-        arrival = wait - np.log(weight_N)
-    last = np.partition(arrival, m - 1)[m - 1]
-    first = np.flatnonzero(arrival < last)
-    tied = np.flatnonzero(arrival == last)[: m - len(first)]
-    return ascending(np.concatenate([first, tied]))
+        arrival_RN = np.stack(
+            [
+                np.log(
+                    Key(int(seed), round)(purpose).standard_exponential(len(weight_N))
+                )
+                - np.log(weight_N)
+                for seed, weight_N in zip(seeds_R, weight_RN, strict=True)
+            ]
+        )
+    last_R1 = np.partition(arrival_RN, m - 1, axis=1)[:, m - 1 : m]
+    is_taken_RN = arrival_RN < last_R1
+    is_tied_RN = arrival_RN == last_R1
+    places_R1 = m - is_taken_RN.sum(axis=1, keepdims=True)
+    is_taken_RN |= is_tied_RN & (np.cumsum(is_tied_RN, axis=1) <= places_R1)
+    return np.nonzero(is_taken_RN)[1].reshape(-1, m)
+
+
+def uniforms(count: int, round: int, seeds_R: Seeds, purpose: str) -> Floats:
+    """Draw numbers that are uniform on [0, 1), [R, count].
+
+    They are those of numpy's `Key(seed, round)(purpose).random(count)`.
+    """
+    if count > MOST_COMPILED:
+        keys = [Key(int(seed), round) for seed in seeds_R]
+        return np.stack([key(purpose).random(count) for key in keys])
+    # Imported here, because numba takes some tenths of a second to import.
+    from raysafl.kernels.draws import draw_uniforms
+
+    u_RN = np.empty((len(seeds_R), count))
+    draw_uniforms(seeds_R, checksum(purpose), round, u_RN)
+    return u_RN
 
 
 def come(
-    chance_N: Floats, rng: np.random.Generator, at_least_one: bool
-) -> tuple[NDArray[np.bool_], Ints]:
+    chance_RN: Floats, u_RN: Floats, at_least_one: bool
+) -> tuple[NDArray[np.bool_], Cohorts]:
     """Let each client come with its own probability, independently of the others.
 
-    Client i comes if u_i < chance_i, with u_i uniform on [0, 1).
+    Client i comes if u_i < chance_i.
 
     Args:
-        chance_N: the probability of each client.
-        rng: the only source of randomness.
+        chance_RN: the probability of each client, [R, N] or [N].
+        u_RN: numbers that are uniform on [0, 1).
         at_least_one: whether, if nobody comes, the cohort is the client with the least
             u_i / chance_i, as if all probabilities were raised together until somebody
             comes.
 
     Returns:
-        Who came by chance, as booleans [N], and the ids of the cohort.
+        Who came by chance, as booleans [R, N], and the cohorts.
     """
-    u_N = rng.random(len(chance_N))
-    on_N = u_N < chance_N
-    ids = np.flatnonzero(on_N)
-    if at_least_one and not len(ids):
+    on_RN = u_RN < chance_RN
+    comes_RN = on_RN
+    if at_least_one and not (somebody_R := on_RN.any(axis=1)).all():
+        nobody = np.flatnonzero(~somebody_R)
+        chance_KN = np.broadcast_to(chance_RN, u_RN.shape)[nobody]
         # The bound avoids a division by zero; a client of probability 0 wins only if
         # all are 0.
-        ids = np.argmin(u_N / np.maximum(chance_N, 1e-300), keepdims=True)
-    return on_N, ids
+        nearest = np.argmin(u_RN[nobody] / np.maximum(chance_KN, 1e-300), axis=1)
+        comes_RN = on_RN.copy()
+        comes_RN[nobody, nearest] = True
+    ids = np.nonzero(comes_RN)[1]
+    return on_RN, of_sizes(ids, np.count_nonzero(comes_RN, axis=1))
+
+
+def of_sizes(ids: Ints, count_R: Ints, enforced: bool = False) -> Cohorts:
+    """Return cohorts of these sizes, which have no probability to be enforced."""
+    R = len(count_R)
+    return Cohorts(ids, count_R, np.full(R, enforced), np.full(R, np.nan))
+
+
+def of_one_size(ids_RM: Ints, enforced: bool = False) -> Cohorts:
+    """Return cohorts that are the rows of an array."""
+    R, M = ids_RM.shape
+    return of_sizes(ids_RM.ravel(), np.full(R, M), enforced)

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
-from raysafl.core.participation import Cohort, Participation
-from raysafl.core.randomness import Key
+from raysafl.core.participation import Cohorts, PicksTogether
 from raysafl.core.text import nearest
-from raysafl.participation.sampling import Ints, Most, at_most, check_m
+from raysafl.participation.sampling import (
+    Ints,
+    Most,
+    Seeds,
+    check_m,
+    some_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +121,7 @@ def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
     return Intervals(table, names)
 
 
-class Trace(Participation):
+class Trace(PicksTogether):
     """Clients come when a recorded trace says that they were available.
 
     The trace is a CSV or Parquet file with the columns `client`, `start` and `end`
@@ -199,9 +204,14 @@ class Trace(Participation):
         known._ids = np.array([ids[name] for name in named], np.int64)
         return known
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Return the clients that have an interval around this round."""
         # The trace starts over after its last round.
         rows, names = intervals(self.file, self.sha256)
@@ -213,6 +223,6 @@ class Trace(Participation):
                     "the data give them by `for_clients`"
                 )
             client = self._ids[client]
-        t = key.round % end.max()
+        t = round % end.max()
         there = np.unique(client[(start <= t) & (t < end)])
-        return state, Cohort(at_most(there, self.m, key))
+        return list(states), some_of(there, self.m, round, seeds_R)

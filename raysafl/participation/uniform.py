@@ -1,16 +1,16 @@
 """Cohorts without preference: all clients, m of all, or m of those that ever come."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from raysafl.core.participation import Cohort, Participation, Sampling
-from raysafl.core.randomness import Key
-from raysafl.participation.sampling import ascending, check_m, draw
+from raysafl.core.participation import Cohorts, PicksTogether, Sampling
+from raysafl.participation.sampling import Seeds, check_m, draw, of_one_size
 
 
-class Full(Participation):
+class Full(PicksTogether):
     """Every client comes in every round.
 
     Source: McMahan et al. 2017, with their fraction of clients C = 1
@@ -21,14 +21,20 @@ class Full(Participation):
         """Return that every client comes."""
         return Sampling(num_clients, is_fixed=True)
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Return all clients."""
-        return state, Cohort(list(range(num_clients)), enforced=True)
+        ids_RN = np.tile(np.arange(num_clients), (len(states), 1))
+        return list(states), of_one_size(ids_RN, enforced=True)
 
 
-class Uniform(Participation):
+class Uniform(PicksTogether):
     """m of all clients come in each round, drawn uniformly without replacement.
 
     Source: McMahan et al. 2017 (docs/papers.md#fedavg).
@@ -51,14 +57,21 @@ class Uniform(Participation):
         """Return that m clients are drawn."""
         return Sampling(self.m, is_fixed=True)
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Draw m of all clients uniformly."""
-        return state, Cohort(ascending(draw(num_clients, self.m, key)), enforced=True)
+        count_R = np.full(len(states), num_clients)
+        ids_RM = draw(count_R, self.m, round, seeds_R)
+        return list(states), of_one_size(ids_RM, enforced=True)
 
 
-class Absent(Participation):
+class Absent(PicksTogether):
     """s clients never come; in each round, m of the others come, drawn uniformly.
 
     Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which
@@ -97,15 +110,21 @@ class Absent(Participation):
                     f"not {self.clients}"
                 )
 
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    def choose(
+        self,
+        states: Sequence[Any],
+        num_clients: int,
+        round: int,
+        seeds_R: Seeds,
+        accuracies: Sequence[float | None],
+    ) -> tuple[list[Any], Cohorts]:
         """Draw m of the clients that ever come."""
         # These are positions in the list of the clients that come. By default the last
         # clients are absent, and then position k is id k.
-        ids = draw(num_clients - self.s, self.m, key)
+        count_R = np.full(len(states), num_clients - self.s)
+        ids_RM = draw(count_R, self.m, round, seeds_R)
         if self.clients is not None:
             # Position k among the clients that come is id k + (absent ids up to there).
             away = np.sort(self.clients)
-            ids += np.searchsorted(away - np.arange(self.s), ids, side="right")
-        return state, Cohort(ascending(ids))
+            ids_RM += np.searchsorted(away - np.arange(self.s), ids_RM, side="right")
+        return list(states), of_one_size(ids_RM)

@@ -16,9 +16,10 @@ Only the norm of an update that has a largest norm is itself a sum that rounds, 
 differ in its last digit on a GPU.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,11 +29,10 @@ from torch import Tensor
 from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.means import UNITS
 from raysafl.core.problem import SERVER
-from raysafl.core.work import Floats, Ints, Tasks, Trained
+from raysafl.core.work import Floats, Ints, Tasks, Trained, Training
 from raysafl.training.device import download, upload, wait_for_downloads
 
 Array = NDArray[Any]
-T = TypeVar("T")
 
 # The largest number of bytes of float64 rows that a GPU holds to add them to sums.
 ADDED_BYTES = 2**27
@@ -44,20 +44,55 @@ class ShareResult:
 
     Args:
         columns_5T: The columns of an `Update` except delta, one per task of the share.
-        rows: The delta [P] of each task whose own update is asked for, in order.
-        means: The mean [P], in float32, of each averaged cell of which the share holds
-            all tasks.
-        sums: The sum [P] of each other averaged cell of the share, in units of 2^-40:
+        rows_TP: The deltas of the tasks whose own updates are asked for, in order.
+        means_CP: The means, in float32, of the averaged cells of which the share holds
+            all tasks, in order.
+        sums_CP: The sums of the other averaged cells of the share, in units of 2^-40:
             whole numbers, as float64.
-        moments: What the client of each task with moments keeps of its optimizer
-            [V, P], in order.
+        moments_VP: What the clients of tasks with moments keep of their optimizers, the
+            vectors of one after those of another, in order.
     """
 
     columns_5T: Array
-    rows: Sequence[Array]
-    means: Mapping[int, Array]
-    sums: Mapping[int, Array]
-    moments: Sequence[Array] = ()
+    rows_TP: Array
+    means_CP: Array
+    sums_CP: Array
+    moments_VP: Array
+
+
+class AveragedCells(NamedTuple):
+    """The cells of which the mean is asked for, among those of some tasks.
+
+    Args:
+        first_C: The first task of each.
+        count_C: The number of updates in the mean.
+        is_complete_C: Whether all of them are among the tasks.
+        index_T: Which of these cells each task belongs to, if it belongs to one.
+    """
+
+    first_C: Ints
+    count_C: Ints
+    is_complete_C: NDArray[np.bool_]
+    index_T: Ints
+
+    @classmethod
+    def of(cls, tasks: Tasks) -> Self:
+        """Find the averaged cells of some tasks."""
+        starts, sizes = tasks.cells()
+        count = tasks.columns["averaged"][starts]
+        some = count > 0
+        index_T = (some.cumsum() - 1).repeat(sizes)
+        return cls(starts[some], count[some], (sizes == count)[some], index_T)
+
+
+def rows_of_moments(tasks: Tasks, some: Ints) -> Ints:
+    """Return where the moments of some tasks are in a `ShareResult` of all of them."""
+    num_moments_T = tasks.num_moments()
+    count = num_moments_T[some]
+    first = (np.cumsum(num_moments_T) - num_moments_T)[some]
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    places: Ints = np.repeat(first, count) + within
+    return places
 
 
 def reduce_share(tasks: Tasks, stacks: Iterable[tuple[Ints, Update]]) -> ShareResult:
@@ -92,27 +127,19 @@ class Reduction:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._count_T = tasks.columns["averaged"]
-        self._averaged_T = self._count_T > 0
-        # Of the averaged cells: the first task, the number of updates in the mean, and
-        # whether all of them are in this share.
-        starts_R, sizes_R = tasks.cells()
-        is_averaged_R = self._averaged_T[starts_R]
-        self._first_C = starts_R[is_averaged_R]
-        self._count_C = self._count_T[self._first_C]
-        self._is_complete_C = sizes_R[is_averaged_R] == self._count_C
-        # Which of these cells each task belongs to, if it belongs to one.
-        self._index_T = np.repeat(np.cumsum(is_averaged_R) - 1, sizes_R)
+        self._averaged_T = tasks.columns["averaged"] > 0
+        self._cells = AveragedCells.of(tasks)
+        self._row_T = (~self._averaged_T).cumsum() - 1
         # Both are on the device: the sum [P] of each averaged cell, made when the
         # first updates say where they lie; and of each stack the losses and accuracies.
         self._sums_CP: Tensor | None = None
         self._seen_2T: list[Tensor] = []
-        # On the CPU: the positions of some tasks, and their rows, which may still be on
-        # their way.
-        self._rows: list[tuple[Ints, Tensor]] = []
+        # On the CPU: the columns that are known at once; the places of some rows, and the
+        # rows, which may still be on their way.
         self._positions: list[Ints] = []
         self._columns_5T = np.empty((5, len(tasks)))
-        self._moments: dict[int, Tensor] = {}
+        self._rows: list[tuple[Ints, Array]] = []
+        self._moments: list[tuple[Ints, Array]] = []
 
     def add(self, positions: Ints, update: Update) -> None:
         """Take the updates of the tasks at these positions, without waiting for them."""
@@ -125,18 +152,19 @@ class Reduction:
             torch.stack([update.loss_M.double(), update.accuracy_M.double()])
         )
 
-        if self._tasks.columns["moments"][positions[0]] >= 0:
-            moments_TVP = download(update.moments_MVP)
-            self._moments |= zip(positions.tolist(), moments_TVP, strict=True)
+        if update.moments_MVP.numel():
+            moments_VP = download(update.moments_MVP.flatten(0, 1)).numpy()
+            places = rows_of_moments(self._tasks, positions)
+            self._moments.append((places, moments_VP))
         sent_TP = self._scaled(positions, update.delta_MP)
         averaged_T = self._averaged_T[positions]
-        (kept,) = np.nonzero(~averaged_T)
-        (added,) = np.nonzero(averaged_T)
+        (kept,) = (~averaged_T).nonzero()
+        (added,) = averaged_T.nonzero()
         if len(kept):
-            rows = download(_selected(sent_TP, kept))
-            self._rows.append((positions[kept], rows))
+            row_TP = download(_selected(sent_TP, kept)).numpy()
+            self._rows.append((self._row_T[positions[kept]], row_TP))
         if len(added):
-            index = self._index_T[positions[added]]
+            index = self._cells.index_T[positions[added]]
             self._add(_selected(sent_TP, added), index)
 
     def result(self) -> ShareResult:
@@ -146,18 +174,12 @@ class Reduction:
         wait_for_downloads(self._seen_2T[0].device)
 
         self._columns_5T[3:, np.concatenate(self._positions)] = seen_2T.numpy()
-        rows: dict[int, Array] = {}
-        for positions, row_TP in self._rows:
-            rows |= zip(positions.tolist(), row_TP.numpy(), strict=True)
-        cell_C = self._tasks.columns["cell"][self._first_C]
-        complete = cell_C[self._is_complete_C].tolist()
-        partial = cell_C[~self._is_complete_C].tolist()
         return ShareResult(
             self._columns_5T,
-            in_order(rows),
-            dict(zip(complete, means_CP.numpy(), strict=True)),
-            dict(zip(partial, sums_CP.numpy(), strict=True)),
-            [kept_VP.numpy() for kept_VP in in_order(self._moments)],
+            in_places(self._rows),
+            means_CP.numpy(),
+            sums_CP.numpy(),
+            in_places(self._moments),
         )
 
     def _scaled(self, positions: Ints, delta_TP: Tensor) -> Tensor:
@@ -174,7 +196,7 @@ class Reduction:
         """Add rows to the sums of their cells, in units of 2^-40."""
         device = sent_TP.device
         if self._sums_CP is None:
-            shape = (len(self._first_C), sent_TP.shape[1])
+            shape = (len(self._cells.first_C), sent_TP.shape[1])
             self._sums_CP = torch.zeros(shape, dtype=torch.float64, device=device)
         if not sent_TP.is_cuda:
             # Imported here, because numba takes some tenths of a second to import.
@@ -191,16 +213,15 @@ class Reduction:
         if self._sums_CP is None:
             return torch.empty(0), torch.empty(0)
         device = self._sums_CP.device
-        complete = np.flatnonzero(self._is_complete_C)
-        partial = np.flatnonzero(~self._is_complete_C)
-        units = UNITS * self._count_C[complete].astype(np.float64)
+        (complete,) = self._cells.is_complete_C.nonzero()
+        (partial,) = (~self._cells.is_complete_C).nonzero()
+        units = UNITS * self._cells.count_C[complete].astype(np.float64)
         # Divided by a number of Python's, a GPU would multiply by its reciprocal, which
         # rounds twice.
         units_C1 = upload(torch.from_numpy(units).unsqueeze(1), device)
+        # It is a copy unless it is the sums themselves, which are then divided in place.
+        partial_CP = _selected(self._sums_CP, partial)
         sums_CP = _selected(self._sums_CP, complete)
-        partial_CP = (
-            _selected(self._sums_CP, partial) if len(partial) else torch.empty(0)
-        )
         return sums_CP.div_(units_C1).float(), partial_CP
 
 
@@ -221,119 +242,155 @@ def add_by_operators(sums_CP: Tensor, row_TP: Tensor, index_T: Tensor) -> None:
 
 def _selected(row_TP: Tensor, some: Ints) -> Tensor:
     """Return some of the rows; if that is all of them, without a copy."""
-    if len(some) == len(row_TP):
-        return row_TP
+    if len(some) in (0, len(row_TP)):
+        return row_TP[: len(some)]
     return row_TP.index_select(0, upload(torch.from_numpy(some), row_TP.device))
 
 
+def in_places(parts: Sequence[tuple[Ints, Array]]) -> Array:
+    """Return the matrix that consists of some rows.
+
+    A part that is the whole matrix, in order, is not copied.
+
+    Args:
+        parts: The places of some rows in the matrix, and the rows.
+    """
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return np.empty((0, 0), np.float32)
+    count = sum(len(places) for places, _ in parts)
+    places, rows = parts[0]
+    if len(parts) == 1 and np.array_equal(places, np.arange(count)):
+        return rows
+    whole = np.empty((count, *rows.shape[1:]), rows.dtype)
+    for places, rows in parts:
+        whole[places] = rows
+    return whole
+
+
 def combine_shares(
+    asked: Sequence[Training],
     tasks: Tasks,
     shares: Sequence[Sequence[int] | slice],
     results: Sequence[ShareResult],
-) -> dict[int, Trained]:
+) -> list[Trained]:
     """Put the results of all shares together.
 
-    The vectors are copies: those that were sent lie in read-only memory, and an
-    algorithm may change them, or keep one for a long time.
+    An algorithm may change what it gets, or keep it for a long time. So what was sent,
+    which lies in read-only memory, is copied, and each request gets matrices of its own.
 
     Args:
-        tasks: All of the round's tasks; those of one cell stand together.
+        asked: The requests of a round.
+        tasks: All of their tasks.
         shares: For each share, the indices of its tasks in ascending order.
         results: The result of each share.
+
+    Returns:
+        The answer to each request.
     """
-    column = tasks.columns
-    rows: dict[int, Array] = {}
-    kept: dict[int, Array] = {}
-    columns_5T = np.empty((5, len(tasks)))
-    means: dict[int, Array] = {}
-    sums: dict[int, Array] = {}
-    all_T = np.arange(len(tasks))
-    for share, result in zip(shares, results, strict=True):
-        columns_5T[:, share] = result.columns_5T
-        mine = all_T[share]
-        rows |= zip(
-            mine[column["averaged"][mine] == 0].tolist(), result.rows, strict=True
-        )
-        kept |= zip(
-            mine[column["moments"][mine] >= 0].tolist(), result.moments, strict=True
-        )
-        means |= {cell: mean_P.copy() for cell, mean_P in result.means.items()}
-        for cell, sum_P in result.sums.items():
-            sums[cell] = sums[cell] + sum_P if cell in sums else sum_P
-
-    starts, sizes_R = tasks.cells()
-    totals = _totals_of_cells(column["client"], columns_5T, starts, sizes_R)
+    whole = results[0] if len(results) == 1 else _joined(tasks, shares, results)
+    columns_5T = np.require(whole.columns_5T, requirements="W")
     steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
-    sizes = sizes_R.tolist()
-    parts_of = {
-        "steps_M": steps_T.long().split_with_sizes(sizes),
-        "rate_M": rate_T.float().split_with_sizes(sizes),
-        "samples_M": samples_T.long().split_with_sizes(sizes),
-        "loss_M": loss_T.split_with_sizes(sizes),
-        "accuracy_M": accuracy_T.split_with_sizes(sizes),
-        # An empty row for each task whose client keeps nothing.
-        "moments_MVP": torch.empty(len(tasks), 0, 0).split_with_sizes(sizes),
-    }
-    cells = column["cell"][starts].tolist()
-    counts = column["averaged"][starts].tolist()
-    trained: dict[int, Trained] = {}
-    for r, start in enumerate(starts.tolist()):
-        cell = cells[r]
-        count = counts[r]
-        some = range(start, start + sizes[r])
-        columns = {name: parts[r] for name, parts in parts_of.items()}
-        if start in kept:
-            moments_MVP = np.stack([kept[i] for i in some])
-            columns["moments_MVP"] = torch.from_numpy(moments_MVP)
-        update: Update | MeanUpdate
-        if count:
-            if cell in sums:
-                means[cell] = (sums[cell] / (UNITS * count)).astype(np.float32)
-            update = MeanUpdate(torch.from_numpy(means[cell]), **columns)
-        else:
-            delta_MP = np.stack([rows[i] for i in some])
-            update = Update(torch.from_numpy(delta_MP), **columns)
-        trained[cell] = Trained(
-            update,
-            steps=totals.steps[r],
-            samples=totals.samples[r],
-            loss=totals.loss[r],
-            correct=totals.correct[r],
+    sizes = [request.clients_RM.size for request in asked]
+    parts_of_columns = [
+        column_T.split_with_sizes(sizes)
+        for column_T in (
+            steps_T.long(),
+            rate_T.float(),
+            samples_T.long(),
+            loss_T,
+            accuracy_T,
         )
-    return trained
+    ]
+    rows, means, moments = map(
+        _Parts, (whole.rows_TP, whole.means_CP, whole.moments_VP)
+    )
+    answers = []
+    stop = 0
+    for request, *columns in zip(asked, *parts_of_columns, strict=True):
+        start = stop
+        stop += request.clients_RM.size
+        shape = replicates, clients = request.clients_RM.shape
+        numbers = [column_T.view(shape) for column_T in columns]
+        if request.moments_RMVP is None:
+            numbers.append(torch.empty(*shape, 0, 0))
+        else:
+            numbers.append(moments.next(request.moments_RMVP.shape))
+        num_parameters = request.w.shape[-1]
+        update: Update | MeanUpdate
+        if request.averaged:
+            # The mean of one update is the update.
+            source = means if clients > 1 else rows
+            update = MeanUpdate(source.next((replicates, num_parameters)), *numbers)
+        else:
+            update = Update(rows.next((*shape, num_parameters)), *numbers)
+        answers.append(Trained(update, *_totals(request, columns_5T[:, start:stop])))
+    return answers
 
 
-class Totals(NamedTuple):
-    """Of each cell `Trained.steps`, `samples`, `loss` and `correct`."""
+def _joined(
+    tasks: Tasks,
+    shares: Sequence[Sequence[int] | slice],
+    results: Sequence[ShareResult],
+) -> ShareResult:
+    """Return what one share of all tasks would have as its result."""
+    columns_5T = np.empty((5, len(tasks)))
+    all_T = np.arange(len(tasks))
+    is_row_T = tasks.columns["averaged"] == 0
+    row_T = np.cumsum(is_row_T) - 1
+    cells = AveragedCells.of(tasks)
+    rows, means, moments = (list[tuple[Ints, Array]]() for _ in range(3))
+    # The sums of the cells of which several shares have tasks.
+    sums: dict[int, Array] = {}
+    for share, result in zip(shares, results, strict=True):
+        mine = all_T[share]
+        columns_5T[:, mine] = result.columns_5T
+        rows.append((row_T[mine[is_row_T[mine]]], result.rows_TP))
+        moments.append((rows_of_moments(tasks, mine), result.moments_VP))
+        own = AveragedCells.of(tasks[mine])
+        index_C = cells.index_T[mine[own.first_C]]
+        means.append((index_C[own.is_complete_C], result.means_CP))
+        partial = index_C[~own.is_complete_C].tolist()
+        for cell, sum_P in zip(partial, result.sums_CP, strict=True):
+            sums[cell] = sums[cell] + sum_P if cell in sums else sum_P
+    for cell, sum_P in sums.items():
+        mean_P = (sum_P / (UNITS * cells.count_C[cell])).astype(np.float32)
+        means.append((np.array([cell]), mean_P[None]))
+    no_sums = np.empty((0, 0))
+    return ShareResult(
+        columns_5T, in_places(rows), in_places(means), no_sums, in_places(moments)
+    )
 
-    steps: list[int]
-    samples: list[int]
-    loss: list[float]
-    correct: list[float]
+
+class _Parts:
+    """A matrix that is cut into tensors, each with memory of its own, to be written to.
+
+    Args:
+        matrix: The matrix.
+    """
+
+    def __init__(self, matrix: Array) -> None:
+        self._matrix = matrix
+        self._stop = 0
+
+    def next(self, shape: Sequence[int]) -> Tensor:
+        """Return the next rows in this shape [..., P]."""
+        start = self._stop
+        self._stop += math.prod(shape[:-1])
+        part = self._matrix[start : self._stop]
+        if len(part) < len(self._matrix) or not part.flags.writeable:
+            part = part.copy()
+        return torch.from_numpy(part).view(shape)
 
 
-def _totals_of_cells(
-    client_T: Ints, columns_5T: Floats, starts: Ints, sizes_R: Ints
-) -> Totals:
-    """Return the totals of each cell.
+def _totals(request: Training, columns_5T: Array) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return steps, samples, loss and correct of each cell; see `Trained`.
 
     A sum of floats has the bits of torch's sum over the cell's tasks alone: sums over
     the rows of a matrix have them.
     """
-    steps_T, _, samples_T, *_ = columns_5T
-    seen_T = np.where(client_T == SERVER, 0.0, samples_T)
-    products_2T = columns_5T[3:] * seen_T
-    totals_2R = np.empty((2, len(sizes_R)))
-    for size in set(sizes_R.tolist()):
-        own = sizes_R == size
-        of_cells_2RM = products_2T[:, starts[own, None] + np.arange(size)]
-        totals_2R[:, own] = torch.from_numpy(of_cells_2RM).sum(2).numpy()
-    whole = (np.add.reduceat(own_T, starts) for own_T in (steps_T, seen_T))
-    steps, samples = (sums.astype(np.int64).tolist() for sums in whole)
-    loss, correct = totals_2R.tolist()
-    return Totals(steps, samples, loss, correct)
-
-
-def in_order(values: Mapping[int, T]) -> list[T]:
-    """Return values in the order of their positions."""
-    return [values[i] for i in sorted(values)]
+    columns_5RM = columns_5T.reshape(5, *request.clients_RM.shape)
+    seen_RM = columns_5RM[2] * (request.clients_RM != SERVER)
+    loss_R, correct_R = torch.from_numpy(columns_5RM[3:] * seen_RM).sum(2).numpy()
+    steps_R = columns_5RM[0].sum(1).astype(np.int64)
+    return steps_R, seen_RM.sum(1).astype(np.int64), loss_R, correct_R

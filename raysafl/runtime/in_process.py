@@ -1,6 +1,6 @@
 """The readable reference of `Work`: everything is computed in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.work import (
     Cell,
+    Evaluation,
     Floats,
+    Ints,
     NamedModel,
-    RowsOfCells,
+    PersonalEvaluation,
     Summed,
     Tasks,
     Trained,
@@ -26,13 +28,12 @@ from raysafl.objectives import PLAIN
 from raysafl.runtime.exact_mean import (
     ShareResult,
     combine_shares,
-    in_order,
     reduce_share,
 )
 from raysafl.runtime.malloc import keep_freed_memory
 from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows, Unit
-from raysafl.training.device import device_name
+from raysafl.training.device import device_name, upload
 from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
 
@@ -101,10 +102,11 @@ class Worker:
         """Return a cell's initial parameters w_P."""
         return self.trainer.model.init(Key(self.population.cells[cell].seed))
 
-    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Trained]:
         """Train clients of any cells; see `Work.train`."""
         tasks = Tasks.of(asked)
-        return combine_shares(tasks, [slice(None)], [self.train_share(tasks)])
+        result = self.train_share(tasks)
+        return combine_shares(asked, tasks, [slice(None)], [result])
 
     def train_share(self, tasks: Tasks) -> ShareResult:
         """Carry out a share of a round's tasks, for `combine_shares`."""
@@ -115,45 +117,44 @@ class Worker:
         """What is measured of a model."""
         return self.trainer.evaluator.measures
 
-    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
-        """Evaluate each cell's parameters; see `Work.sums`."""
-        units = self.rows.units(over)
-        return self.rows.summed(over, units, self.unit_sums(w, units))
+    def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
+        """Evaluate parameters; see `Work.sums`."""
+        units = self.rows.units(asked)
+        sums_nS = self.unit_sums([own.w_RP for own in asked], units)
+        return self.rows.summed(asked, units, sums_nS)
 
-    def unit_sums(self, w: Mapping[int, Tensor], units: Sequence[Unit]) -> Floats:
-        """Return the sums over units, of the models of the cells that each names.
+    def unit_sums(self, models: Sequence[Tensor], units: Sequence[Unit]) -> Floats:
+        """Return the sums over units, of the models that each names.
 
         A GPU is waited for once, when all of them are copied to the CPU.
 
         Args:
-            w: The parameters of each cell.
+            models: The parameters of the models, as matrices with P columns.
             units: The units.
 
         Returns:
-            [n, S]: a column for each cell of the first unit, then of the second, and so
+            [n, S]: a column for each model of the first unit, then of the second, and so
             on.
         """
-        w_RP = self.trainer.parameters.evaluated(list(w.values()))
-        return self._unit_sums(tuple(w), w_RP, units).cpu().numpy()
+        w_RP = self.trainer.parameters.evaluated(models)
+        return self._unit_sums(w_RP, units).cpu().numpy()
 
-    def _unit_sums(
-        self, cells: tuple[int, ...], w_RP: Tensor, units: Sequence[Unit]
-    ) -> Tensor:
+    def _unit_sums(self, w_RP: Tensor, units: Sequence[Unit]) -> Tensor:
         """Compute the `unit_sums` on the device, without waiting for them.
 
         Args:
-            cells: The cells.
-            w_RP: Their parameters, of each a row.
+            w_RP: The parameters of the models.
             units: The units.
         """
-        index_of = {cell: r for r, cell in enumerate(cells)}
-        chosen = cells
+        chosen: Ints | None = None
         some_RP = w_RP
         sums = []
         for unit in units:
-            if unit.cells != chosen:
-                chosen = unit.cells
-                some_RP = w_RP[[index_of[cell] for cell in chosen]]
+            if unit.models is not chosen:
+                chosen = unit.models
+                some_RP = w_RP
+                if not np.array_equal(chosen, np.arange(len(w_RP))):
+                    some_RP = w_RP[upload(torch.from_numpy(chosen), w_RP.device)]
             of_train, rows = self.rows.of(unit)
             samples = self.trainer.inputs if of_train else self.trainer.test
             sums.append(self.trainer.evaluator.sums_on(some_RP, samples, rows))
@@ -163,25 +164,23 @@ class Worker:
         """Return a model as its parameters by name."""
         return self.trainer.model.named(w_P)
 
-    def personal_sums(
-        self, asked: Sequence[Training], over: Sequence[WeightedRows]
-    ) -> dict[int, Floats]:
+    def personal_sums(self, asked: Sequence[PersonalEvaluation]) -> list[Floats]:
         """Train clients, and evaluate where they end; see `Work.personal_sums`."""
-        tasks = Tasks.of(asked)
-        return by_cell(tasks, self.task_sums(tasks, over))
+        tasks = Tasks.of([own.training for own in asked])
+        return by_request(asked, self.task_sums(tasks, rows_of_tasks(asked)))
 
     def task_sums(self, tasks: Tasks, over: Sequence[WeightedRows]) -> Floats:
         """Return the sums [T, n] of each task's model; only one stack is in memory."""
-        found: dict[int, Tensor] = {}
+        sums_of: dict[int, Tensor] = {}
         w_VP, row_T = self.trainer.starts(tasks)
-        cell_T = tasks.columns["cell"].tolist()
+        cell_T = tasks.columns["cell"].astype(np.int64)
         for positions, update in self.trainer.train_stacks(tasks):
             for i, delta_P in zip(positions.tolist(), update.delta_MP, strict=True):
                 w_1P = (w_VP[row_T[i]] - delta_P).unsqueeze(0)
-                units = self.rows.units({cell_T[i]: [over[i][0]]})
-                found[i] = self._unit_sums((cell_T[i],), w_1P, units)
+                one = Evaluation(cell_T[i : i + 1], w_1P, [[over[i][0]]])
+                sums_of[i] = self._unit_sums(w_1P, self.rows.units([one]))
         # A GPU is waited for once, when all of them are copied to the CPU.
-        sums_nG = torch.cat(in_order(found), 1).cpu()
+        sums_nG = torch.cat([sums_of[i] for i in range(len(tasks))], 1).cpu()
         sizes = [len(weights) for _, weights in over]
         return np.concatenate(
             [
@@ -197,7 +196,17 @@ class Worker:
         return self.trainer.gradients(w_NP, self.population.splits[cell].clients)
 
 
-def by_cell(tasks: Tasks, values_T: Floats) -> dict[int, Floats]:
-    """Return a value or a row for each task by the tasks' cells, in their order."""
-    cell_T = tasks.columns["cell"]
-    return {int(cell): values_T[cell_T == cell] for cell in np.unique(cell_T)}
+def rows_of_tasks(asked: Sequence[PersonalEvaluation]) -> list[WeightedRows]:
+    """Return the rows on which the model of each task is evaluated."""
+    return [rows for own in asked for of_cell in own.over for rows in of_cell]
+
+
+def by_request(asked: Sequence[PersonalEvaluation], sums_Tn: Floats) -> list[Floats]:
+    """Return for each request the sums [R, M, n] of its tasks."""
+    shapes = [own.training.clients_RM.shape for own in asked]
+    stops = np.cumsum([replicates * clients for replicates, clients in shapes])
+    parts = np.split(sums_Tn, stops[:-1])
+    return [
+        part_Tn.reshape(*shape, -1)
+        for shape, part_Tn in zip(shapes, parts, strict=True)
+    ]

@@ -8,7 +8,7 @@ sums are exact (`raysafl.runtime.exact_mean`), and rows are put back into the or
 the tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,19 +22,19 @@ from raysafl.cluster.hardware import Hardware
 from raysafl.core.objective import Measures, check_targets
 from raysafl.core.randomness import Key
 from raysafl.core.work import (
+    Evaluation,
     Floats,
     NamedModel,
-    RowsOfCells,
+    PersonalEvaluation,
     Summed,
     Tasks,
     Trained,
     Training,
-    WeightedRows,
 )
 from raysafl.models import FlatModel
 from raysafl.runtime.client_actor import Clients
-from raysafl.runtime.exact_mean import combine_shares, in_order
-from raysafl.runtime.in_process import by_cell
+from raysafl.runtime.exact_mean import combine_shares, in_places
+from raysafl.runtime.in_process import by_request, rows_of_tasks
 from raysafl.runtime.messages import PackSetup, packed, unpacked
 from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.runtime.population import Population
@@ -139,36 +139,36 @@ class OnActors:
         """Return a cell's initial parameters w_P."""
         return self.model.init(Key(self.population.cells[cell].seed))
 
-    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Trained]:
         """Train clients of any cells; see `Work.train`."""
         tasks = Tasks.of(asked)
         shares = [share for share in self._distribute(tasks) if share]
         messages = [(tasks[share].alone(),) for share in shares]
         results = self._ask("train", "train_share", messages)
-        return combine_shares(tasks, shares, results)
+        return combine_shares(asked, tasks, shares, results)
 
-    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
-        """Evaluate each cell's parameters; the units are divided among the actors."""
-        units = self.rows.units(over)
+    def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
+        """Evaluate parameters; the units are divided among the actors."""
+        units = self.rows.units(asked)
+        models = [own.w_RP for own in asked]
         shares = self._divide([unit.cost for unit in units])
-        messages = [(dict(w), [units[k] for k in share]) for share in shares]
+        messages = [(models, [units[k] for k in share]) for share in shares]
         replies = self._ask("evaluate", "unit_sums", messages)
         parts = [np.empty((0, 0))] * len(units)
         for share, sums_nS in zip(shares, replies, strict=True):
-            stops = np.cumsum([len(units[k].cells) for k in share])
+            stops = np.cumsum([len(units[k].models) for k in share])
             for k, part_nR in zip(share, np.split(sums_nS, stops, 1), strict=False):
                 parts[k] = part_nR
-        return self.rows.summed(over, units, np.concatenate(parts, 1))
+        return self.rows.summed(asked, units, np.concatenate(parts, 1))
 
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
         return self.model.named(w_P)
 
-    def personal_sums(
-        self, asked: Sequence[Training], over: Sequence[WeightedRows]
-    ) -> dict[int, Floats]:
+    def personal_sums(self, asked: Sequence[PersonalEvaluation]) -> list[Floats]:
         """Train clients, and evaluate where they end; see `Work.personal_sums`."""
-        tasks = Tasks.of(asked)
+        tasks = Tasks.of([own.training for own in asked])
+        over = rows_of_tasks(asked)
         cells = tasks.columns["cell"].tolist()
         costs = [
             cost + int(self.rows.sizes(cell, rows).sum())
@@ -178,11 +178,9 @@ class OnActors:
         ]
         shares = self._divide(costs)
         messages = [(tasks[s].alone(), [over[k] for k in s]) for s in shares]
-        sums: dict[int, Floats] = {}
         replies = self._ask("evaluate", "task_sums", messages)
-        for share, found_Tn in zip(shares, replies, strict=True):
-            sums |= zip(share, found_Tn, strict=True)
-        return by_cell(tasks, np.stack(in_order(sums)))
+        parts = zip(map(np.array, shares), replies, strict=True)
+        return by_request(asked, in_places(list(parts)))
 
     def _divide(self, costs: Sequence[int]) -> list[list[int]]:
         """Divide pieces of work, of which each may be done anywhere, among the actors.

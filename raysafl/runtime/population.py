@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysafl.core.algorithm import by_steps
+from raysafl.core.client_indices import StoredIndices
 from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
 from raysafl.core.users_parts import method_name
-from raysafl.core.work import Cell, Tasks
+from raysafl.core.work import Cell, Ints, Tasks
+from raysafl.training.inputs import Held
 
 
 class Population:
@@ -26,8 +28,8 @@ class Population:
     Example:
         >>> from raysafl.quickstart import BASE
         >>> population = Population(BASE.cells, BASE.data.load())
-        >>> population.held(cell=0, client=3).shape
-        (120,)
+        >>> population.sizes(cell=0)[0][3]
+        120
     """
 
     def __init__(self, cells: Sequence[Cell], dataset: Dataset) -> None:
@@ -42,32 +44,97 @@ class Population:
         for key, split in by_key.items():
             _check_validation(distinct[key].data, split)
         self.splits = [by_key[key] for key in keys]
+        # The number of each cell's split among the distinct ones.
+        number_of = {key: number for number, key in enumerate(by_key)}
+        self.split_of = np.array([number_of[key] for key in keys])
+        self._store(list(by_key.values()))
         # The distinct sets of validation samples, and the number of each cell's set;
-        # None for a cell without validation samples.
+        # -1 for a cell without validation samples.
         self.validation_sets: list[NDArray[np.int64]] = []
         numbers = {key: self._numbered(own.validation) for key, own in by_key.items()}
-        self.validation_of = [numbers[key] for key in keys]
+        self.validation_of = np.array([numbers[key] for key in keys])
 
-    def _numbered(self, validation: NDArray[np.int64]) -> int | None:
-        """Return the number of a set of validation samples; None if it is empty."""
+    def _numbered(self, validation: NDArray[np.int64]) -> int:
+        """Return the number of a set of validation samples; -1 if it is empty."""
         if not len(validation):
-            return None
+            return -1
         for number, known in enumerate(self.validation_sets):
             if np.array_equal(known, validation):
                 return number
         self.validation_sets.append(validation)
         return len(self.validation_sets) - 1
 
-    def held(self, cell: int, client: int) -> NDArray[np.int64]:
-        """Return the indices of the samples that a client trains on.
+    def _store(self, splits: Sequence[Split]) -> None:
+        """Put the samples of all splits into one array, of which their own become views.
+
+        Tables with a row for each split say of each client where its samples begin in the
+        array, and how many they are; the last two columns are those of EVERYONE (-2) and
+        SERVER (-1). Samples that a split computes when they are needed begin at -1.
+        """
+        none = StoredIndices(np.empty(0, np.int64), np.empty(0, np.int64))
+        stored = [
+            split.clients if isinstance(split.clients, StoredIndices) else none
+            for split in splits
+        ]
+        parts = [
+            samples
+            for split, clients in zip(splits, stored, strict=True)
+            for samples in (clients.flat, split.server)
+        ]
+        self._flat_S = np.concatenate(parts).astype(np.int64, copy=False)
+        stops = np.cumsum(list(map(len, parts)))
+        views = np.split(self._flat_S, stops[:-1])
+        most = max(1, *map(len, stored))
+        self._start_DN = np.full((len(splits), most + 2), -1)
+        self._size_DN = np.zeros_like(self._start_DN)
+        for d, (split, clients) in enumerate(zip(splits, stored, strict=True)):
+            clients.flat, split.server = views[2 * d : 2 * d + 2]
+            sizes = [len(clients.flat), len(split.server)]
+            starts = stops[2 * d : 2 * d + 2] - sizes
+            self._size_DN[d, -2:] = sizes
+            self._start_DN[d, -1] = starts[1]
+            if clients is not none:
+                self._start_DN[d, -2] = starts[0]
+                self._start_DN[d, : len(clients)] = starts[0] + clients.starts[:-1]
+                self._size_DN[d, : len(clients)] = clients.sizes
+
+    def held(self, tasks: Tasks) -> Held:
+        """Return the samples that the clients of tasks train on.
 
         Raises:
-            ValueError: there are none.
+            ValueError: A client has none.
         """
-        held = self.splits[cell].of(client)
-        if not len(held):
+        start_T, samples_T = self._places(tasks)
+        if not samples_T.all():
+            cell, client = tasks.columns[["cell", "client"]][
+                samples_T.argmin()
+            ].tolist()
             raise ValueError(_why_empty(self.cells[cell].data, client))
-        return held
+        (computed,) = np.nonzero(start_T < 0)
+        if not len(computed):
+            return Held(self._flat_S, start_T, samples_T)
+        owners = tasks.columns[["cell", "client"]][computed].tolist()
+        parts = [self.splits[cell].of(client) for cell, client in owners]
+        ends = len(self._flat_S) + np.cumsum(samples_T[computed])
+        start_T[computed] = ends - samples_T[computed]
+        return Held(np.concatenate([self._flat_S, *parts]), start_T, samples_T)
+
+    def _places(self, tasks: Tasks) -> tuple[Ints, Ints]:
+        """Return where the samples of tasks' clients begin, -1 if they are computed.
+
+        Returns:
+            [T] the positions in the array of all splits, and the numbers of samples.
+        """
+        cell_T = tasks.columns["cell"]
+        client_T = tasks.columns["client"]
+        # The clients of a split that computes their samples may be more than the columns.
+        within_T = np.minimum(client_T, self._start_DN.shape[1] - 3)
+        place_T = (self.split_of[cell_T], within_T)
+        start_T = self._start_DN[place_T]
+        samples_T = self._size_DN[place_T]
+        for t in np.flatnonzero(start_T < 0).tolist():
+            samples_T[t] = self.splits[cell_T[t]].size(client_T[t])
+        return start_T, samples_T
 
     def sizes(self, cell: int) -> tuple[list[int], int]:
         """Return a cell's sample counts: of every client, and of the server."""
@@ -85,8 +152,7 @@ class Population:
     def costs(self, tasks: Tasks) -> list[int]:
         """Return about how many samples each task will see."""
         column = tasks.columns
-        owners = zip(column["cell"].tolist(), column["client"].tolist(), strict=True)
-        samples_T = np.array([self.splits[cell].size(i) for cell, i in owners])
+        _, samples_T = self._places(tasks)
         cost_T = np.empty_like(samples_T)
         for local, own in tasks.alike(by_steps):
             steps_T = local.num_steps(samples_T[own], column["before"][own])

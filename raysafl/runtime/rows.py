@@ -6,7 +6,7 @@ bit whichever process does, and they are added in the order of the units. So the
 does not depend on how units are divided among actors, nor on what else is evaluated.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, NoReturn
 
@@ -21,10 +21,10 @@ from raysafl.core.problem import Split
 from raysafl.core.work import (
     OWN,
     ClientTests,
+    Evaluation,
     Floats,
     GroupSums,
     Rows,
-    RowsOfCells,
     Summed,
     TestsOn,
 )
@@ -38,18 +38,20 @@ CUT = ("test", "validation", "train")
 
 
 class Unit(NamedTuple):
-    """Rows on which the models of some cells are evaluated together.
+    """Rows on which some models are evaluated together.
 
     Args:
         rows: The name of the rows.
-        cells: The cells, of which the first says whose rows they are.
+        cell: The cell that says whose rows they are.
+        models: The numbers of the models, among those of all requests.
         group: The number of the group among those that the name means.
         start: The position of the first row in the group.
         size: The number of rows.
     """
 
     rows: Rows
-    cells: tuple[int, ...]
+    cell: int
+    models: Ints
     group: int
     start: int
     size: int
@@ -57,7 +59,7 @@ class Unit(NamedTuple):
     @property
     def cost(self) -> int:
         """The number of samples that are evaluated."""
-        return self.size * len(self.cells)
+        return self.size * len(self.models)
 
 
 class Groups(NamedTuple):
@@ -89,34 +91,47 @@ class NamedRows:
         self._own: dict[int, Groups] = {}
         self._labels: dict[int, Ints] = {}
 
-    def units(self, over: RowsOfCells) -> list[Unit]:
+    def units(self, asked: Sequence[Evaluation]) -> list[Unit]:
         """Return the units that give the sums over named rows.
 
-        Cells for which a name means the same rows share their units.
+        Models for which a name means the same rows share their units.
         """
-        sharing: dict[Hashable, tuple[Rows, list[int]]] = {}
-        for cell, names in over.items():
-            for rows in names:
-                key = (rows, self._owner(cell, rows))
-                sharing.setdefault(key, (rows, []))[1].append(cell)
+        sharing: dict[tuple[Rows, int], tuple[int, list[Ints]]] = {}
+        first = 0
+        for request in asked:
+            number_R = np.arange(first, first + len(request.cells_R))
+            first += len(number_R)
+            list_R = np.array(list(map(id, request.over)))
+            lists = dict(zip(list_R.tolist(), request.over, strict=True))
+            for key, names in lists.items():
+                chosen_R = list_R == key
+                cells = request.cells_R[chosen_R]
+                numbers = number_R[chosen_R]
+                for rows in names:
+                    owners = self._owners(rows)[cells]
+                    for owner in np.unique(owners).tolist():
+                        own = owners == owner
+                        shared = (int(cells[own.argmax()]), list[Ints]())
+                        _, parts = sharing.setdefault((rows, owner), shared)
+                        parts.append(numbers[own])
         units = []
-        for rows, sharers in sharing.values():
-            cells = tuple(sharers)
-            for group, size in enumerate(self.sizes(cells[0], rows).tolist()):
+        for (rows, _), (cell, parts) in sharing.items():
+            models = np.concatenate(parts)
+            for group, size in enumerate(self.sizes(cell, rows).tolist()):
                 span = SPAN if rows.kind in CUT else max(1, size)
                 # A group without samples has a unit, too, whose sums are 0.
                 for start in range(0, max(1, size), span):
                     length = min(span, size - start)
-                    units.append(Unit(rows, cells, group, start, length))
+                    units.append(Unit(rows, cell, models, group, start, length))
         return units
 
-    def _owner(self, cell: int, rows: Rows) -> Hashable:
-        """Return what is equal for cells in which a name means the same rows."""
+    def _owners(self, rows: Rows) -> Ints:
+        """Return a number for each cell, equal for cells in which a name means the same."""
         if rows.kind in ("test", "classes"):
-            return None
+            return np.zeros(len(self.population.cells), np.int64)
         if rows.kind == "validation":
-            return self.population.validation_of[cell]
-        return id(self.population.splits[cell])
+            return self.population.validation_of
+        return self.population.split_of
 
     def sizes(self, cell: int, rows: Rows) -> Ints:
         """Return the number of samples in each group that a name means, [G]."""
@@ -130,7 +145,7 @@ class NamedRows:
             Whether they are training samples, else they are in the test set; and their
             positions.
         """
-        groups = self._groups(unit.cells[0], unit.rows)
+        groups = self._groups(unit.cell, unit.rows)
         chosen = unit.rows.groups
         found = groups.indices[unit.group if chosen is None else chosen[unit.group]]
         stop = unit.start + unit.size
@@ -153,7 +168,7 @@ class NamedRows:
                 number = self.population.validation_of[cell]
                 none = np.empty(0, np.int64)
                 sets = self.population.validation_sets
-                held = none if number is None else sets[number]
+                held = none if number < 0 else sets[number]
                 return Groups([held], np.array([len(held)]), of_train=True)
             case "train":
                 held = np.concatenate([split.of(i) for i in rows.clients])
@@ -164,31 +179,36 @@ class NamedRows:
                 return self._own_tests(cell, split)
 
     def summed(
-        self, over: RowsOfCells, units: Sequence[Unit], sums_nS: Floats
-    ) -> Summed:
+        self, asked: Sequence[Evaluation], units: Sequence[Unit], sums_nS: Floats
+    ) -> list[list[Summed]]:
         """Return the sums over named rows from those over their units.
 
         Args:
-            over: The names of the rows, for each cell.
+            asked: The requests.
             units: What `units` returned for them.
-            sums_nS: The sums [n] of each cell of the first unit, then of each cell of
+            sums_nS: The sums [n] of each model of the first unit, then of each model of
                 the second, and so on.
+
+        Returns:
+            For each request the sums of each of its models.
         """
-        totals: dict[tuple[Rows, tuple[int, ...]], tuple[Ints, Floats]] = {}
-        at = 0
+        answers: list[list[Summed]] = [[{} for _ in own.cells_R] for own in asked]
+        of_models = [one for answer in answers for one in answer]
+        total_RGn = np.empty((0, 0, 0))
+        stop = 0
         for unit in units:
-            own_nR = sums_nS[:, at : at + len(unit.cells)]
-            at += len(unit.cells)
-            key = (unit.rows, unit.cells)
-            if key not in totals:
-                size_G = self.sizes(unit.cells[0], unit.rows)
-                totals[key] = size_G, np.zeros((len(size_G), *own_nR.shape))
-            totals[key][1][unit.group] += own_nR
-        found: Summed = {cell: {} for cell in over}
-        for (rows, cells), (size_G, sums_GnR) in totals.items():
-            for r, cell in enumerate(cells):
-                found[cell][rows] = GroupSums(size_G, sums_GnR[:, :, r])
-        return found
+            start = stop
+            stop += len(unit.models)
+            if unit.group == unit.start == 0:
+                # The first unit of its rows; the others follow it.
+                size_G = self.sizes(unit.cell, unit.rows)
+                total_RGn = np.zeros((len(unit.models), len(size_G), len(sums_nS)))
+                for model, total_Gn in zip(
+                    unit.models.tolist(), total_RGn, strict=True
+                ):
+                    of_models[model][unit.rows] = GroupSums(size_G, total_Gn)
+            total_RGn[:, unit.group] += sums_nS[:, start:stop].T
+        return answers
 
     def client_tests(self, cell: int, on: TestsOn) -> ClientTests:
         """Return what judges the clients of a cell.

@@ -17,19 +17,17 @@ from torch import Tensor
 from raysafl.core import tensor_file
 from raysafl.core.algorithm import State
 from raysafl.simulation.per_client import ClientHistory
-from raysafl.simulation.replicate import Counts, KeptModel, Progress, Replicate
+from raysafl.simulation.replicate import (
+    Counts,
+    KeptModel,
+    Progress,
+    Replicate,
+    Standing,
+)
 
 # What goes into the JSON of a replicate as it is.
-COPIED = (
-    "round",
-    "policy",
-    "train_accuracy",
-    "train_loss",
-    "diverged",
-    "best",
-    "best_round",
-    "stopped",
-)
+OF_STANDING = ("round", "train_accuracy", "train_loss")
+OF_REPLICATE = ("diverged", "best", "best_round", "stopped")
 
 
 class SavedReplicate(NamedTuple):
@@ -93,7 +91,8 @@ def load(
 
 def save(replicate: Replicate) -> SavedReplicate:
     """Return the state of a replicate between two rounds."""
-    state = replicate.state
+    standing = replicate.standing
+    state = standing.state
     tensors = {
         "w": state.w_P,
         **{f"server/{name}": value for name, value in state.server.items()},
@@ -101,18 +100,20 @@ def save(replicate: Replicate) -> SavedReplicate:
         **_tensors_of(replicate.clients),
         **{
             f"moments/{i}/{v}": moment_P
-            for i, own in replicate.progress.items()
+            for i, own in standing.progress.items()
             for v, moment_P in enumerate(own.moments)
         },
     }
-    values = {name: getattr(replicate, name) for name in COPIED}
-    values["counts"] = vars(replicate.counts)
+    values: dict[str, Any] = {name: getattr(standing, name) for name in OF_STANDING}
+    values |= {name: getattr(replicate, name) for name in OF_REPLICATE}
+    values["policy"] = standing.policy
+    values["counts"] = vars(standing.counts)
     # A file gives its tensors in no certain order, and sums depend on their order.
     values["server"] = list(state.server)
     values["clients"] = list(state.clients)
-    values["reached"] = sorted(replicate.reached)
+    values["reached"] = sorted(standing.reached)
     # A client's numbers without its moments, which are tensors.
-    values["progress"] = [(i, own[:-1]) for i, own in replicate.progress.items()]
+    values["progress"] = [(i, own[:-1]) for i, own in standing.progress.items()]
     if replicate.best_model is not None:
         tensors["best"] = replicate.best_model.w_P
         values["best_model"] = [replicate.best_model.round, replicate.best_model.value]
@@ -138,26 +139,30 @@ def restore(replicate: Replicate, saved: SavedReplicate) -> None:
                 f"it holds {size} parameters, the model now trains "
                 f"{len(replicate.state.w_P)}"
             )
-        attributes = {name: values[name] for name in COPIED} | {
-            "state": State(
+        standing = Standing(
+            state=State(
                 tensors["w"],
                 {name: tensors[f"server/{name}"] for name in values["server"]},
                 {i: tensors[f"client/{i}"] for i in values["clients"]},
             ),
-            "counts": Counts(**values["counts"]),
-            "reached": set(values["reached"]),
-            "clients": _history_of(tensors) if replicate.clients else None,
-            "best_model": None,
-            "progress": {
+            policy=values["policy"],
+            counts=Counts(**values["counts"]),
+            reached=set(values["reached"]),
+            progress={
                 i: Progress(steps, hits, seen, _moments_of(tensors, i))
                 for i, (steps, hits, seen) in values["progress"]
             },
-        }
+            **{name: values[name] for name in OF_STANDING},
+        )
+        attributes = {name: values[name] for name in OF_REPLICATE}
+        attributes["clients"] = _history_of(tensors) if replicate.clients else None
+        attributes["best_model"] = None
         if "best_model" in values:
             round, value = values["best_model"]
             attributes["best_model"] = KeptModel(round, value, tensors["best"])
     except tensor_file.DAMAGE as error:
         raise ValueError(f"the checkpoint cannot be used: {error}") from error
+    replicate.stand(standing)
     vars(replicate).update(attributes)
 
 

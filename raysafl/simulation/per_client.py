@@ -292,13 +292,20 @@ class ClientHistory:
     rounds: list[int] = field(default_factory=list)
     tables: list[Floats] = field(default_factory=list)
 
-    def add(self, round: int, scores: ClientScores, personal_N: Floats | None) -> None:
-        """Add an evaluation; without personal models, theirs is NaN."""
+    def add(
+        self,
+        round: int,
+        participations_N: NDArray[np.int64],
+        scores: ClientScores,
+        personal_N: Floats | None,
+    ) -> None:
+        """Add an evaluation, with the participations up to it; see `participations_N`.
+
+        Without personal models, theirs is NaN.
+        """
         if personal_N is None:
-            personal_N = np.full(len(self.participations_N), np.nan)
+            personal_N = np.full(len(participations_N), np.nan)
         self.rounds.append(round)
         self.tables.append(
-            np.stack(
-                [self.participations_N, scores.quality_N, scores.loss_N, personal_N]
-            )
+            np.stack([participations_N, scores.quality_N, scores.loss_N, personal_N])
         )

@@ -1,13 +1,19 @@
 """The rounds of a run, and of many runs that advance together on one machine.
 
-What their replicates ask for is computed together. A run's results do not depend on the
-runs that it advances with. A run that fails leaves the others as they are.
+Their replicates take rounds in groups of those that are alike, and what all groups ask for is
+computed together. A run's results do not depend on the runs that it advances with. A run
+that fails leaves the others as they are.
 """
 
+import logging
+import pickle
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from raysafl.core.algorithm import Algorithm, ContinuedTraining
+from raysafl.core.component import Component
 from raysafl.core.record import Record
 from raysafl.core.work import (
     Evaluation,
@@ -18,14 +24,20 @@ from raysafl.core.work import (
     WorkLostError,
     WorkRequest,
 )
-from raysafl.simulation.replicate import KeptModel, Replicate, RoundOfReplicate
+from raysafl.simulation import lifting
+from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.lifting import NotLiftable, can_be_column, structure
+from raysafl.simulation.replicate import KeptModel, Replicate
+from raysafl.simulation.replicates import Replicates, RoundOfReplicates
 from raysafl.simulation.run import Run
+
+LOG = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 Outcome: TypeAlias = list[Record] | BaseException
 """The records of one round of a run, or why the run failed."""
 
-# Requests of a later kind wait until no run asks for an earlier one any more, so that as
+# Requests of a later kind wait until no group asks for an earlier one any more, so that as
 # many as possible are merged.
 KINDS: Sequence[type[WorkRequest]] = (Training, Evaluation, PersonalEvaluation)
 # How torch says that there is no memory left, if its error is of no class of its own.
@@ -35,7 +47,7 @@ NO_MEMORY = ("out of memory", "can't allocate memory")
 class Simulation:
     """The rounds of a run, which all of its replicates take in lock-step.
 
-    Checkpoints store the `replicates`. `seconds` is the time that the rounds have taken.
+    Checkpoints store the `replicates`.
 
     Args:
         run: The configuration.
@@ -61,9 +73,11 @@ class Simulation:
         self.replicates = [
             Replicate(run, work, r, first_cell + r) for r in range(run.replicates)
         ]
-        # Seconds that were spent on its rounds, and those up to its last records.
-        self.seconds = 0.0
-        self._recorded_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time that its rounds have taken in this process."""
+        return max(replicate.seconds for replicate in self.replicates)
 
     @property
     def round(self) -> int:
@@ -83,37 +97,16 @@ class Simulation:
         """Whether all rounds have been run, or every replicate has ended before."""
         return all(replicate.done for replicate in self.replicates)
 
+    @cached_property
+    def _lockstep(self) -> "Lockstep[int]":
+        return Lockstep(self.work)
+
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
-        outcome = Lockstep[int](self.work).advance({0: self})[0]
+        outcome = self._lockstep.advance({0: self}).get(0, [])
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
-
-    def next_rounds(self) -> list[RoundOfReplicate]:
-        """Begin a round of every replicate that takes part in one."""
-        return [
-            replicate.next_round()
-            for replicate in self.replicates
-            if not replicate.done
-        ]
-
-    def timed(self, records: list[Record], seconds: float) -> list[Record]:
-        """Fill in the time since the records before these, and return them.
-
-        Args:
-            records: What the `next_rounds` have returned.
-            seconds: How long the round took. If others shared this time, the part of
-                it that counts as this run's.
-        """
-        self.seconds += seconds
-        if not records:
-            return []
-        since_last = self.seconds - self._recorded_seconds
-        self._recorded_seconds = self.seconds
-        for record in records:
-            record.seconds = since_last
-        return records
 
     def kept(self) -> dict[int, KeptModel]:
         """Return the models that the run keeps after its last round, by replicate."""
@@ -129,7 +122,7 @@ class Lockstep(Generic[K]):
 
     Attributes:
         work: The machine.
-        most: The maximum number of runs whose requests are merged into one; None as
+        most: The maximum number of replicates whose requests are merged into one; None as
             long as there is no limit. It is halved for good when the machine could not
             carry out a merged request for lack of memory, or because it lost its actors
             again and again.
@@ -151,6 +144,17 @@ class Lockstep(Generic[K]):
         self.work = work
         self.most: int | None = None
         self.most_reason = ""
+        self._groups: list[Replicates] = []
+        self._key_of: dict[Replicate, K] = {}
+        self._runs: Mapping[K, Simulation] = {}
+        self._table: ClientTable | None = None
+        # Whether a group was divided in the last round.
+        self._is_divided = False
+        # The algorithms, by the classes that they are made of, whose settings must be equal
+        # within a group, and those whose rounds cannot be taken together at all.
+        self._with_equal_settings: set[Hashable] = set()
+        self._alone: set[Hashable] = set()
+        self._identity_of: dict[int, tuple[Component, tuple[Hashable, Hashable]]] = {}
 
     def advance(self, runs: Mapping[K, Simulation]) -> dict[K, Outcome]:
         """Run one round of each run.
@@ -159,127 +163,298 @@ class Lockstep(Generic[K]):
             runs: Runs that are not done, on different cells of `work`.
 
         Returns:
-            For each run the records of its round, or the error that made it fail: one
-            that its policy, its algorithm or its model raised. What `work` raises for
-            several runs together is found out by asking for fewer at a time.
+            For each run of which there is something to tell, because the round was
+            evaluated or the run has ended, the records of the round; or the error that
+            made it fail: one that its policy, its algorithm or its model raised. What
+            `work` raises for several runs together is found out by asking for fewer at a
+            time.
         """
         begin = time.monotonic()
-        turns = [
-            _Turn(key, generator)
-            for key, simulation in runs.items()
-            for generator in simulation.next_rounds()
-        ]
+        if (
+            self._is_divided
+            or runs != self._runs
+            or any(group.is_left for group in self._groups)
+        ):
+            self._runs = dict(runs)
+            self._key_of = {
+                replicate: key
+                for key, simulation in runs.items()
+                for replicate in simulation.replicates
+                if not replicate.done
+            }
+            self._groups = self._formed(list(self._key_of))
+            self._is_divided = False
         failed: dict[K, BaseException] = {}
-        for turn in turns:
-            turn.go_on(None, failed)
-        while asking := _next_kind(turns, failed):
-            answers = self._carry_out(asking)
-            for turn in asking:
-                turn.go_on(answers[turn.key], failed)
+        ended: list[_Turn] = []
+        waiting: list[_Turn] = []
+        ready: list[tuple[_Turn, Any]] = [(_Turn(own), None) for own in self._groups]
+        while ready:
+            for turn, answer in ready:
+                for own in self._gone_on(turn, answer, failed):
+                    (waiting if own.requests else ended).append(own)
+            ready, waiting = self._answered(waiting)
+        self._groups = [turn.group for turn in ended]
         share = (time.monotonic() - begin) / max(1, len(runs))
-        records: dict[K, list[Record]] = {key: [] for key in runs}
-        for turn in turns:
-            if turn.record is not None:
-                records[turn.key].append(turn.record)
-        return {
-            key: failed[key] if key in failed else simulation.timed(records[key], share)
-            for key, simulation in runs.items()
-        }
+        return {**self._records(ended, share), **failed}
 
-    def _carry_out(self, asking: Sequence["_Turn[K]"]) -> dict[K, Any]:
-        """Carry out requests of one kind; return for each run the answer, or an error."""
-        answers: dict[K, Any] = {}
-        batches = [list(dict.fromkeys(turn.key for turn in asking))]
+    def _records(
+        self, ended: "Sequence[_Turn]", seconds: float
+    ) -> dict[K, list[Record]]:
+        """End the round, and return the records of the runs of which there is something to tell.
+
+        Args:
+            ended: The groups, all of whose requests were answered.
+            seconds: A run's share of the time that the round took.
+        """
+        records: dict[K, list[Record]] = {}
+        for turn in ended:
+            group = turn.group
+            group.end_round(turn.records, seconds)
+            if not turn.records and not group.is_left:
+                continue
+            for place, member in enumerate(group.members):
+                if place in turn.records:
+                    own = records.setdefault(self._key_of[member], [])
+                    own.append(turn.records[place])
+                elif member.done:
+                    records.setdefault(self._key_of[member], [])
+        for own in records.values():
+            own.sort(key=lambda record: record.replicate)
+        return records
+
+    def _gone_on(
+        self, turn: "_Turn", answer: Any, failed: dict[K, BaseException]
+    ) -> "list[_Turn]":
+        """Give a group the answers that it waits for; return what it has become.
+
+        If its round could not be carried out, it is taken again by smaller groups.
+        """
+        group = turn.group
+        try:
+            if isinstance(answer, BaseException):
+                raise answer
+            turn.go_on(answer)
+            return [turn]
+        # The user's own code may call `sys.exit`, which must not end the other runs.
+        except (Exception, SystemExit, KeyboardInterrupt, NotLiftable) as error:
+            if group.size == 1 or isinstance(error, KeyboardInterrupt):
+                failed |= {self._key_of[member]: error for member in group.members}
+                return []
+            parts = self._divided(group, error)
+        return [
+            own for part in parts for own in self._gone_on(_Turn(part), None, failed)
+        ]
+
+    def _divided(self, group: Replicates, error: BaseException) -> list[Replicates]:
+        """Return smaller groups of the same replicates."""
+        members = list(group.members)
+        # Other groups are formed for the next round.
+        self._is_divided = True
+        if _was_too_much(error):
+            self._halve(len(members), error)
+            return self._formed(members)
+        if not isinstance(error, NotLiftable):
+            return [self._group([member], is_lifted=False) for member in members]
+        classes = _classes(group.algorithm)
+        if group.algorithm_columns:
+            self._with_equal_settings.add(classes)
+        else:
+            self._alone.add(classes)
+            # Whoever wrote the class can change it.
+            LOG.log(
+                logging.WARNING if group.is_users_own else logging.INFO,
+                "%s takes its rounds replicate by replicate: %s",
+                type(group.algorithm).__name__,
+                error,
+            )
+        return self._formed(members)
+
+    def _formed(self, replicates: Sequence[Replicate]) -> list[Replicates]:
+        """Form groups of replicates that are alike."""
+        alike: dict[Hashable, list[Replicate]] = {}
+        for replicate in replicates:
+            alike.setdefault(self._likeness(replicate), []).append(replicate)
+        groups = []
+        for members in alike.values():
+            most = self.most or len(members)
+            is_lifted = self._can_lift(members[0].algorithm)
+            groups += [
+                self._group(members[start : start + most], is_lifted)
+                for start in range(0, len(members), most)
+            ]
+        return groups
+
+    def _can_lift(self, algorithm: Algorithm) -> bool:
+        return lifting.CAN_LIFT and _classes(algorithm) not in self._alone
+
+    def _group(self, members: Sequence[Replicate], is_lifted: bool) -> Replicates:
+        clients = members[0].run.data.clients
+        if self._table is None or self._table.num_clients < clients:
+            self._table = ClientTable(len(members[0].state.w_P), clients)
+        return Replicates(members, self._table, is_lifted and len(members) > 1)
+
+    def _likeness(self, replicate: Replicate) -> Hashable:
+        """Return what is equal for replicates that can be in one group."""
+        run = replicate.run
+        standing = replicate.standing
+        algorithm = classes = _classes(replicate.algorithm)
+        if self._can_lift(replicate.algorithm):
+            algorithm = self._identity(
+                replicate.algorithm, classes not in self._with_equal_settings
+            )
+        return (
+            algorithm,
+            *(
+                self._identity(own)
+                for own in (replicate.participation, run.patience, run.eval_clients)
+            ),
+            (run.rounds, run.eval_every, run.keep, run.data.clients),
+            (run.data.has_validation, replicate.shared_bytes > 0),
+            (isinstance(run.local, ContinuedTraining), run.local.num_moments),
+            (standing.round, len(standing.counts.cohorts), structure(standing.state)),
+        )
+
+    def _identity(
+        self, component: Component | None, without_numbers: bool = False
+    ) -> Hashable:
+        """Return what is equal for components that do the same.
+
+        Args:
+            component: The component.
+            without_numbers: Whether those also do that differ in numbers that are columns
+                of a group.
+        """
+        if component is None:
+            return None
+        known = self._identity_of.get(id(component))
+        if known is None or known[0] is not component:
+            known = (
+                component,
+                (_identity(component, False), _identity(component, True)),
+            )
+            self._identity_of[id(component)] = known
+        return known[1][without_numbers]
+
+    def _answered(
+        self, waiting: "list[_Turn]"
+    ) -> "tuple[list[tuple[_Turn, Any]], list[_Turn]]":
+        """Have the requests of the earliest kind carried out.
+
+        Returns:
+            The groups that have asked for them, with their answers, or an error; and those
+            that go on to wait.
+        """
+        for kind in KINDS:
+            asking = [turn for turn in waiting if type(turn.requests[0]) is kind]
+            if asking:
+                others = [turn for turn in waiting if turn not in asking]
+                return self._carried_out(asking), others
+        return [], []
+
+    def _carried_out(self, asking: "list[_Turn]") -> "list[tuple[_Turn, Any]]":
+        """Carry out requests of one kind; return the answers to each group, or an error."""
+        answered: list[tuple[_Turn, Any]] = []
+        batches = [asking]
         while batches:
             batch = batches.pop()
-            if len(batch) > (self.most or len(batch)):
+            size = sum(turn.group.size for turn in batch)
+            if len(batch) > 1 and size > (self.most or size):
                 batches += _halves(batch)
                 continue
-            chosen = set(batch)
-            requests = [turn.request for turn in asking if turn.key in chosen]
+            requests = [request for turn in batch for request in turn.requests]
             try:
-                answer = requests[0].carry_out(self.work, requests)
+                answers = requests[0].carry_out(self.work, requests)
             except Exception as error:
                 if len(batch) == 1:
-                    answers[batch[0]] = error
+                    answered.append((batch[0], error))
                     continue
                 if _was_too_much(error):
-                    self._halve(len(batch), error)
+                    self._halve(size, error)
                 batches += _halves(batch)
-            else:
-                answers |= dict.fromkeys(batch, answer)
-        return answers
+                continue
+            rest = iter(answers)
+            for turn in batch:
+                answered.append((turn, [next(rest) for _ in turn.requests]))
+        return answered
 
-    def _halve(self, runs: int, error: Exception) -> None:
-        self.most = runs // 2
+    def _halve(self, replicates: int, error: BaseException) -> None:
+        self.most = max(1, replicates // 2)
         lines = str(error).strip().splitlines() or [type(error).__name__]
         self.most_reason = (
-            f"runs are computed at most {self.most} at a time, because {runs} were too many "
-            f"for the machine: {lines[-1].strip()}"
+            f"replicates are computed at most {self.most} at a time, because {replicates} were "
+            f"too many for the machine: {lines[-1].strip()}"
         )
 
 
-class _Turn(Generic[K]):
-    """A round of one replicate, as far as it has come.
+class _Turn:
+    """A round of a group, as far as it has come.
 
     Args:
-        key: The run.
-        generator: The round.
+        group: The group.
 
     Attributes:
-        request: What it asks for; None if it asks for nothing any more.
-        record: What it has returned.
+        requests: What it asks for; nothing if its round has ended.
+        records: What its round has returned, by the places of replicates.
     """
 
-    __slots__ = ("generator", "key", "record", "request")
+    def __init__(self, group: Replicates) -> None:
+        self.group = group
+        self.requests: Sequence[Any] = ()
+        self.records: dict[int, Record] = {}
+        self._generator: RoundOfReplicates = group.next_round()
 
-    def __init__(self, key: K, generator: RoundOfReplicate) -> None:
-        self.key = key
-        self.generator = generator
-        self.request: Any = None
-        self.record: Record | None = None
-
-    def go_on(self, answer: Any, failed: dict[K, BaseException]) -> None:
-        """Send an answer to the replicate, which may be an error, unless its run has failed.
-
-        Args:
-            answer: The answer.
-            failed: Why runs have failed, to which this one is added if it fails now.
-        """
-        self.request = None
-        if self.key in failed:
-            return
-        if isinstance(answer, BaseException):
-            failed[self.key] = answer
-            return
+    def go_on(self, answers: Any) -> None:
+        """Give the group the answers to its requests; None at first."""
+        self.requests = ()
         try:
-            self.request = self.generator.send(answer)
+            self.requests = self._generator.send(answers)
         except StopIteration as end:
-            self.record = end.value
-        # The user's own code may call `sys.exit`, which must not end the other runs.
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            failed[self.key] = error
+            self.records = end.value
 
 
-def _next_kind(
-    turns: Sequence[_Turn[K]], failed: Mapping[K, BaseException]
-) -> list[_Turn[K]]:
-    """Return the replicates that ask for the earliest kind that any of them asks for."""
-    asking = [
-        turn for turn in turns if turn.request is not None and turn.key not in failed
-    ]
-    for kind in KINDS:
-        if of_kind := [turn for turn in asking if type(turn.request) is kind]:
-            return of_kind
-    return []
+def _classes(algorithm: Algorithm) -> Hashable:
+    """Return the classes of which an algorithm is made."""
+    return tuple(map(type, algorithm.components()))
 
 
-def _halves(batch: list[K]) -> tuple[list[K], list[K]]:
+def _identity(component: Component, without_numbers: bool) -> Hashable:
+    """Return what is equal for components that do the same; see `Lockstep._identity`."""
+    values: list[Hashable] = []
+    for name, value in component:
+        if isinstance(value, Algorithm):
+            values.append((name, _identity(value, without_numbers)))
+        elif (
+            without_numbers
+            and isinstance(component, Algorithm)
+            and can_be_column(component, name)
+        ):
+            values.append((name, float))
+        elif isinstance(value, Component):
+            values.append((name, _identity(value, without_numbers=False)))
+        else:
+            values.append((name, _hashable(value)))
+    private = component.__pydantic_private__
+    return type(component), tuple(values), _hashable(private) if private else None
+
+
+def _hashable(value: Any) -> Hashable:
+    """Return a value, or its pickle; where there is none, what is equal to nothing."""
+    try:
+        hash(value)
+    except TypeError:
+        try:
+            return pickle.dumps(value)
+        except Exception:  # What a class of the user's raises cannot be known.
+            return id(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _halves(batch: "list[_Turn]") -> "tuple[list[_Turn], list[_Turn]]":
     middle = (len(batch) + 1) // 2
     return batch[middle:], batch[:middle]
 
 
-def _was_too_much(error: Exception) -> bool:
+def _was_too_much(error: BaseException) -> bool:
     """Whether less work at a time might have gone without this error."""
     if isinstance(error, TooLargeError):
         return False

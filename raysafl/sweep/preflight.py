@@ -36,7 +36,7 @@ from raysafl.data.server_data import IidServer
 from raysafl.participation import Bernoulli
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, save
-from raysafl.simulation.replicate import LOWER_RATES
+from raysafl.simulation.replicates import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.redaction import redacted
@@ -211,19 +211,23 @@ def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
 class BriefWorker(Worker):
     """A `Worker` with one cell, of which few clients train, for few steps."""
 
-    def train(self, asked: Sequence[Training]) -> dict[int, Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Trained]:
         """Train the first clients briefly, and answer the others like them."""
         (training,) = asked
-        size = min(training.local.batch_size, BATCH_SIZE)
-        local = training.local.replace(epochs=None, steps=STEPS, batch_size=size)
-        few = Tasks.of([training._replace(local=local)])[:CLIENTS]
+        (usual,) = training.locals
+        size = min(usual.batch_size, BATCH_SIZE)
+        local = usual.replace(epochs=None, steps=STEPS, batch_size=size)
+        few = Tasks.of([training._replace(locals=[local])])[:CLIENTS]
         trained = self.trainer.train(few)
-        alike_M = torch.arange(len(training.clients)) % len(few)
-        _, *numbers = (column[alike_M] for column in trained)
-        update: Update | MeanUpdate = Update(trained.delta_MP[alike_M], *numbers)
+        clients = training.clients_RM.size
+        alike_M = torch.arange(clients) % len(few)
+        rows = Update(*(column[alike_M][None] for column in trained))
+        update: Update | MeanUpdate = rows
         if training.averaged:
-            update = MeanUpdate(trained.delta_MP.mean(0), *numbers)
-        return {training.cell: Trained(update, len(alike_M), len(alike_M), 0.5, 0.5)}
+            update = MeanUpdate(trained.delta_MP.mean(0)[None], *rows[1:])
+        count_1 = np.array([clients])
+        half_1 = np.array([0.5])
+        return [Trained(update, count_1, count_1, half_1, half_1)]
 
 
 def answer_trials() -> NoReturn:

@@ -110,7 +110,8 @@ class Session:
         for checkpoint, cells in zip(checkpoints, farthest(checkpoints), strict=True):
             self._go_on(checkpoint, self.open.keys() & cells)
         self._flushed = time.monotonic()
-        self._end_complete()
+        for cell in self.cells:
+            self._end_if_complete(cell)
 
     def _go_on(self, checkpoint: Checkpoint, here: Set[str]) -> None:
         """Let some cells go on from a checkpoint."""
@@ -181,12 +182,12 @@ class Session:
             own.take(outcome)
             self._fresh += [(cell, record) for record in outcome]
             evaluated = evaluated or bool(outcome)
-        self._end_complete()
+            self._end_if_complete(cell)
         return evaluated
 
-    def _end_complete(self) -> None:
-        """Put the cells aside all of whose rounds have been run."""
-        for cell in [i for i, own in self.open.items() if own.simulation.done]:
+    def _end_if_complete(self, cell: str) -> None:
+        """Put a cell aside if all of its rounds have been run."""
+        if self.open[cell].simulation.done:
             self._complete[cell] = self.open.pop(cell)
 
     def _fail(self, own: OpenCell, error: BaseException) -> None:

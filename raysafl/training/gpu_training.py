@@ -1,7 +1,7 @@
 """Local training on a GPU: stacks sized by its memory, trained by recorded steps."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,14 @@ from raysafl.core.algorithm import Update
 from raysafl.core.work import Ints, Tasks, TooLargeError
 from raysafl.training.device import device_name, within_memory
 from raysafl.training.engines import Engine
-from raysafl.training.inputs import Inputs, Plan, StepCounts, draw_plan, step_seeds
+from raysafl.training.inputs import (
+    Held,
+    Inputs,
+    Plan,
+    StepCounts,
+    draw_plan,
+    step_seeds,
+)
 from raysafl.training.local_step import LocalStep
 from raysafl.training.memory import GpuMemory, power_of_two
 from raysafl.training.optimizer import StepKind, plain_steps, step_numbers
@@ -78,14 +85,12 @@ class GpuTraining:
                 most = max(1, min(most, samples // width))
         return -(-count // -(-count // most))
 
-    def train_stacks(
-        self, tasks: Tasks, held: Sequence[Ints]
-    ) -> Iterator[tuple[Ints, Update]]:
+    def train_stacks(self, tasks: Tasks, held: Held) -> Iterator[tuple[Ints, Update]]:
         """Train tasks, one stack after the other.
 
         Args:
             tasks: tasks of any clients and cells.
-            held: for each the samples that its client holds.
+            held: the samples that their clients hold.
 
         Yields:
             The positions of a stack's tasks, and what `train` returns for them.
@@ -94,7 +99,7 @@ class GpuTraining:
             TooLargeError: one task alone needs more memory than the GPU has.
             MemoryError: the starts of several tasks together need more.
         """
-        steps = StepCounts.of(tasks, held)
+        steps = StepCounts.of(tasks, held.samples_T)
         batch_T = tasks.by_local(lambda local: local.batch_size).tolist()
         widths = list(map(program_width, steps.width_T.tolist(), batch_T))
         steps = steps._replace(width_T=np.array(widths))
@@ -105,7 +110,7 @@ class GpuTraining:
             return [stack[i : i + size] for i in range(0, len(stack), size)]
 
         def train(stack: Ints) -> Update:
-            plan = draw_plan(tasks[stack], [held[i] for i in stack], steps.part(stack))
+            plan = draw_plan(tasks[stack], held.part(stack), steps.part(stack))
             return self.train(tasks[stack], plan, Starts(w_VP, row_T[stack]))
 
         return within_memory(
@@ -158,11 +163,11 @@ class GpuTraining:
         """
 
         def refuse(tasks: Tasks, reason: str) -> None:
-            vectors, _ = tasks.distinct("start")
-            kind = TooLargeError if len(vectors) == 1 else MemoryError
+            vectors = sum(map(len, tasks.starts))
+            kind = TooLargeError if vectors == 1 else MemoryError
             raise kind(
                 "out of memory: the parameters from which clients start their training, "
-                f"{len(vectors)} times {self.model.num_parameters} numbers, do not fit into the "
+                f"{vectors} times {self.model.num_parameters} numbers, do not fit into the "
                 f"memory of {device_name(self.inputs.x.device)}; give fewer clients a round, "
                 "fewer processes for one GPU, or a GPU with more memory (torch says: "
                 f"{reason})"

@@ -17,7 +17,7 @@ from raysafl.core.algorithm import (
     by_steps,
 )
 from raysafl.core.problem import Samples
-from raysafl.core.randomness import Key, checksum
+from raysafl.core.randomness import checksum
 from raysafl.core.work import Ints, Tasks
 from raysafl.models.dropout import RandomWords
 
@@ -30,34 +30,55 @@ Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float3
 WIDTH_STEP = 8
 
 
+class Held(NamedTuple):
+    """The samples that the clients of tasks hold, at least one each.
+
+    Args:
+        flat_S: The positions of samples, those of one client one after another.
+        start_T: Where those of each task's client begin.
+        samples_T: How many they are.
+    """
+
+    flat_S: Ints
+    start_T: Ints
+    samples_T: Ints
+
+    @classmethod
+    def of(cls, parts: Sequence[Ints]) -> Self:
+        """Return the samples of tasks from an array for each."""
+        samples_T = np.array([len(part) for part in parts])
+        return cls(np.concatenate(parts), np.cumsum(samples_T) - samples_T, samples_T)
+
+    def part(self, some: Ints) -> "Held":
+        """Return the samples of some of the tasks."""
+        return Held(self.flat_S, self.start_T[some], self.samples_T[some])
+
+
 class StepCounts(NamedTuple):
     """How many steps each task takes, and with how many samples.
 
     Args:
-        samples_T: The number of samples that each task's client holds.
         steps_T: The number of local steps.
         width_T: The `batch_width`.
     """
 
-    samples_T: Ints
     steps_T: Ints
     width_T: Ints
 
     @classmethod
-    def of(cls, tasks: Tasks, held: Sequence[Ints]) -> Self:
-        """Return the steps of tasks whose clients hold these samples."""
-        samples_T = np.fromiter(map(len, held), np.int64, len(held))
+    def of(cls, tasks: Tasks, samples_T: Ints) -> Self:
+        """Return the steps of tasks whose clients hold so many samples."""
         steps_T = np.empty_like(samples_T)
         width_T = np.empty_like(samples_T)
         before_T = tasks.columns["before"]
         for local, own in tasks.alike(by_steps):
             steps_T[own] = local.num_steps(samples_T[own], before_T[own])
             width_T[own] = batch_width(samples_T[own], local)
-        return cls(samples_T, steps_T, width_T)
+        return cls(steps_T, width_T)
 
     def part(self, some: Ints) -> "StepCounts":
         """Return the steps of some of the tasks."""
-        return StepCounts(self.samples_T[some], self.steps_T[some], self.width_T[some])
+        return StepCounts(self.steps_T[some], self.width_T[some])
 
     def stacks(self, tasks: Tasks, size_of: Callable[[int, int], int]) -> list[Ints]:
         """Group tasks that take their steps together.
@@ -83,7 +104,8 @@ class StepCounts(NamedTuple):
         ends_T = np.where(tasks.columns["moments"] < 0, 0, self.steps_T)
         key_T = (self.width_T * len(kinds) + kind_T) * (ends_T.max() + 1) + ends_T
         order = np.lexsort((-self.steps_T, key_T))
-        (changes,) = np.nonzero(key_T[order[1:]] != key_T[order[:-1]])
+        sorted_T = key_T[order]
+        (changes,) = (sorted_T[1:] != sorted_T[:-1]).nonzero()
         stacks: list[Ints] = []
         for start, stop in pairwise([0, *(changes + 1).tolist(), len(order)]):
             size = size_of(int(self.width_T[order[start]]), stop - start)
@@ -140,7 +162,7 @@ def batch_width(num_samples: Count, local: LocalTraining) -> Count:
     return width
 
 
-def draw_plan(tasks: Tasks, held: Sequence[Ints], steps: StepCounts) -> Plan:
+def draw_plan(tasks: Tasks, held: Held, steps: StepCounts) -> Plan:
     """Draw the mini-batches of tasks with one batch width.
 
     Each pass over a client's data is a fresh permutation that is cut into batches; the
@@ -149,18 +171,15 @@ def draw_plan(tasks: Tasks, held: Sequence[Ints], steps: StepCounts) -> Plan:
 
     Args:
         tasks: The tasks.
-        held: The samples that each task's client holds, at least one.
+        held: The samples that their clients hold.
         steps: The steps of these tasks.
     """
     # Imported here, because numba takes some tenths of a second to import.
     from raysafl.kernels.draws import draw_batches
 
     column = tasks.columns
-    purposes = {
-        call: checksum(f"batches {call}") for call in set(column["call"].tolist())
-    }
-    purpose_T = np.array([purposes[call] for call in column["call"].tolist()])
-    batches_T = -(-steps.samples_T // steps.width_T)
+    purpose_T = purposes(tasks, "batches")
+    batches_T = -(-held.samples_T // steps.width_T)
     round_T = column["round"].astype(np.int64)
     first_T = np.zeros_like(steps.steps_T)
     shuffled_T = np.ones(len(tasks), bool)
@@ -176,7 +195,7 @@ def draw_plan(tasks: Tasks, held: Sequence[Ints], steps: StepCounts) -> Plan:
     index_NB = np.empty((steps.steps_T.sum(), steps.width_T[0]), np.int64)
     draw_batches(
         (column["seed"], purpose_T, column["client"], round_T, shuffled_T),
-        (np.concatenate(held), steps.samples_T, batches_T),
+        (*held, batches_T),
         (first_T, steps.steps_T),
         index_NB,
     )
@@ -190,12 +209,23 @@ def step_seeds(tasks: Tasks, steps_T: Ints) -> Ints:
         tasks: the tasks, the longest first.
         steps_T: how many steps each of them takes.
     """
+    from raysafl.kernels.draws import draw_seeds
+
+    column = tasks.columns
     seed_KT = np.zeros((steps_T.max(), len(tasks)), np.int64)
-    names = ["seed", "round", "call", "client"]
-    for t, (seed, round, call, client) in enumerate(tasks.columns[names].tolist()):
-        rng = Key(seed, round)(f"dropout {call}", client)
-        seed_KT[: steps_T[t], t] = rng.integers(2**62, size=steps_T[t])
+    purpose_T = purposes(tasks, "dropout")
+    keys = (column["seed"], purpose_T, column["client"], column["round"])
+    draw_seeds(keys, steps_T, seed_KT)
     return seed_KT
+
+
+def purposes(tasks: Tasks, purpose: str) -> Ints:
+    """Return the checksum of a purpose and the number of the request, for each task."""
+    call_T = tasks.columns["call"]
+    purpose_T = np.empty(len(tasks), np.int64)
+    for call in set(call_T.tolist()):
+        purpose_T[call_T == call] = checksum(f"{purpose} {call}")
+    return purpose_T
 
 
 class Inputs:

@@ -20,8 +20,6 @@ from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.engines import STACK, Batch, Engine, Gradients
 from raysafl.training.inputs import Inputs, Plan, Stored
 
-# The columns of a task that say what is added to its gradients.
-TERMS = ("start", "offset", "prox")
 # The numbers that the compiled loops compute with.
 F = np.float32
 
@@ -183,9 +181,9 @@ class Fused(Linear):
         # Imported here, because numba takes some tenths of a second to import.
         from raysafl.kernels.linear import SCORED, score
 
-        buffers = self._buffers(SCORED)
-        sums = [score(w_P, self.classes, data, buffers) for w_P in w_RP.numpy()]
-        return torch.tensor(sums, dtype=torch.float64).T
+        sums_2R = np.empty((2, len(w_RP)))
+        score(w_RP.numpy(), self.classes, data, self._buffers(SCORED), sums_2R)
+        return torch.from_numpy(sums_2R)
 
     def _train(
         self,
@@ -203,7 +201,7 @@ class Fused(Linear):
             samples_T=np.zeros(len(tasks), int),
         )
         lr_T = tasks.columns["rate"].astype(F)
-        terms = _shrink_and_pulls(tasks, self.classes, self.inputs)
+        terms = _shrink_and_pulls(tasks, w_TP)
         buffers = self._buffers(plan.index_NB.shape[1])
         tallies = tuple(tally)
         descend(w_TP, self.classes, lr_T, terms, tuple(plan), data, buffers, tallies)
@@ -250,7 +248,7 @@ def _round_up(number: int, block: int) -> int:
 
 
 def _shrink_and_pulls(
-    tasks: Tasks, classes: int, inputs: int
+    tasks: Tasks, start_TP: NDArray[np.float32]
 ) -> tuple[NDArray[Any], ...]:
     """Express what a step adds to the loss's gradient in the form shrink * w + pull.
 
@@ -258,23 +256,17 @@ def _shrink_and_pulls(
     shrink = prox + weight_decay and pull = offset - prox w_start.
 
     Returns:
-        has_terms_T, whether a task has any; shrink_T; and the pulls of the weights,
-        pull_TCD, and of the biases, pull_TC. The pulls have no rows if no task has
-        terms, and undefined values for a task without.
+        has_terms_T, whether a task has any; shrink_T; and pull_TP, without rows if no
+        task has terms.
     """
     column = tasks.columns
     shrink_T = column["prox"] + tasks.by_local(lambda local: local.weight_decay)
-    has_terms_T = (column["offset"] >= 0) | (shrink_T != 0)
-
-    some = np.flatnonzero(has_terms_T).tolist()
-    rows = len(tasks) if some else 0
-    pull_TCD = np.empty((rows, classes, inputs), F)
-    pull_TC = np.empty((rows, classes), F)
-    for t in some:
-        start, offset, prox = (column[name][t].item() for name in TERMS)
-        pull_P = (-prox * tasks.vectors[start]).numpy()
-        if offset >= 0:
-            pull_P += tasks.vectors[offset].numpy()
-        pull_TCD[t] = pull_P[: classes * inputs].reshape(classes, inputs)
-        pull_TC[t] = pull_P[classes * inputs :]
-    return has_terms_T, shrink_T.astype(F), pull_TCD, pull_TC
+    has_offset_T = column["offset"] >= 0
+    has_terms_T = has_offset_T | (shrink_T != 0)
+    pull_TP = start_TP[:0]
+    if has_terms_T.any():
+        pull_TP = start_TP * -column["prox"].astype(F)[:, None]
+        (some,) = np.nonzero(has_offset_T)
+        if len(some):
+            pull_TP[some] += tasks[some].stacked("offset").numpy()
+    return has_terms_T, shrink_T.astype(F), pull_TP

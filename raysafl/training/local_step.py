@@ -160,10 +160,7 @@ class LocalStep:
         row_T = upload(torch.from_numpy(starts.row_T), device)
         torch.index_select(starts.w_VP, 0, row_T, out=self.start_TP)
         if self.offset_TP is not None:
-            vectors, which_T = tasks.distinct("offset")
-            offset_VP = upload(torch.stack(vectors), device)
-            row_T = upload(torch.from_numpy(which_T), device)
-            torch.index_select(offset_VP, 0, row_T, out=self.offset_TP)
+            upload_into(self.offset_TP, tasks.stacked("offset"))
         self.w_TP.copy_(self.start_TP)
 
         upload_into(self.numbers_5T, step_numbers(tasks))

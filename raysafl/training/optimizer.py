@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.work import Ints, Tasks
+from raysafl.core.work import Ints, Tasks, chosen_rows
 from raysafl.training.device import upload_into
 
 # Adam's constants: the decay rates of its two moments, and what keeps it from dividing
@@ -183,10 +183,9 @@ class StackedOptimizer:
             return
         before_T = tasks.columns["before"].astype(np.float64)
         upload_into(self.before_T1, torch.from_numpy(before_T).unsqueeze(1))
-        first_T = tasks.columns["moments"].tolist()
         for v, moment_TP in enumerate(self.moments):
-            kept = [tasks.vectors[first + v] for first in first_T]
-            upload_into(moment_TP, torch.stack(kept))
+            kept_TP = chosen_rows(tasks.moments, tasks.columns["moments"] + v)
+            upload_into(moment_TP, kept_TP)
 
     def step(
         self, w_TP: Tensor, g_TP: Tensor, finished_T1: Tensor | None = None

@@ -1,7 +1,7 @@
 """What stays on a device: samples and recorded steps from pack to pack, and parameters."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,8 +122,8 @@ class Starts(NamedTuple):
 class Parameters:
     """The parameters that were evaluated last, on a GPU, from where the next round starts.
 
-    A vector is known by its identity. So whoever gives one to `evaluated` must not change
-    it in place afterwards.
+    A matrix is known by where it lies in memory. So whoever gives one to `evaluated` must
+    not change it in place afterwards.
 
     Args:
         device: Where they are needed.
@@ -134,38 +134,55 @@ class Parameters:
         self._device = device
         self._most_bytes = most_bytes
         self._w_VP = torch.empty(0)
-        # They are held, so that no other vector gets the id of one of them.
-        self._vectors: list[Tensor] = []
-        self._row_of: dict[int, int] = {}
+        # They are held, so that nothing else comes to lie where one of them does.
+        self._blocks: Sequence[Tensor] = []
+        self._first_of: dict[Hashable, int] = {}
 
-    def evaluated(self, vectors: list[Tensor]) -> Tensor:
-        """Return vectors as a matrix [V, P], which is kept until others are evaluated.
+    def evaluated(self, blocks: Sequence[Tensor]) -> Tensor:
+        """Return matrices as one matrix [V, P], which is kept until others are evaluated.
 
         It is on the device, unless they are too many for that.
         """
-        if len(vectors) * vectors[0].nbytes > self._most_bytes:
-            return torch.stack(vectors)
-        w_VP, row_V = self._rows(vectors)
+        if sum(block.nbytes for block in blocks) > self._most_bytes:
+            return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks))
+        w_VP, first_of_blocks = self._rows(blocks)
         if w_VP is not self._w_VP:
             self._w_VP = w_VP
-            self._vectors = vectors
-            self._row_of = {id(w_P): row for row, w_P in enumerate(vectors)}
+            self._blocks = blocks
+            places = map(_place, blocks)
+            self._first_of = dict(zip(places, first_of_blocks, strict=True))
+        row_V = np.concatenate(
+            [
+                np.arange(first, first + len(block))
+                for first, block in zip(first_of_blocks, blocks, strict=True)
+            ]
+        )
         if np.array_equal(row_V, np.arange(len(w_VP))):
             return w_VP
         return w_VP[upload(torch.from_numpy(row_V), self._device)]
 
     def starts(self, tasks: Tasks) -> Starts:
-        """Return the starts of tasks, of which those that are equal are uploaded once."""
-        vectors, which_T = tasks.distinct("start")
-        w_VP, row_V = self._rows(vectors)
-        return Starts(w_VP, row_V[which_T])
+        """Return the starts of tasks, all of which are on the device afterwards."""
+        w_VP, first_of_blocks = self._rows(tasks.starts)
+        ends = np.cumsum([len(block) for block in tasks.starts])
+        start_T = tasks.columns["start"].astype(np.int64)
+        block_T = np.searchsorted(ends, start_T, side="right")
+        moved = np.array(first_of_blocks) - np.append(0, ends[:-1])
+        return Starts(w_VP, start_T + moved[block_T])
 
-    def _rows(self, vectors: list[Tensor]) -> tuple[Tensor, Ints]:
-        """Return a matrix on the device, and which of its rows each vector is.
+    def _rows(self, blocks: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+        """Return a matrix on the device, and at which of its rows each block begins.
 
-        It is the one that is kept if all vectors are in it, else a new one.
+        It is the one that is kept if all blocks are in it, else a new one.
         """
-        row_V = [self._row_of.get(id(w_P), -1) for w_P in vectors]
-        if min(row_V) >= 0:
-            return self._w_VP, np.array(row_V)
-        return upload(torch.stack(vectors), self._device), np.arange(len(vectors))
+        firsts = [self._first_of.get(_place(block), -1) for block in blocks]
+        if min(firsts) >= 0:
+            return self._w_VP, firsts
+        w_VP = blocks[0] if len(blocks) == 1 else torch.cat(list(blocks))
+        ends = np.cumsum([len(block) for block in blocks]).tolist()
+        return upload(w_VP, self._device), [0, *ends[:-1]]
+
+
+def _place(block: Tensor) -> Hashable:
+    """Return what two tensors have in common that are the same in memory."""
+    return block.data_ptr(), block.shape, block.stride()

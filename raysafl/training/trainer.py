@@ -30,7 +30,14 @@ from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.engines import Batch, Engine
 from raysafl.training.evaluation import EVAL_BATCH, Evaluator
 from raysafl.training.gpu_training import GpuTraining
-from raysafl.training.inputs import Plan, StepCounts, draw_plan, step_seeds
+from raysafl.training.inputs import (
+    Held,
+    Plan,
+    StepCounts,
+    Stored,
+    draw_plan,
+    step_seeds,
+)
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
@@ -38,8 +45,10 @@ from raysafl.training.resident import Parameters, Resident, Starts
 
 # Samples of a task in one pass of `LocalTrainer.gradients`.
 GRADIENT_BATCH = 250
-# Tasks that are given to the compiled loop at a time, which bounds memory.
+# Tasks that are given to the compiled loop at a time, which bounds memory; more of them if
+# they have no more than so many parameters together.
 COMPILED_STACK = 256
+COMPILED_PARAMETERS = 2**21
 
 
 class LocalTrainer:
@@ -48,8 +57,8 @@ class LocalTrainer:
     Args:
         model: the model as a function of its flat parameters.
         dataset: the training samples of all clients and the test set.
-        indices_of: maps (cell, client) to the indices of the client's training
-            samples; the client may be SERVER or EVERYONE.
+        samples_of: returns the training samples that the clients of tasks hold; a client may
+            be SERVER or EVERYONE.
         device: "cpu" or "cuda".
         engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
             "auto" for the one that `choose_engine` gives.
@@ -66,7 +75,7 @@ class LocalTrainer:
         self,
         model: FlatModel,
         dataset: Dataset,
-        indices_of: Callable[[int, int], NDArray[np.int64]],
+        samples_of: Callable[[Tasks], Held],
         device: str = "cpu",
         engine: str = "auto",
         objective: Objective = PLAIN,
@@ -80,7 +89,7 @@ class LocalTrainer:
         model.module.to(self.device)
         self.resident = Resident() if resident is None else resident
         self.inputs, self.test = self.resident.samples(dataset, self.device)
-        self.indices_of = indices_of
+        self.samples_of = samples_of
         self._requested_engine = engine
         self._device_share = device_share
 
@@ -170,8 +179,7 @@ class LocalTrainer:
             MemoryError: the starts of several tasks together need more.
         """
         generator_before = self._generator_state()
-        owners = (tasks.columns[name].tolist() for name in ("cell", "client"))
-        held = list(map(self.indices_of, *owners))
+        held = self.samples_of(tasks)
         if self._gpu is None:
             yield from self._train_on_cpu(tasks, held)
         else:
@@ -220,12 +228,19 @@ class LocalTrainer:
         """The engine, if it trains whole tasks in compiled loops here."""
         return as_fused(self.engine, self.inputs)
 
+    @cached_property
+    def _stored(self) -> Stored:
+        """The training samples for compiled loops."""
+        return self.inputs.stored()
+
     def _max_stack(self, tasks: Tasks) -> Callable[[int], int]:
         """Return the maximum number of stacked tasks as a function of a batch width."""
         if self._fused and all(map(self._fused.covers, tasks.locals)):
             # The compiled loop takes the tasks one after the other, without stacking
             # them.
-            return lambda width: COMPILED_STACK
+            at_once = COMPILED_PARAMETERS // self.model.num_parameters
+            most = max(COMPILED_STACK, at_once)
+            return lambda width: most
         return self.engine.max_stack
 
     @cached_property
@@ -252,19 +267,19 @@ class LocalTrainer:
         return torch.random.get_rng_state()
 
     def _train_on_cpu(
-        self, tasks: Tasks, held: Sequence[NDArray[np.int64]]
+        self, tasks: Tasks, held: Held
     ) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks on a CPU, one stack after the other; see `train_stacks`.
 
         Args:
             tasks: the tasks.
-            held: for each the samples that its client holds.
+            held: the samples that their clients hold.
         """
         max_stack = self._max_stack(tasks)
-        steps = StepCounts.of(tasks, held)
+        steps = StepCounts.of(tasks, held.samples_T)
         for stack in steps.stacks(tasks, lambda width, count: max_stack(width)):
             own = tasks[stack]
-            plan = draw_plan(own, [held[i] for i in stack], steps.part(stack))
+            plan = draw_plan(own, held.part(stack), steps.part(stack))
             yield stack, self._train(own, plan)
 
     def _train(self, tasks: Tasks, plan: Plan) -> Update:
@@ -321,7 +336,7 @@ class LocalTrainer:
 
     def _train_compiled(self, engine: Fused, tasks: Tasks, plan: Plan) -> Update:
         """Train tasks as `_train` does, with an engine that trains whole tasks."""
-        delta_TP, tally = engine.train(tasks, plan, self.inputs.stored())
+        delta_TP, tally = engine.train(tasks, plan, self._stored)
         samples_T = torch.from_numpy(tally.samples_T)
         loss_T = torch.from_numpy(tally.loss_T) / samples_T
         accuracy_T = torch.from_numpy(tally.correct_T).double() / samples_T

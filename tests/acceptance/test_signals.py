@@ -39,7 +39,7 @@ SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("
 COMMAND = ["run", "mine.py", "--out", "out", "--track", "none", "--executor"]
 HERE, RAY = ["here"], ["ray", "--trials", "2", "--cpus", "0.5"]
 # So many that no run ends within the moment before a signal.
-ROUNDS = 600
+ROUNDS = 1000
 # Two processes more than a test needs would import torch.
 QUICK = {"RAY_prestart_worker_first_driver": "0"}
 T = TypeVar("T")

@@ -142,7 +142,7 @@ def test_the_model_after_each_round_is_that_of_the_definition_in_float64(
         lab = Lab(
             train.x.double().numpy(),
             train.y.numpy(),
-            lambda who, r=r: WORKER.population.held(r, who),
+            lambda who, r=r: WORKER.population.splits[r].of(who),
             seed,
             RUN.local,
             len(SIZES),
@@ -164,7 +164,7 @@ def test_each_replicate_has_rounds_in_which_nobody_comes_and_one_begins_with_the
     for came in zip(*cohorts, strict=True):
         assert [] in came and max(map(len, came)) > 1
     assert [] in cohorts[0]
-    held = [len(WORKER.population.held(0, i)) for i in range(len(SIZES))]
+    held = [len(WORKER.population.splits[0].of(i)) for i in range(len(SIZES))]
     assert held == SIZES
 
 

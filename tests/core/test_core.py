@@ -145,7 +145,8 @@ def test_a_stream_is_uniform_by_chi_square() -> None:
 
 # How a purpose is written: where a generator is made, as an argument, or as a default.
 PURPOSE = re.compile(
-    r'\b(?:(?:key|Key\([^()]*\)|checksum)(?:\.torch)?\(\s*|key, )f?"([^"{]+)'
+    r"\b(?:(?:key|Key\([^()]*\)|checksum)(?:\.torch)?\(\s*|key, |tasks, "
+    r'|seeds_R(?:\[\w+\])?, )f?"([^"{]+)'
     r'|\bpurpose(?:: str)? = "([^"]+)',
     re.IGNORECASE,
 )
@@ -159,7 +160,7 @@ def test_no_two_places_of_the_package_draw_from_one_stream() -> None:
         if path != root / "core" / "randomness.py"
         for purpose, default in PURPOSE.findall(path.read_text())
     ]
-    known = {"at most", "batches ", "cohort", "init", "pass", "safari", "validation"}
+    known = {"at most", "batches", "cohort", "init", "pass", "safari", "validation"}
     assert known <= {*found}
     assert len({zlib.crc32(purpose.encode()) for purpose in found}) == len(found)
 

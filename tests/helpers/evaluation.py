@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from raysafl.core.objective import Value
-from raysafl.core.work import TEST, Rows, Work
+from raysafl.core.work import TEST, Evaluation, Rows, Work
 from raysafl.simulation.scores import scores
 from raysafl.training.evaluation import Evaluator
 
@@ -21,5 +23,8 @@ def scored(
     work: Work, w: Mapping[int, Tensor], rows: Sequence[Rows] = (TEST,)
 ) -> dict[int, dict[str, Value]]:
     """The scores of each cell's parameters."""
-    found = work.sums(w, dict.fromkeys(w, rows))
-    return {cell: scores(work.measures, own) for cell, own in found.items()}
+    w_RP = torch.stack(list(w.values()))
+    (sums_R,) = work.sums([Evaluation(np.array(list(w)), w_RP, [rows] * len(w))])
+    return {
+        cell: scores(work.measures, sums) for cell, sums in zip(w, sums_R, strict=True)
+    }

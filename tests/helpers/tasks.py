@@ -1,15 +1,19 @@
 """Tasks one by one, and the mini-batches that they draw, as NumPy draws them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import ContinuedTraining, LocalTraining, Update
+from raysafl.core.problem import Dataset
 from raysafl.core.work import Tasks, Training
-from raysafl.training.inputs import batch_width
+from raysafl.models import FlatModel
+from raysafl.training.inputs import Held, batch_width
 from raysafl.training.trainer import LocalTrainer
 
 
@@ -30,37 +34,44 @@ class Task(NamedTuple):
     moments: tuple[Tensor, ...] = ()
 
 
+def training(tasks: Sequence[Task], averaged: bool = False) -> Training:
+    """The request to train these clients of one cell, who may differ in their starts."""
+    first = tasks[0]
+    offset_1MP = moments_1MVP = None
+    if first.offset_P is not None:
+        offset_1MP = torch.stack([task.offset_P for task in tasks])[None]  # type: ignore[misc]
+    if first.moments:
+        moments_1MVP = torch.stack([torch.stack(task.moments) for task in tasks])[None]
+    return Training(
+        cells_R=np.array([first.cell]),
+        seeds_R=np.array([first.seed], np.uint64),
+        round=first.round,
+        call=first.call,
+        clients_RM=np.array([[task.client for task in tasks]]),
+        w=torch.stack([task.w_P for task in tasks])[None],
+        locals=[first.local],
+        offset_RMP=offset_1MP,
+        prox_R=np.array([first.prox]),
+        averaged=averaged,
+        weight_RM=np.array([[task.weight for task in tasks]]),
+        before_RM=np.array([[task.before for task in tasks]]),
+        moments_RMVP=moments_1MVP,
+    )
+
+
 def columns(tasks: Iterable[Task], averaged: Iterable[int] = ()) -> Tasks:
     """These tasks as columns; the means of some cells are asked for."""
     tasks = list(tasks)
-    whole = Tasks.of(
-        [
-            Training(
-                cell=task.cell,
-                clients=[task.client],
-                w=task.w_P,
-                local=task.local,
-                seed=task.seed,
-                round=task.round,
-                call=task.call,
-                offset_MP=None if task.offset_P is None else task.offset_P[None],
-                prox=task.prox,
-                weights=[task.weight],
-                before=[task.before],
-                moments=[task.moments] if task.moments else [],
-            )
-            for task in tasks
-        ]
-    )
+    whole = Tasks.of([training([task]) for task in tasks])
     # Tasks with one start share it.
-    numbers: dict[int, int] = {}
-    first = [numbers.setdefault(id(v), k) for k, v in enumerate(whole.vectors)]
-    whole.columns["start"] = np.array(first)[whole.columns["start"]]
+    starts = {id(task.w_P): task.w_P[None] for task in tasks}
+    numbers = {key: number for number, key in enumerate(starts)}
+    whole.columns["start"] = [numbers[id(task.w_P)] for task in tasks]
     cells = [task.cell for task in tasks]
     averaged = set(averaged)
     counts = [cells.count(cell) if cell in averaged else 0 for cell in cells]
     whole.columns["averaged"] = counts
-    return whole
+    return replace(whole, starts=list(starts.values()))
 
 
 def draw_batches(
@@ -89,8 +100,30 @@ def draw_batches(
     return positions.reshape(-1, width)[first : first + steps]
 
 
+def held_by(
+    indices_of: Callable[[int, int], NDArray[np.int64]],
+) -> Callable[[Tasks], Held]:
+    """What finds the samples of tasks' clients, from those of a cell and a client."""
+
+    def held(tasks: Tasks) -> Held:
+        owners = tasks.columns[["cell", "client"]].tolist()
+        return Held.of([indices_of(cell, client) for cell, client in owners])
+
+    return held
+
+
 class Trainer(LocalTrainer):
-    """A trainer that is given tasks one by one."""
+    """A trainer that is given tasks one by one, and the samples of each client."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        dataset: Dataset,
+        indices_of: Callable[[int, int], NDArray[np.int64]],
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, dataset, held_by(indices_of), *args, **kwargs)
 
     def train_stacks(
         self, tasks: Sequence[Task] | Tasks

@@ -21,7 +21,7 @@ ALLOWED: dict[
     "objectives": {"core"},
     "participation": {"core", "kernels"},
     "models": {"core", "kernels"},
-    "simulation": {"core", "objectives"},
+    "simulation": {"core", "kernels", "objectives"},
     "training": {"core", "kernels", "models", "objectives"},
     "storage": {"core"},
     "kept": {"core", "data", "simulation", "storage"},

@@ -1,4 +1,4 @@
-"""Private parts of other packages are touched in two files only, which check them."""
+"""Private parts of other packages are touched in three files only."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
-ALLOWED = {"cluster/ray_private.py", "kernels/jit.py"}
+ALLOWED = {"cluster/ray_private.py", "kernels/jit.py", "simulation/lifting.py"}
 # public and documented, in spite of their names: of named tuples, and os._exit
 PUBLIC = {"_make", "_replace", "_fields", "_asdict", "_exit"}
 
@@ -54,7 +54,7 @@ def private_parts(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.value
 
 
-def test_private_parts_are_touched_in_two_files_only() -> None:
+def test_private_parts_are_touched_in_three_files_only() -> None:
     found = [
         f"raysafl/{file}:{line}: {what}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -20,7 +20,7 @@ from raysafl.participation import (
     ScipyDistribution,
 )
 from raysafl.participation.arbitrary import masses, rates
-from raysafl.participation.sampling import at_most, come, weighted
+from raysafl.participation.sampling import at_most, come, of_sizes, uniforms, weighted
 
 MILLION = 1_000_000
 # numpy changes its method
@@ -62,41 +62,61 @@ def test_uniform_and_absent_draw_from_the_list_of_those_that_can_come(
 @given(
     st.lists(st.sampled_from([0.0, 1e-300, 0.1, 0.5, 1.0]), min_size=1),
     st.data(),
-    SEEDS,
+    st.lists(SEEDS, min_size=1, max_size=3),
 )
 def test_a_weighted_draw_takes_the_first_arrivals_in_stable_order(
-    weights: list[float], data: st.DataObject, seed: int
+    weights: list[float], data: st.DataObject, seeds: list[int]
 ) -> None:
     m = data.draw(st.integers(1, len(weights)))
-    wait = np.log(Key(seed)("x").standard_exponential(len(weights)))
-    with np.errstate(divide="ignore"):
-        order = np.argsort(wait - np.log(weights), kind="stable")
-    assert weighted(np.array(weights), m, Key(seed)("x")) == sorted(order[:m].tolist())
-
-
-@given(st.lists(st.sampled_from([0.0, 1e-6, 0.3]), min_size=1, max_size=9), SEEDS)
-def test_clients_come_by_chance_and_if_asked_at_least_the_nearest_does(
-    rate: list[float], seed: int
-) -> None:
-    u = Key(seed)("x").random(len(rate))
-    by_chance = [i for i, (a, b) in enumerate(zip(u, rate, strict=True)) if a < b]
-    nearest = min(range(len(rate)), key=lambda i: (u[i] / max(rate[i], 1e-300), i))
-    for at_least_one, expected in ((False, []), (True, [nearest])):
-        on, ids = come(np.array(rate), Key(seed)("x"), at_least_one)
-        assert np.flatnonzero(on).tolist() == by_chance
-        assert ids.tolist() == (by_chance or expected)
+    weight_RN = np.array([weights] * len(seeds))
+    drawn_RM = weighted(weight_RN, m, 4, np.array(seeds, np.uint64), "x")
+    for seed, ids in zip(seeds, drawn_RM.tolist(), strict=True):
+        wait = np.log(Key(seed, 4)("x").standard_exponential(len(weights)))
+        with np.errstate(divide="ignore"):
+            order = np.argsort(wait - np.log(weights), kind="stable")
+        assert ids == sorted(order[:m].tolist())
 
 
 @given(
-    st.sets(st.integers(0, 10**7), min_size=1), st.none() | st.integers(1, 200), SEEDS
+    st.lists(st.sampled_from([0.0, 1e-6, 0.3]), min_size=1, max_size=9),
+    st.lists(SEEDS, min_size=1, max_size=3),
+)
+def test_clients_come_by_chance_and_if_asked_at_least_the_nearest_does(
+    rate: list[float], seeds: list[int]
+) -> None:
+    u_RN = uniforms(len(rate), 5, np.array(seeds, np.uint64), "x")
+    for at_least_one in (False, True):
+        on_RN, cohorts = come(np.array(rate), u_RN, at_least_one)
+        came = np.split(cohorts.ids, np.cumsum(cohorts.count_R)[:-1])
+        for seed, on, ids in zip(seeds, on_RN, came, strict=True):
+            u = Key(seed, 5)("x").random(len(rate))
+            by_chance = np.flatnonzero(u < rate).tolist()
+            nearest = min(
+                range(len(rate)), key=lambda i: (u[i] / max(rate[i], 1e-300), i)
+            )
+            assert np.flatnonzero(on).tolist() == by_chance
+            assert ids.tolist() == (by_chance or [nearest] * at_least_one)
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 10**7)), min_size=1, max_size=4),
+    st.none() | st.integers(1, 50),
+    SEEDS,
 )
 def test_at_most_m_are_kept_of_those_that_came(
-    came: set[int], m: int | None, seed: int
+    came: list[set[int]], m: int | None, seed: int
 ) -> None:
-    ids = list(came)
-    kept = at_most(np.array(ids), m, Key(seed))
-    few = m is None or len(ids) <= m
-    assert kept == (sorted(ids) if few else drawn(ids, m or 0, Key(seed), "at most"))
+    expected = []
+    seeds = range(seed, seed + len(came))
+    for number, ids in zip(seeds, map(sorted, came), strict=True):
+        few = m is None or len(ids) <= m
+        key = Key(number, 6)
+        expected.append(ids if few else drawn(ids, m or 0, key, "at most"))
+    flat = np.array([i for ids in came for i in sorted(ids)], np.int64)
+    cohorts = of_sizes(flat, np.array([len(ids) for ids in came]))
+    kept = at_most(cohorts, m, 6, np.array(seeds, np.uint64))
+    assert kept.ids.tolist() == [i for ids in expected for i in ids]
+    assert kept.count_R.tolist() == [len(ids) for ids in expected]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +174,9 @@ def test_probabilities_are_computed_once_for_equal_distributions_and_cannot_be_c
     assert masses(ScipyDistribution("beta", b=10.0, a=1.0), 50) is first
     assert np.array_equal(first, ScipyDistribution("beta", a=1, b=10).masses(50))
     assert not np.array_equal(masses(ScipyDistribution("beta", a=2, b=10), 50), first)
-    assert np.array_equal(rates(Beta(), 50, 7), Beta().rates(50, Key(7)("rates")))
-    assert not np.array_equal(rates(Beta(), 50, 8), rates(Beta(), 50, 7))
-    for cached in (first, rates(Beta(), 50, 7)):
+    both = rates(Beta(), 50, (7, 8))
+    for rate_N, seed in zip(both, (7, 8), strict=True):
+        assert np.array_equal(rate_N, Beta().rates(50, Key(seed)("rates")))
+    for cached in (first, both):
         with pytest.raises(ValueError, match="read-only"):
             cached[0] = 1.0

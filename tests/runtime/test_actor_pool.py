@@ -145,7 +145,8 @@ def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
     monkeypatch.setattr(of_ray, "RETRIES", 1)
     told = r"to train was lost, and so it was in 1 further tries"
     with started(1) as pool, pytest.raises(LostActorsError, match=told):
-        play(deadly(tiny, tmp_path / "deaths", 100), pool, "loop")
+        one = tiny.replace(replicates=1)
+        play(deadly(one, tmp_path / "deaths", 100), pool, "loop")
     assert len(list((tmp_path / "deaths").iterdir())) == 2
 
 

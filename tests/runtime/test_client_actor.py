@@ -9,10 +9,10 @@ import pytest
 import ray
 import torch
 from helpers.evaluation import scored
-from helpers.tasks import Task, columns
+from helpers.tasks import Task, columns, training
 
 from raysafl import MLP, LocalTraining, Run
-from raysafl.core.work import TEST, Tasks, Training
+from raysafl.core.work import TEST, Evaluation, Tasks, chosen_rows
 from raysafl.objectives import Regression
 from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.exact_mean import ShareResult
@@ -28,10 +28,18 @@ def test_tasks_arrive_as_they_were_sent_with_the_vectors_that_they_need_alone() 
     offset_MP = torch.eye(3)[:2]
     adam = ContinuedTraining(lr=0.1, batch_size=8, steps=2, optimizer="adam")
     moments_V = (torch.full((3,), 4.0), torch.full((3,), 5.0))
-    plain = Training(0, [4, 5], w_P, LOCAL, 7, 2, 1, offset_MP=offset_MP, prox=0.5)
-    goes_on = Training(1, [3], 2 * w_P, adam, 8, 2, 3, before=[9], moments=[moments_V])
-    mean = Training(2, [1, 0], 3 * offset_MP, LOCAL, 9, 2, 1, averaged=True)
-    whole = Tasks.of([plain, goes_on, mean._replace(weights=[0.5, 1.5])])
+    first, second = (
+        Task(0, 4 + i, w_P, LOCAL, 7, 2, 1, offset_P, 0.5)
+        for i, offset_P in enumerate(offset_MP)
+    )
+    goes_on = Task(1, 3, 2 * w_P, adam, 8, 2, 3, before=9, moments=moments_V)
+    one, other = (
+        Task(2, 1 - i, 3 * start_P, LOCAL, 9, 2, 1, weight=0.5 + i)
+        for i, start_P in enumerate(offset_MP)
+    )
+    plain = training([first, second])._replace(w=w_P[None])
+    means = training([one, other], averaged=True)
+    whole = Tasks.of([plain, training([goes_on]), means])
     expected = {
         1: ([[0, 1, 2]], [[0, 1, 0]], [-1], [0]),
         2: ([[0, 2, 4]], [[0, 0, 0]], [0], [0]),
@@ -55,8 +63,9 @@ def test_tasks_arrive_as_they_were_sent_with_the_vectors_that_they_need_alone() 
         ):
             assert part.columns[name][0] == whole.columns[name][t]
         first = part.columns["moments"][0]
-        kept = [] if first < 0 else part.vectors[first : first + 2]
-        assert len(part.vectors) == {1: 2, 2: 3, 4: 1}[t]
+        kept = [] if first < 0 else chosen_rows(part.moments, first + np.arange(2))
+        blocks = [*part.starts, *part.offsets, *part.moments]
+        assert sum(map(len, blocks)) == {1: 2, 2: 3, 4: 1}[t]
         assert all(map(torch.equal, kept, moments_V))
     assert whole.columns["client"].tolist() == [4, 5, 3, 1, 0]
 
@@ -68,19 +77,20 @@ def test_tasks_with_unequally_many_moments_take_along_those_that_are_theirs(
     w_P = torch.zeros(2)
     adam = ContinuedTraining(lr=0.1, batch_size=8, steps=2, optimizer="adam")
     sgd = ContinuedTraining(lr=0.1, batch_size=8, steps=2, momentum=0.9)
-    kept = {"adam": [torch.ones(2), 2 * torch.ones(2)], "sgd": [3 * torch.ones(2)]}
+    kept = {"adam": (torch.ones(2), 2 * torch.ones(2)), "sgd": (3 * torch.ones(2),)}
     locals = {"adam": adam, "sgd": sgd}
     names = [first, *({"adam", "sgd"} - {first})]
     asked = [
-        Training(c, [c], w_P, locals[n], 7, 2, 1, before=[4], moments=[kept[n]])
+        training([Task(c, c, w_P, locals[n], 7, 2, 1, before=4, moments=kept[n])])
         for c, n in enumerate(names)
     ]
     whole = Tasks.of(asked)
     for t, name in enumerate(names):
         part = whole[[t]].alone()
-        at = part.columns["moments"][0]
-        assert len(part.vectors) == 1 + len(kept[name])
-        assert all(map(torch.equal, part.vectors[at:][: len(kept[name])], kept[name]))
+        assert part.columns["moments"].tolist() == [0]
+        assert [len(block) for block in part.starts] == [1]
+        (moments_VP,) = part.moments
+        assert torch.equal(moments_VP, torch.stack(kept[name]))
 
 
 @pytest.mark.parametrize("num_parameters", [5, 7850, LARGE // 4, LARGE // 4 + 1])
@@ -91,21 +101,17 @@ def test_a_result_arrives_as_it_was_sent_and_only_small_ones_as_bytes(
     rng = np.random.default_rng(0)
     result = ShareResult(
         columns_5T=rng.random((5, 3)),
-        rows=list(rng.random((clients, num_parameters), np.float32)),
-        means={0: rng.random(num_parameters, np.float32)},
-        sums={2: rng.random(num_parameters)},
+        rows_TP=rng.random((clients, num_parameters), np.float32),
+        means_CP=rng.random((1, num_parameters), np.float32),
+        sums_CP=rng.random((1, num_parameters)),
+        moments_VP=np.empty((0, 0), np.float32),
     )
     sent = packed(result)
-    arrays = [result.columns_5T, *result.rows, result.means[0], result.sums[2]]
-    size = sum(array.nbytes for array in arrays)
+    size = sum(array.nbytes for array in vars(result).values())
     assert isinstance(sent, bytes) == (size + 2000 < LARGE)
     (received,) = unpacked(sent)
-    assert (received.columns_5T == result.columns_5T).all()
-    assert (np.stack(received.rows) == np.stack(result.rows)).all()
-    for name in ("means", "sums"):
-        mine, theirs = getattr(received, name), getattr(result, name)
-        assert mine.keys() == theirs.keys()
-        assert all((mine[cell] == theirs[cell]).all() for cell in theirs)
+    for name, array in vars(result).items():
+        np.testing.assert_array_equal(getattr(received, name), array, strict=True)
 
 
 def test_a_large_start_of_several_messages_is_stored_once(ray_local: None) -> None:
@@ -116,7 +122,7 @@ def test_a_large_start_of_several_messages_is_stored_once(ray_local: None) -> No
     assert len(stored) == 1
     for message in sent:
         (received,) = unpacked(message)
-        assert torch.equal(received.vectors[0], w_P)
+        assert torch.equal(received.starts[0][0], w_P)
 
 
 def test_client_actors_train_and_evaluate_what_they_are_given(
@@ -138,11 +144,12 @@ def test_client_actors_train_and_evaluate_what_they_are_given(
     ]
     reply = call("train_share", columns(tasks))
     expected = reference.trainer.train(columns(tasks)).delta_MP
-    for mine, theirs in zip(reply.rows, expected, strict=True):
+    for mine, theirs in zip(reply.rows_TP, expected, strict=True):
         assert torch.equal(torch.from_numpy(mine.copy()), theirs)
     # one unit is the whole test set here
-    units = reference.rows.units({1: [TEST]})
-    sums_2R = call("unit_sums", {1: w[1]}, units)
+    w_1P = w[1][None]
+    units = reference.rows.units([Evaluation(np.array([1]), w_1P, [[TEST]])])
+    sums_2R = call("unit_sums", [w_1P], units)
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     scores = {"test_accuracy": correct, "test_loss": loss}
     assert {1: scores} == scored(reference, {1: w[1]})
@@ -185,8 +192,9 @@ def test_an_actor_holds_nothing_of_the_packs_before(
         task = Task(0, 3, w_P, tiny.local, 0, 0, 1, None, 0.0)
         for averaged in ([], [0]):
             packed(clients.worker.train_share(columns([task], averaged)))
-        units = clients.worker.rows.units({0: [TEST]})
-        clients.worker.unit_sums({0: w_P}, units)
+        asked = Evaluation(np.array([0]), w_P[None], [[TEST]])
+        units = clients.worker.rows.units([asked])
+        clients.worker.unit_sums([asked.w_RP], units)
         before = parts_of(clients.worker)
 
 

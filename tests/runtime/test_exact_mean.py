@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import numpy as np
 import pytest
 import torch
-from helpers.tasks import Task, columns
+from helpers.tasks import Task, columns, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from raysafl.algorithms import SERVER
 from raysafl.core import means
 from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.means import mean_of_rows, relative_weights
-from raysafl.core.work import Tasks
+from raysafl.core.work import Tasks, Trained, Training
 from raysafl.kernels import sums
 from raysafl.kernels.sums import UNITS, add_rows
 from raysafl.runtime import exact_mean
@@ -82,13 +83,29 @@ def tasks(worker: Worker) -> list[Task]:
     return [Task(r, i, w[r], local, r, 0, 1, None, 0.0) for r, i in who]
 
 
+def requests(asked: list[Task], averaged: Iterable[int] = ()) -> list[Training]:
+    """A request for each cell of the tasks; the means of some are asked for."""
+    some = set(averaged)
+    cells = groupby(asked, lambda task: task.cell)
+    return [training(list(own), averaged=cell in some) for cell, own in cells]
+
+
+def by_cell(
+    asked: list[Training], answers: list[Trained]
+) -> dict[int, Update | MeanUpdate]:
+    """The answer of each cell, without the axis of cells."""
+    return {
+        int(one.cells_R[0]): type(own.update)(*(column[0] for column in own.update))
+        for one, own in zip(asked, answers, strict=True)
+    }
+
+
 def trained(
     worker: Worker, asked: list[Task], averaged: Iterable[int] = ()
 ) -> dict[int, Update | MeanUpdate]:
     """What becomes of tasks on one worker."""
-    whole = columns(asked, averaged)
-    answer = combine_shares(whole, [slice(None)], [worker.train_share(whole)])
-    return {cell: own.update for cell, own in answer.items()}
+    of_cells = requests(asked, averaged)
+    return by_cell(of_cells, worker.train(of_cells))
 
 
 def weighed(asked: list[Task]) -> list[Task]:
@@ -130,10 +147,10 @@ def test_an_update_does_not_depend_on_the_shares_bitwise(
     worker: Worker, averaged: tuple[int, ...], shares: list[list[int]], weighted: bool
 ) -> None:
     asked = weighed(tasks(worker)) if weighted else tasks(worker)
-    whole = columns(asked, averaged)
+    of_cells = requests(asked, averaged)
+    whole = Tasks.of(of_cells)
     results = [worker.train_share(whole[share].alone()) for share in shares]
-    combined = combine_shares(whole, shares, results)
-    mine = {cell: own.update for cell, own in combined.items()}
+    mine = by_cell(of_cells, combine_shares(of_cells, whole, shares, results))
     theirs = trained(worker, asked, averaged)
     assert mine.keys() == theirs.keys() == {0, 1, 2}
     for cell, update in mine.items():
@@ -149,7 +166,11 @@ def test_a_mean_that_an_algorithm_computes_has_the_bits_of_the_machines(
     counts_M = torch.tensor([10, 20, 30, 40, 50, 60, 71])
     rows_MP = worker.trainer.train(columns(asked)).delta_MP
     for weight_M in (None, counts_M, torch.full((7,), 3)):
-        weights = [1.0] * 7 if weight_M is None else relative_weights(weight_M)
+        weights = (
+            [1.0] * 7
+            if weight_M is None
+            else relative_weights(weight_M[None])[0].tolist()
+        )
         weighted = [
             task._replace(weight=weight)
             for task, weight in zip(asked, weights, strict=True)
@@ -242,7 +263,6 @@ def test_a_gpus_operators_give_the_bits_of_the_compiled_loop(
         patch.setattr(sums, "add_rows", add_as_a_gpu_does)
         mine = reduced(share)
     theirs = reduced(share)
-    for of_cells, expected in ((mine.means, theirs.means), (mine.sums, theirs.sums)):
-        assert list(of_cells) == list(expected)
-        for cell, vector in of_cells.items():
-            np.testing.assert_array_equal(vector, expected[cell], strict=True)
+    for name in ("means_CP", "sums_CP"):
+        of_cells, expected = getattr(mine, name), getattr(theirs, name)
+        np.testing.assert_array_equal(of_cells, expected, strict=True)

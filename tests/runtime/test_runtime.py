@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -26,7 +27,7 @@ from raysafl.cluster.actors import Actors
 from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
-from raysafl.core.work import Rows
+from raysafl.core.work import Evaluation, Rows
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import LARGE, PackSetup
 from raysafl.runtime.on_actors import OnActors, host_pack, start_actors
@@ -168,12 +169,14 @@ def test_two_actors_count_the_training_accuracy_of_one_process(
     ids = {0: (EVERYONE,), 1: (2, 7)}
     w = {cell: reference.init(cell) for cell in ids}
     work = host(two, run)
-    over = {cell: [Rows("train", own)] for cell, own in ids.items()}
-    theirs = reference.sums(w, over)
-    for cell, found in work.sums(w, over).items():
-        for rows, (size_G, sums_Gn) in found.items():
-            assert size_G == theirs[cell][rows].size_G
-            assert (sums_Gn == theirs[cell][rows].sums_Gn).all()
+    over = [[Rows("train", clients)] for clients in ids.values()]
+    asked = [Evaluation(np.array(list(ids)), torch.stack(list(w.values())), over)]
+    (theirs,) = reference.sums(asked)
+    (ours,) = work.sums(asked)
+    for mine, expected in zip(ours, theirs, strict=True):
+        for rows, (size_G, sums_Gn) in mine.items():
+            assert size_G == expected[rows].size_G
+            assert (sums_Gn == expected[rows].sums_Gn).all()
     for accuracy in ("cohort", "clients"):
         measured = run.replace({"participation.accuracy": accuracy})
         assert play(measured, work)[0] == play(measured, reference)[0]

@@ -1,6 +1,6 @@
 """Runs of models with frozen parameters: traffic, actors, and runs that are continued."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import helpers.frozen
@@ -106,6 +106,7 @@ def test_a_checkpoint_that_holds_frozen_parameters_too_is_refused(frozen: Run) -
     simulation = Simulation(frozen, worker(frozen))
     # Earlier versions trained the 3 x 9 weights and 3 biases of the convolution as well.
     for replicate in simulation.replicates:
-        replicate.state = State(torch.zeros(HEAD + 30))
+        state = State(torch.zeros(HEAD + 30))
+        replicate.stand(replace(replicate.standing, state=state))
     with pytest.raises(ValueError, match="520 parameters, the model now trains 490"):
         restore(Simulation(frozen, worker(frozen)), dump(simulation))

@@ -7,7 +7,7 @@ from helpers.evaluation import scored
 
 from raysafl import Federation, IidServer, Run, Validation
 from raysafl.core.problem import SERVER
-from raysafl.core.work import TEST, VALIDATION
+from raysafl.core.work import TEST, VALIDATION, Evaluation
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.population import Population
 from raysafl.simulation.simulation import Simulation
@@ -54,7 +54,9 @@ def test_spans_of_validation_samples_add_up(
     rows = [TEST, VALIDATION]
     whole = scored(work, w, rows)
     monkeypatch.setattr("raysafl.runtime.rows.SPAN", 40)
-    assert len(work.rows.units(dict.fromkeys(w, rows))) > 4
+    w_RP = torch.stack(list(w.values()))
+    asked = Evaluation(np.array(list(w)), w_RP, [rows] * len(w))
+    assert len(work.rows.units([asked])) > 4
     parts = scored(work, w, rows)
     for cell in w:
         assert parts[cell] == {
@@ -73,7 +75,7 @@ def test_cells_with_equal_validation_samples_are_evaluated_together(tiny: Run) -
     ]
     cells = [cell for run in runs for cell in run.cells]
     population = Population(cells, held.load())
-    assert population.validation_of == [None, None, 0, 0, 1]
+    assert population.validation_of.tolist() == [-1, -1, 0, 0, 1]
     assert len(population.validation_sets) == 2
 
 
@@ -82,7 +84,7 @@ def test_the_server_does_not_train_on_its_validation_samples(tiny: Run) -> None:
         {"data.server": IidServer(n0=50), "data.validation": Validation(server=0.5)}
     )
     population = Population(run.cells, run.data.load())
-    held = population.held(0, SERVER)
+    held = population.splits[0].of(SERVER)
     assert len(held) == 25
     assert not np.isin(held, population.splits[0].validation).any()
     assert population.sizes(0)[1] == 25

@@ -28,7 +28,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training import ContinuedTraining
 from raysafl.training.engine_choice import ENGINES
-from raysafl.training.inputs import StepCounts, batch_width, draw_plan
+from raysafl.training.inputs import Held, StepCounts, batch_width, draw_plan
 from raysafl.training.optimizer import plain_steps
 
 ROUNDS = 6
@@ -97,10 +97,10 @@ def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
     while not simulation.done:
         before_P = own.state.w_P.clone()
         (record,) = simulation.step()
-        rounds.append((before_P, own.state.w_P.clone(), own.progress[0]))
+        rounds.append((before_P, own.state.w_P.clone(), own.standing.progress[0]))
         steps.append(record.steps)
 
-    held = work.population.held(0, 0)
+    held = work.population.splits[0].of(0)
     train = dataset.train
     x = torch.from_numpy(train.x[held]) * train.scale + train.shift
     module = model.build(tuple(x.shape[1:]), dataset.num_classes)
@@ -122,13 +122,15 @@ def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
 def test_a_pass_shows_each_sample_once_and_the_next_one_in_another_order() -> None:
     local = ContinuedTraining(lr=0.1, batch_size=10, steps=3, momentum=0.5)
     held = np.arange(100, 147)
+    samples = Held.of([held])
     task = Task(0, 4, torch.empty(0), local, 7, 0, 1, None, 0.0)
     passes: list[list[int]] = [[], []]
     before = 0
     for round, steps in enumerate([3, 2, 3, 2]):
         # The round in which a client comes changes nothing.
         one = columns([task._replace(round=11 * round, before=before)])
-        plan = draw_plan(one, [held], StepCounts.of(one, [held])).index_NB
+        steps_T = StepCounts.of(one, samples.samples_T)
+        plan = draw_plan(one, samples, steps_T).index_NB
         assert plan.shape == (steps, batch_width(len(held), local))
         passes[round // 2] += plan[plan >= 0].tolist()
         before += steps
@@ -190,7 +192,7 @@ def test_q_follows_the_cohorts_mean_of_the_accuracies_since_passes_began(
     while not simulation.done:
         (record,) = simulation.step()
         assert record.enforce_prob == pytest.approx(q, abs=1e-12)
-        progress = simulation.replicates[0].progress
+        progress = simulation.replicates[0].standing.progress
         own = [progress[i].hits / progress[i].seen for i in record.cohorts[0]]
         now = sum(own) / len(own)
         assert record.train_accuracy == pytest.approx(now)

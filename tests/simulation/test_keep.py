@@ -1,7 +1,7 @@
 """Which model a run keeps, whatever interrupts it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from helpers.here import interrupt_in_process, run_in_process, session_of, write
 from torch import Tensor
 
 from raysafl import Patience, Run, Validation
-from raysafl.core.work import GroupSums, RowsOfCells, Summed
+from raysafl.core.work import Evaluation, GroupSums, Summed
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
@@ -29,10 +29,10 @@ class Scripted(Worker):
 
     script: Iterator[float]
 
-    def sums(self, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+    def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
         """Return the next accuracy, and a loss of 1, for all cells."""
         one_sample = GroupSums(np.array([1]), np.array([[next(self.script), 1.0]]))
-        return {cell: dict.fromkeys(rows, one_sample) for cell, rows in over.items()}
+        return [[dict.fromkeys(rows, one_sample) for rows in one.over] for one in asked]
 
 
 def kept_after(run: Run, *script: float) -> tuple[Simulation, list[Tensor]]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.checkpoints import dump, restore
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
+from helpers.tasks import Task, columns
 
 from raysafl import (
     SAFARI,
@@ -24,7 +25,6 @@ from raysafl import (
     Sweep,
 )
 from raysafl.core.record import Record
-from raysafl.core.work import Tasks, Training
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
@@ -238,8 +238,8 @@ def test_a_personal_model_is_the_global_one_after_k_local_steps() -> None:
     # same round and with the same batches.
     few = LocalTraining(lr=0.5, batch_size=2, steps=3)
     worker = Worker(run.cells, dataset, run.model)
-    asked = Training(0, range(4), w_P.float(), few, seed=0, round=3, call=0)
-    deltas = worker.trainer.train(Tasks.of([asked])).delta_MP
+    asked = [Task(0, i, w_P.float(), few, seed=0, round=3, call=0) for i in range(4)]
+    deltas = worker.trainer.train(columns(asked)).delta_MP
     for i in range(4):
         hit = hits(w_P - deltas[i], dataset)
         of_class = np.array([hit[dataset.test.y == c].mean() for c in range(4)])

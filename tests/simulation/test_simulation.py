@@ -27,7 +27,7 @@ from raysafl.core.participation import Participation
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import load
-from raysafl.simulation.replicate import _all_finite
+from raysafl.simulation.replicates import finite_rows
 from raysafl.simulation.simulation import Simulation
 
 EPOCH = LocalTraining(lr=0.1, batch_size=16, epochs=1)
@@ -393,7 +393,10 @@ def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(
 def test_parameters_are_finite_if_each_of_them_is(
     numbers: list[float], finite: bool
 ) -> None:
-    assert _all_finite(torch.tensor(numbers)) is finite
+    assert finite_rows(torch.tensor([numbers, [0.0] * len(numbers)])).tolist() == [
+        finite,
+        True,
+    ]
 
 
 def test_safari_without_server_data_is_refused_with_what_to_give() -> None:

@@ -108,8 +108,8 @@ def test_what_numpy_gives_in_cohorts_and_requests_can_be_saved(tmp_path: Path) -
     first, second = Simulation(run, work), Simulation(run, work)
     first.step()
     restore(second, dump(first))
-    assert second.replicates[0].reached == {1, 2}
-    assert second.replicates[0].counts.enforced == [True]
+    assert second.replicates[0].standing.reached == {1, 2}
+    assert second.replicates[0].standing.counts.enforced == [True]
 
 
 def test_what_an_algorithm_keeps_has_the_same_order_after_an_interruption(

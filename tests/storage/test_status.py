@@ -47,8 +47,8 @@ ALONE = {"try_first": False, "flush_seconds": 0.0, "hardware": Hardware(pack=1)}
 
 def test_runs_are_counted_while_a_sweep_goes_on_and_afterwards(sweep: Sweep) -> None:
     go(sweep, Looking.folder, **ALONE)
-    # The second of its two replicates looks in the same round.
-    first, _, second, *_ = Looking.seen
+    # Its two replicates take their rounds together.
+    first, second, _ = Looking.seen
     assert first.is_running and first.runs == {"waiting": 2, "running": 1}
     assert second.runs == {"waiting": 1, "running": 1, "finished": 1}
     ended = status_of(Store(Looking.folder))

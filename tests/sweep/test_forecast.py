@@ -1,18 +1,17 @@
 """`raysafl run --dry-run`: what would be done, without doing it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.counted import Counted, interrupted
 from helpers.sweeps_here import go
-from torch import Tensor
 
 from raysafl import SAFARI, FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import FedAvgM, Key, Round, State
-from raysafl.core.work import RowsOfCells, Summed
+from raysafl.core.work import Evaluation, Summed
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep import forecast as room
@@ -100,9 +99,9 @@ def test_evaluations_count_as_often_as_they_take_place(
 
     sums = Worker.sums
 
-    def slow_sums(own: Worker, w: Mapping[int, Tensor], over: RowsOfCells) -> Summed:
+    def slow_sums(own: Worker, asked: Sequence[Evaluation]) -> list[list[Summed]]:
         clock[0] += 1
-        return sums(own, w, over)
+        return sums(own, asked)
 
     monkeypatch.setattr(Worker, "sums", slow_sums)
     run = tiny.replace(

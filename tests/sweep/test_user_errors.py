@@ -42,7 +42,7 @@ def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
     assert entry.reason == f"helped ({line}): OSError: https://host/x is down"
     assert entry.traceback.startswith("Traceback (most recent call last):")
     assert "in round\n    helped(state)" in entry.traceback
-    assert "replicate.py" in entry.traceback
+    assert "replicates.py" in entry.traceback
     # Two replicates failed with the run, and the error is printed once, by its labels.
     assert len(outcome.bad) == 2 and said.count("OSError") == 1
     assert "method=mine, s=0: failed, 2 of 2 seeds: helped (" in said

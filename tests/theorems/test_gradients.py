@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.tasks import Trainer
 from torch import Tensor
 
 from experiments.theorems.gradients import (
@@ -41,7 +42,7 @@ def trainer(model: Model, engine: str) -> tuple[LocalTrainer, list[np.ndarray]]:
     held = np.split(rng.permutation(sum(SIZES)), cuts)
     flat = FlatModel(model, (1, 8, 8), 4)
     data = Dataset("noise", part, part, 4)
-    return LocalTrainer(flat, data, lambda r, client: held[client], engine=engine), held
+    return Trainer(flat, data, lambda r, client: held[client], engine=engine), held
 
 
 def by_autograd(t: LocalTrainer, w_P: Tensor, rows: np.ndarray) -> Tensor:

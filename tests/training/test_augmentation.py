@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.gpu_program import trains_as_on_a_gpu
-from helpers.tasks import Trainer
+from helpers.tasks import Trainer, held_by
 from test_trainer import DATASET, HELD, TOLERANCE, tasks
 from torch import Tensor, nn
 
@@ -118,7 +118,7 @@ def test_cuts_differ_with_seed_round_client_call_and_step_and_repeat_otherwise()
     local = trainer(Remembering(), "loop")
     task = tasks(local.model, SGD)[0]
     # Client 0 reads the samples of client 1, so that only its number differs.
-    local.indices_of = lambda r, client: HELD[1][:10]
+    local.samples_of = held_by(lambda r, client: HELD[1][:10])
     once = LocalTraining(lr=0.05, batch_size=10, steps=1)
     kinds = [
         task._replace(local=once),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from helpers.evaluation import evaluated
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.workloads import STANDARD
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
-from raysafl.core.work import Tasks, TooLargeError
+from raysafl.core.work import COLUMNS, Tasks, TooLargeError
 from raysafl.data import Dataset
 from raysafl.models import FlatModel
 from raysafl.training import resident
@@ -355,3 +356,28 @@ def test_evaluation_of_one_model_that_does_not_fit_says_so(
     monkeypatch.setattr(Vmap, "logits", logits)
     with pytest.raises(MemoryError, match="out of memory: the outputs of one model"):
         evaluated(evaluator, local.model.init(Key(0)).repeat(3, 1))
+
+
+def test_rounds_start_from_the_matrices_that_were_evaluated_where_they_are() -> None:
+    rng = torch.Generator().manual_seed(0)
+    blocks = [torch.randn(rows, 5, generator=rng) for rows in (3, 1, 2)]
+    parameters = Parameters(torch.device("cpu"), most_bytes=10**6)
+    evaluated_VP = parameters.evaluated(blocks)
+    assert torch.equal(evaluated_VP, torch.cat(blocks))
+    first, second, third = blocks
+    chosen = [third, first[:], second]
+    row_T = np.array([5, 1, 0, 2, 4, 3])
+    columns_T = np.zeros(len(row_T), COLUMNS)
+    columns_T["start"] = row_T
+    w_VP, own_T = parameters.starts(Tasks(columns_T, [BASE], chosen))
+    assert w_VP is evaluated_VP
+    assert torch.equal(w_VP[own_T], torch.cat(chosen)[row_T])
+    # Another matrix of the same values was not evaluated.
+    w_VP, own_T = parameters.starts(
+        Tasks(columns_T, [BASE], [third, first.clone(), second])
+    )
+    assert w_VP is not evaluated_VP
+    assert torch.equal(w_VP[own_T], torch.cat(chosen)[row_T])
+    assert torch.equal(
+        parameters.evaluated([second, third]), torch.cat([second, third])
+    )

@@ -11,6 +11,7 @@ from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Update
 from raysafl.training import local_step
 from raysafl.training.gpu_training import GpuTraining, program_width
+from raysafl.training.inputs import Held
 from raysafl.training.memory import GpuMemory
 from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
@@ -27,7 +28,7 @@ def program_of(local: LocalTrainer, total: int = GIB) -> GpuTraining:
 
 def by_program(program: GpuTraining, asked: list[Task]) -> Update:
     """Train tasks by the program; return one row per task, in their order."""
-    held = [HELD[task.client] for task in asked]
+    held = Held.of([HELD[task.client] for task in asked])
     rows: dict[int, list[torch.Tensor]] = {}
     with torch.no_grad():
         for stack, update in program.train_stacks(columns(asked), held):
@@ -119,7 +120,7 @@ def test_what_was_yielded_is_not_changed_by_the_next_stack() -> None:
     local = trainer(Logistic(zero_init=False), "linear")
     program = program_of(local, total=1)
     asked = tasks(local.model, BASE)
-    held = [HELD[task.client] for task in asked]
+    held = Held.of([HELD[task.client] for task in asked])
     updates = []
     copies = []
     with torch.no_grad():

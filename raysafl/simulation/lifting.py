@@ -1,0 +1,795 @@
+"""One generator of an algorithm that stands for the rounds of many replicates.
+
+An algorithm's `round` is written for one replicate. Here it is run once for all replicates of
+a group: each tensor that it sees is a batched tensor of `torch.func`, as inside of
+`torch.func.vmap`, which stands for a tensor of each replicate. Four rules make that possible,
+and an algorithm that breaks one is run replicate by replicate, with the same numbers:
+
+1. It computes with torch on what it is given, by the operators of `SAME_BITS`.
+2. It remembers clients by `State.recall` and `State.remember`.
+3. It branches on draws of `key`, on the size of the cohort and on its own fields, and not on
+   values of tensors.
+4. It does not look at single ids.
+
+Where it branches on a draw, the replicates are divided by the outcome (`Fork`).
+
+The functions of functorch that are used here are private; `pyproject.toml` bounds the version
+of torch.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._C import _functorch as untyped_functorch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from raysafl.core.algorithm import (
+    Algorithm,
+    ClientVectors,
+    CohortIds,
+    ContinuedTraining,
+    CountSamples,
+    LocalTraining,
+    Request,
+    State,
+    TrainMean,
+)
+from raysafl.core.randomness import Key, checksum
+from raysafl.core.users_parts import is_users_class
+from raysafl.core.work import Floats, Ints
+from raysafl.simulation.checks import (
+    checked_ids,
+    checked_request,
+    checked_round,
+    checked_state,
+    refuse_no_request,
+)
+from raysafl.simulation.client_table import ClientTable
+
+Seeds: TypeAlias = NDArray[np.uint64]
+# The fields in which algorithms of a group differ: a number of each replicate, or for an
+# algorithm inside of another one, its own such fields.
+Columns: TypeAlias = "Mapping[str, Tensor | Columns]"
+
+functorch: Any = untyped_functorch
+# Whether this torch has the private functions that are used here. Without them, all replicates
+# take their rounds one by one.
+CAN_LIFT = all(
+    hasattr(functorch, name)
+    for name in (
+        "_add_batch_dim",
+        "_remove_batch_dim",
+        "_set_vmap_fallback_enabled",
+        "_vmap_decrement_nesting",
+        "_vmap_increment_nesting",
+        "is_batchedtensor",
+    )
+)
+# A batched tensor of the only level of vmap that there is here.
+LEVEL = 1
+# Operators that give each replicate the bits that it has alone: those that round each number
+# correctly (exp, for example, does not: a number's last bit depends on its place in memory),
+# sums over clients or parameters, whose order is the same, and those that move numbers. Matrix
+# products are not among them.
+EXACT = """
+abs add bitwise_and bitwise_not bitwise_or ceil clamp clamp_max clamp_min div eq floor ge gt
+isfinite isinf isnan le logical_and logical_not logical_or lt maximum minimum mul ne neg
+reciprocal relu round rsub sgn sign sqrt square sub trunc where
+abs_ add_ clamp_ clamp_max_ clamp_min_ copy_ div_ fill_ floor_ masked_fill_ mul_ neg_ round_
+sgn_ sign_ sqrt_ square_ sub_ zero_
+"""
+SUMS = """
+all amax amin any argmax argmin count_nonzero linalg_vector_norm max mean median min sum
+"""
+MOVES = """
+_local_scalar_dense _to_copy _unsafe_view alias arange as_strided cat clone detach empty
+empty_like expand full full_like gather index index_fill index_fill_ index_put index_put_
+index_select lift_fresh
+masked_fill new_empty new_full new_ones new_zeros ones ones_like permute repeat scalar_tensor
+scatter select slice split split_with_sizes squeeze stack t transpose unbind unsqueeze view
+zeros zeros_like
+"""
+SAME_BITS = frozenset(f"{EXACT} {SUMS} {MOVES}".split())
+# Of these operators, only the ones with such a second argument: torch computes other powers
+# and norms by functions that are not rounded correctly.
+WITH_NUMBERS = {
+    "pow": (0.5, 2, 3),
+    "pow_": (0.5, 2, 3),
+    "linalg_vector_norm": (1, 2, math.inf),
+}
+
+SUMS_OF_NUMBERS = ("linalg_vector_norm", "mean", "sum")
+# The largest number of terms of a sum that torch leaves to one thread.
+GRAIN = 32_768
+
+# What was raised since a generator was sent its answer. An algorithm of the user's may catch
+# it, and go on with other numbers than alone, where it would not be raised.
+_raised: list[BaseException] = []
+
+
+class NotLiftable(BaseException):
+    """An algorithm does what cannot be done for many replicates at once."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        _raised.append(self)
+
+
+class Fork(BaseException):
+    """Replicates go different ways from here.
+
+    Args:
+        mask_R: Which of them go the one way.
+    """
+
+    def __init__(self, mask_R: NDArray[np.bool_]) -> None:
+        super().__init__()
+        self.mask_R = mask_R
+        _raised.append(self)
+
+
+class _Errors(TorchFunctionMode):
+    """Notes what torch raises."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            _raised.append(error)
+            raise
+
+
+class _SameBits(TorchDispatchMode):
+    """Refuses operators that may give a replicate other bits than it has alone."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: otherwise torch would import its compiler, which takes a second."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        kwargs = kwargs or {}
+        has_same_bits = name in SAME_BITS
+        if name in WITH_NUMBERS:
+            number = args[1] if len(args) > 1 else 2
+            has_same_bits = (
+                type(number) in (int, float) and number in WITH_NUMBERS[name]
+            )
+        if name == "index":
+            # What is chosen in a later axis lies otherwise in memory, and is summed otherwise.
+            is_chosen = [own is not None for own in args[1]]
+            has_same_bits = is_chosen == sorted(is_chosen, reverse=True)
+        result: Any = func(*args, **kwargs) if has_same_bits else None
+        if has_same_bits and kwargs.get("alpha", 1) != 1:
+            # It is rounded once or twice, depending on the place in memory.
+            has_same_bits = not result.is_floating_point()
+        if has_same_bits and name in SUMS_OF_NUMBERS and torch.get_num_threads() > 1:
+            # Alone, torch would divide a sum of so many numbers among its threads.
+            count = args[0].numel() // max(1, result.numel())
+            has_same_bits = result.ndim > 1 or count <= GRAIN
+        if not has_same_bits:
+            raise NotLiftable(
+                f"it computes with `{name}`, which may round differently for many replicates"
+            )
+        return result
+
+
+class _Draw:
+    """A number of each replicate that is drawn uniformly from 0 to 1.
+
+    It can be compared, and nothing else.
+    """
+
+    def __init__(self, u_R: NDArray[np.float64]) -> None:
+        self.u_R = u_R
+
+    def __lt__(self, bound: Any) -> "_Outcome":
+        return _Outcome(self.u_R < _numbers(bound))
+
+    def __le__(self, bound: Any) -> "_Outcome":
+        return _Outcome(self.u_R <= _numbers(bound))
+
+    def __gt__(self, bound: Any) -> "_Outcome":
+        return _Outcome(self.u_R > _numbers(bound))
+
+    def __ge__(self, bound: Any) -> "_Outcome":
+        return _Outcome(self.u_R >= _numbers(bound))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotLiftable("it does more with a draw than to compare it")
+
+    __bool__ = __eq__ = __float__ = __hash__ = __getattr__  # type: ignore[assignment]
+
+
+class _Outcome:
+    """Whether a comparison holds, for each replicate; as a condition, it divides them."""
+
+    def __init__(self, mask_R: NDArray[np.bool_]) -> None:
+        self.mask_R = mask_R
+
+    def __bool__(self) -> bool:
+        if self.mask_R.all() or not self.mask_R.any():
+            return bool(self.mask_R[0])
+        raise Fork(self.mask_R)
+
+    def __invert__(self) -> "_Outcome":
+        return _Outcome(~self.mask_R)
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise NotLiftable("it does more with an outcome than to branch on it")
+
+    __hash__ = __eq__  # type: ignore[assignment]
+
+
+class _Generator:
+    """What a key returns for a purpose: of numpy's generator, only single draws."""
+
+    def __init__(self, seeds_R: Seeds, purpose: str, round: int) -> None:
+        self._seeds_R = seeds_R
+        self._purpose = purpose
+        self._round = round
+        self._drawn = 0
+
+    def random(self) -> _Draw:
+        """Return the next number of each replicate."""
+        # Imported here, because numba takes some tenths of a second to import.
+        from raysafl.kernels.draws import draw_uniforms
+
+        self._drawn += 1
+        u_RN = np.empty((len(self._seeds_R), self._drawn))
+        draw_uniforms(self._seeds_R, checksum(self._purpose), self._round, u_RN)
+        return _Draw(u_RN[:, -1])
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotLiftable(f"it draws by `{name}` from its key")
+
+
+class _Key:
+    """The keys of all replicates, in place of a `Key`."""
+
+    def __init__(self, seeds_R: Seeds, round: int) -> None:
+        self._seeds_R = seeds_R
+        self.round = round
+
+    def __call__(self, purpose: str) -> _Generator:
+        return _Generator(self._seeds_R, purpose, self.round)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise NotLiftable("it looks at the class of its key")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotLiftable(f"it uses `{name}` of its key")
+
+
+class _Ids(CohortIds):
+    """A cohort of each replicate, of which only the size can be seen."""
+
+    def __init__(self, ids_RM: Ints) -> None:
+        self.ids_RM = ids_RM
+
+    def __len__(self) -> int:
+        size: int = self.ids_RM.shape[1]
+        return size
+
+    def as_index(self) -> Tensor:
+        """Return the ids of each replicate."""
+        return lifted(torch.from_numpy(self.ids_RM))
+
+    def __getitem__(self, which: Any) -> NoReturn:
+        raise NotLiftable("it looks at single ids")
+
+    def __iter__(self) -> NoReturn:
+        raise NotLiftable("it looks at single ids")
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise NotLiftable("it looks at the class of the ids")
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise NotLiftable("it compares ids")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def lifted(value_R: Tensor) -> Tensor:
+    """Return a tensor with an axis of replicates as one that stands for those of each."""
+    batched: Tensor = functorch._add_batch_dim(value_R, 0, LEVEL)
+    return batched
+
+
+def bare(value: Any, size: int) -> Tensor:
+    """Return a tensor with an axis of replicates from one that stands for those of each."""
+    if not isinstance(value, Tensor):
+        raise NotLiftable(f"it gives {type(value).__name__} where a tensor is needed")
+    if functorch.is_batchedtensor(value):
+        with_axis: Tensor = functorch._remove_batch_dim(value, LEVEL, size, 0)
+        return with_axis
+    return value.expand(size, *value.shape)
+
+
+def _numbers(value: Any) -> Any:
+    """Return a number, or the number of each replicate, of a bound."""
+    if isinstance(value, Tensor):
+        return functorch._remove_batch_dim(value, LEVEL, 0, 0).numpy()
+    return value
+
+
+def differences(algorithms: Sequence[Algorithm]) -> Columns:
+    """Return the fields in which algorithms of one shape differ, as columns."""
+    first, *others = algorithms
+    if all(own is first for own in others):
+        return {}
+    columns: dict[str, Tensor | Columns] = {}
+    for name, value in first:
+        values = [getattr(own, name) for own in algorithms]
+        if isinstance(value, Algorithm):
+            if inner := differences(values):
+                columns[name] = inner
+        elif can_be_column(first, name) and any(own != value for own in values):
+            columns[name] = torch.tensor(values, dtype=torch.float64)
+    return columns
+
+
+def can_be_column(algorithm: Algorithm, name: str) -> bool:
+    """Return whether algorithms of a group may differ in a field.
+
+    It is a number, of a class of raysafl's own: these compute with their numbers and tensors.
+    The user's may do anything with a number that a column cannot do.
+    """
+    is_number = type(getattr(algorithm, name)) is float
+    return is_number and not is_users_class(type(algorithm))
+
+
+def some_of(columns: Columns, rows: Tensor) -> Columns:
+    """Return the columns of some replicates."""
+    return {
+        name: own[rows] if isinstance(own, Tensor) else some_of(own, rows)
+        for name, own in columns.items()
+    }
+
+
+def with_columns(algorithm: Algorithm, columns: Columns) -> Algorithm:
+    """Return an algorithm whose fields that differ stand for those of all replicates."""
+    if not columns:
+        return algorithm
+    fields = {
+        name: lifted(own)
+        if isinstance(own, Tensor)
+        else with_columns(getattr(algorithm, name), own)
+        for name, own in columns.items()
+    }
+    return algorithm.model_copy(update=fields)
+
+
+class LiftedClients(ClientVectors):
+    """The clients' vectors of a group, with what a round will have written into them.
+
+    Args:
+        table: Where they are.
+        owner_R: Each replicate's number there.
+        ids_RM: The clients that remember something in this round, if any do.
+        vector_RMP: What they will remember.
+    """
+
+    def __init__(
+        self,
+        table: ClientTable,
+        owner_R: Ints,
+        ids_RM: Ints | None = None,
+        vector_RMP: Tensor | None = None,
+    ) -> None:
+        self.table = table
+        self.owner_R = owner_R
+        self.ids_RM = ids_RM
+        self.vector_RMP = vector_RMP
+
+    def recall(self, ids: Sequence[int]) -> Tensor:
+        """Return the vectors of the cohort."""
+        return lifted(self.table.read(self.owner_R, self._cohort(ids)))
+
+    def remember(self, ids: Sequence[int], row_MP: Tensor) -> "LiftedClients":
+        """Return these vectors with those of the cohort replaced, once the round ends."""
+        ids_RM = self._cohort(ids)
+        vector_RMP = bare(row_MP, len(self.owner_R))
+        shape = (*ids_RM.shape, self.table.rows_SP.shape[1])
+        if vector_RMP.dtype != torch.float32 or vector_RMP.shape != shape:
+            raise NotLiftable("what it remembers of a client is no float32 vector [P]")
+        return LiftedClients(self.table, self.owner_R, ids_RM, vector_RMP)
+
+    def write(self) -> None:
+        """Write what is remembered, once the round has ended."""
+        if self.ids_RM is not None and self.vector_RMP is not None:
+            self.table.write(self.owner_R, self.ids_RM, self.vector_RMP)
+
+    def _cohort(self, ids: Sequence[int]) -> Ints:
+        if self.vector_RMP is not None or not isinstance(ids, _Ids):
+            raise NotLiftable(
+                "it recalls or remembers others than the cohort, or does so after it remembered"
+            )
+        return ids.ids_RM
+
+    def _refused(self, *_: Any) -> NoReturn:
+        raise NotLiftable("it looks at `state.clients`, and not by `state.recall(ids)`")
+
+    __getitem__ = __iter__ = __len__ = __contains__ = _refused
+
+
+class Turn(Protocol):
+    """A round of an algorithm, of the replicates of a group or of some of them.
+
+    Attributes:
+        after: The state that the round has returned, with an axis of replicates in all of its
+            tensors. Its `clients` are `LiftedClients`, or empty: see `Separate.clients`.
+    """
+
+    after: State
+
+    def send(self, answer: Any) -> Request | CountSamples | None:
+        """Go on with an answer, and return the next request; None at the end.
+
+        A request stands for those of all replicates, which the other methods return.
+
+        Args:
+            answer: None at first; else the answer, with an axis of replicates.
+
+        Raises:
+            Fork: The replicates go different ways from here.
+        """
+
+    def some(self, mask_R: NDArray[np.bool_]) -> "Turn | None":
+        """Return the turn of some replicates after a fork; None: they begin anew."""
+
+    def ids(self) -> Ints:
+        """Return the clients [R, M] that the request names."""
+
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the request with an axis of replicates, if there is one."""
+
+    def prox(self) -> Floats | None:
+        """Return the request's `prox` for each replicate; None if it is 0."""
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the local trainings of the request: one for all, or one for each."""
+
+
+class Alone:
+    """A round of one replicate, which may do whatever Python can.
+
+    Args:
+        algorithm: The algorithm.
+        state: Its state.
+        ids: The cohort.
+        key: The source of randomness.
+        num_clients: The number of all clients.
+
+    Attributes:
+        after: The state that the round has returned.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        state: State,
+        ids: list[int],
+        key: Key,
+        num_clients: int,
+    ) -> None:
+        self.algorithm = algorithm
+        self.after = state
+        self._cohort = ids
+        self._round = key.round
+        self._num_clients = num_clients
+        self._has_asked = False
+        turn = algorithm.turn(state, ids, key)
+        self._generator = checked_round(algorithm, turn, key.round)
+
+    def send(self, answer: Any) -> Request | CountSamples | None:
+        """Go on with an answer, and return the next request; None at the end.
+
+        Raises:
+            ValueError: What the algorithm yields or returns cannot be used.
+        """
+        algorithm = self.algorithm
+        size = len(self.after.w_P)
+        try:
+            request = self._generator.send(answer)
+        except StopIteration as end:
+            if self._cohort and not self._has_asked:
+                refuse_no_request(algorithm, self._round)
+            self.after = checked_state(
+                algorithm, end.value, size, self._round, self._cohort
+            )
+            return None
+        if isinstance(request, CountSamples):
+            checked_ids(algorithm, request.ids, self._num_clients, self._round)
+            return request
+        self._has_asked = True
+        return checked_request(
+            algorithm, request, size, self._num_clients, self._round, self._cohort
+        )
+
+
+class Separate:
+    """The rounds of some replicates, each by a generator of its own.
+
+    Where they ask for different things, they are divided.
+
+    Args:
+        turns: The round of each replicate.
+
+    Attributes:
+        clients: What each keeps of its clients, once the round has ended.
+    """
+
+    def __init__(self, turns: Sequence[Alone]) -> None:
+        self.turns = turns
+        self.after = State(torch.empty(0))
+        self.clients: list[Mapping[int, Tensor]] = []
+        self._requests: list[Any] = []
+        self._has_divided = False
+
+    def send(self, answer: Any) -> Request | CountSamples | None:
+        """Go on with an answer; see `Turn`."""
+        if not self._has_divided:
+            answers = _answers(answer, len(self.turns))
+            self._requests = [
+                turn.send(own) for turn, own in zip(self.turns, answers, strict=True)
+            ]
+        self._has_divided = False
+        if len(self.turns) > 1:
+            kinds = [
+                _kind(request, turn.after)
+                for request, turn in zip(self._requests, self.turns, strict=True)
+            ]
+            mask_R = np.array([kind == kinds[0] for kind in kinds])
+            if not mask_R.all():
+                raise Fork(mask_R)
+        if self._requests[0] is None:
+            states = [turn.after for turn in self.turns]
+            self.after = stacked(states)
+            self.clients = [state.clients for state in states]
+        first: Request | CountSamples | None = self._requests[0]
+        return first
+
+    def some(self, mask_R: NDArray[np.bool_]) -> "Separate":
+        """Return those of some replicates, which ask for what they have asked for."""
+        chosen = np.flatnonzero(mask_R).tolist()
+        part = Separate([self.turns[r] for r in chosen])
+        part._requests = [self._requests[r] for r in chosen]
+        part._has_divided = True
+        return part
+
+    def ids(self) -> Ints:
+        """Return the clients that the requests name, [R, M]."""
+        return np.array([request.ids for request in self._requests], np.int64)
+
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the requests with an axis of replicates."""
+        tensors: list[Any] = [getattr(own, name, None) for own in self._requests]
+        return None if tensors[0] is None else torch.stack(tensors)
+
+    def prox(self) -> Floats | None:
+        """Return the `prox` of each request; None if all are 0."""
+        prox_R = np.array([request.prox for request in self._requests], np.float64)
+        return prox_R if prox_R.any() else None
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the local trainings of the requests."""
+        locals = [request.local for request in self._requests]
+        is_one = all(local is locals[0] for local in locals)
+        return locals[:1] if is_one else locals
+
+
+def stacked(states: Sequence[State]) -> State:
+    """Return states of one structure as one with an axis of replicates, without clients."""
+    if len(states) == 1:
+        (state,) = states
+        server = {name: own.unsqueeze(0) for name, own in state.server.items()}
+        return State(state.w_P.unsqueeze(0), server)
+    server = {
+        name: torch.stack([state.server[name] for state in states])
+        for name in states[0].server
+    }
+    return State(torch.stack([state.w_P for state in states]), server)
+
+
+def structure(state: State) -> Hashable:
+    """Return what is equal for states of replicates that can be in one group."""
+    shapes = ((name, own.dtype, own.shape) for name, own in state.server.items())
+    return state.w_P.dtype, tuple(shapes)
+
+
+def _answers(answer: Any, size: int) -> Sequence[Any]:
+    """Return the answer for each replicate."""
+    if answer is None:
+        return [None] * size
+    if isinstance(answer, Tensor):
+        return answer.unbind()
+    columns = [column_R.unbind() for column_R in answer]
+    return [type(answer)(*own) for own in zip(*columns, strict=True)]
+
+
+def _kind(request: Request | CountSamples | None, after: State) -> Hashable:
+    """Return what is equal for requests that can be one, or for rounds that have ended."""
+    if request is None:
+        return structure(after)
+    # Whether these are clients, or the server, or everyone.
+    owners = tuple(min(i, 0) for i in request.ids)
+    if isinstance(request, CountSamples):
+        return CountSamples, owners
+    tensors = (request.offset_MP, request.w_MP, getattr(request, "weight_M", None))
+    traffic = (request.extra_up, request.extra_down, request.up_bytes)
+    is_given = (*(own is None for own in tensors), request.local is None)
+    return type(request), owners, is_given, traffic
+
+
+class Lifted:
+    """A round of a group of replicates, which one generator takes for all of them.
+
+    Args:
+        algorithm: The algorithm of the first one.
+        columns: The fields in which the others' differ from it.
+        state: Their states: each tensor has an axis of replicates.
+        ids_RM: Their cohorts.
+        seeds_R: Their seeds.
+        round: The number of the round.
+        is_users_own: Whether the algorithm has a part of the user's own.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        columns: Columns,
+        state: State,
+        ids_RM: Ints,
+        seeds_R: Seeds,
+        round: int,
+        is_users_own: bool,
+    ) -> None:
+        self.algorithm = algorithm
+        self.after = state
+        assert isinstance(state.clients, LiftedClients)
+        self._clients = state.clients
+        self._columns = columns
+        self._size, self._cohort_size = ids_RM.shape
+        self._ids_RM = ids_RM
+        self._ids: Any = _Ids(ids_RM)
+        self._key: Any = _Key(seeds_R, round)
+        self._generator: Any = None
+        self._request: Any = None
+        self._has_asked = False
+        # raysafl's own are known to use no others than the operators of `SAME_BITS`.
+        self._is_users_own = is_users_own
+
+    def send(self, answer: Any) -> Request | CountSamples | None:
+        """Go on with an answer; see `Turn`.
+
+        Raises:
+            Fork: The replicates go different ways from here.
+            NotLiftable: The algorithm does what cannot be done for all of them at once, or
+                raises an error, which may be one replicate's.
+        """
+        _raised.clear()
+        functorch._vmap_increment_nesting(self._size, "error")
+        try:
+            if self._is_users_own:
+                # An operator that torch would carry out for one after the other is refused.
+                functorch._set_vmap_fallback_enabled(False)
+                with _SameBits(), _Errors():  # type: ignore[no-untyped-call]
+                    request = self._sent(answer)
+            else:
+                request = self._sent(answer)
+        except (Fork, NotLiftable, KeyboardInterrupt):
+            raise
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            if "vmap:" in reason or "data pointer" in reason:
+                reason = "it uses the value of a tensor as a number or as a condition"
+            raise NotLiftable(reason) from error
+        finally:
+            functorch._set_vmap_fallback_enabled(True)
+            functorch._vmap_decrement_nesting()
+        if _raised:
+            raise NotLiftable("it catches an error that it would not meet alone")
+        self._request = request
+        if request is not None:
+            self._check(request)
+        return request
+
+    def _sent(self, answer: Any) -> Request | CountSamples | None:
+        if self._generator is None:
+            algorithm = with_columns(self.algorithm, self._columns)
+            server = {name: lifted(own) for name, own in self.after.server.items()}
+            state = State(lifted(self.after.w_P), server, self.after.clients)
+            self._generator = algorithm.turn(state, self._ids, self._key)
+        elif isinstance(answer, Tensor):
+            answer = lifted(answer)
+        else:
+            answer = type(answer)(*map(lifted, answer))
+        try:
+            request: Request | CountSamples = self._generator.send(answer)
+        except StopIteration as end:
+            self.after = self._returned(end.value)
+            return None
+        return request
+
+    def _returned(self, state: Any) -> State:
+        """Return the new state, with an axis of replicates in each tensor."""
+        size = self._size
+        before = self.after
+        if self._cohort_size and not self._has_asked:
+            raise NotLiftable("it returns before it yields a request")
+        w_RP = bare(state.w_P, size)
+        if w_RP.shape != before.w_P.shape:
+            raise NotLiftable("it returns parameters of another shape")
+        server = {name: bare(own, size) for name, own in state.server.items()}
+        clients = state.clients
+        if type(clients) is dict and not clients and not len(self._clients.table):
+            clients = self._clients
+        if not isinstance(clients, LiftedClients):
+            raise NotLiftable(
+                "it returns `clients` that are not from state.remember(...)"
+            )
+        return State(w_RP, server, clients)
+
+    def _check(self, request: Any) -> None:
+        """Refuse a request with which anything is wrong: alone, its error is told."""
+        if not isinstance(request, Request | CountSamples):
+            raise NotLiftable("it yields what is no request")
+        ids = request.ids
+        if not len(ids) or (ids is not self._ids and any(i >= 0 for i in ids)):
+            raise NotLiftable("it asks for others than the cohort")
+        if isinstance(request, CountSamples):
+            return
+        self._has_asked = True
+        num_parameters = self.after.w_P.shape[1]
+        rows = (len(ids), num_parameters)
+        is_right = request.w_P.shape == rows[1:]
+        for row_MP in (request.offset_MP, request.w_MP):
+            is_right &= row_MP is None or row_MP.shape == rows
+        is_right &= not isinstance(request.local, ContinuedTraining)
+        if isinstance(request, TrainMean) and request.weight_M is not None:
+            weight_RM = bare(request.weight_M, self._size).double()
+            is_right &= weight_RM.shape[1:] == rows[:1] and bool((weight_RM >= 0).all())
+            total_R = weight_RM.sum(1)
+            is_right &= bool(((total_R > 0) & total_R.isfinite()).all())
+        if not is_right:
+            raise NotLiftable("it yields a request that cannot be used")
+
+    def some(self, mask_R: NDArray[np.bool_]) -> None:
+        """Return None: the two ways are gone from the beginning of the round."""
+
+    def ids(self) -> Ints:
+        """Return the clients that the request names, [R, M]."""
+        if self._request.ids is self._ids:
+            return self._ids_RM
+        ids_M = np.array(self._request.ids, np.int64)
+        return np.broadcast_to(ids_M, (self._size, len(ids_M)))
+
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the request with the axis of replicates."""
+        tensor = getattr(self._request, name, None)
+        return None if tensor is None else bare(tensor, self._size)
+
+    def prox(self) -> Floats | None:
+        """Return `prox`, which may be a field in which replicates differ, as an array."""
+        prox = self._request.prox
+        if not isinstance(prox, Tensor) and prox == 0:
+            return None
+        return np.full(self._size, _numbers(prox), np.float64)
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the local training of the request."""
+        return [self._request.local]
