@@ -29,6 +29,8 @@ from benchmarks.shared_data import load
 from benchmarks.watch import client_actors, resident_mib
 from benchmarks.whole import WHOLE
 from raysafl.core.work import Tasks, Training
+from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.run import Run
 from raysafl.sweep.hosting import worker_of
 
@@ -105,7 +107,9 @@ def header_bytes(runs: Sequence[Run], work: Any) -> int:
     from raysafl.runtime.messages import packed
 
     simulations = Pack(runs, work).simulations.values()
-    asked = [next(own) for one in simulations for own in one.next_rounds()]
+    members = [own for one in simulations for own in one.replicates]
+    table = ClientTable(work.model.num_parameters, runs[0].data.clients)
+    asked = next(Replicates(members, table, is_lifted=True).next_round())
     tasks = Tasks.of([one for one in asked if isinstance(one, Training)])
     sent = packed(replace(tasks, starts=[], offsets=[], moments=[]))
     return len(sent if isinstance(sent, bytes) else sent[0])
