@@ -115,6 +115,7 @@ def test_a_hundred_and_fifty_trials_leak_nothing(
     assert last["handles"] <= first["handles"] + 5
     assert last["processes"] <= first["processes"] + 2
     assert last["store MB"] <= first["store MB"] + 1
-    assert last["driver MB"] <= first["driver MB"] + 10
+    # Tune keeps what it knows of each trial.
+    assert last["driver MB"] <= first["driver MB"] + 25
     assert last["largest worker MB"] <= first["largest worker MB"] + 25
     assert len(ended) == TRIALS and 1 <= len(saved) <= 2
