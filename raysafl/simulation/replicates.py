@@ -421,6 +421,7 @@ class Replicates:
         after.accuracy_R = columns.accuracy_R.copy()
         after.loss_R = columns.loss_R.copy()
         after.spent_5R = columns.spent_5R.copy()
+        after.reached = list(columns.reached)
         nobody = np.zeros(self.size, bool)
         return _Round(
             cohorts, after, nobody, kinds=np.full(self.size, "nobody", object)

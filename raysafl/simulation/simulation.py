@@ -148,7 +148,7 @@ class Lockstep(Generic[K]):
         self._key_of: dict[Replicate, K] = {}
         self._runs: Mapping[K, Simulation] = {}
         self._table: ClientTable | None = None
-        # Whether a group was divided in the last round.
+        # Whether a group was divided, or a run has failed, in the last round.
         self._is_divided = False
         # The algorithms, by the classes that they are made of, whose settings must be equal
         # within a group, and those whose rounds cannot be taken together at all.
@@ -194,6 +194,8 @@ class Lockstep(Generic[K]):
                     (waiting if own.requests else ended).append(own)
             ready, waiting = self._answered(waiting)
         self._groups = [turn.group for turn in ended]
+        # A run that has failed is in no group any more.
+        self._is_divided |= bool(failed)
         share = (time.monotonic() - begin) / max(1, len(runs))
         return {**self._records(ended, share), **failed}
 

@@ -275,6 +275,37 @@ def test_a_run_that_is_too_large_alone_does_not_make_the_others_smaller(
     assert lockstep.most is None and not lockstep.most_reason
 
 
+class FailsOnce(Worker):
+    """Fails the first time that it evaluates several cells."""
+
+    has_failed = False
+
+    def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
+        if num_cells(asked) > 1 and not self.has_failed:
+            self.has_failed = True
+            raise KeyError("once")
+        return super().sums(asked)
+
+
+def test_a_round_that_is_taken_again_counts_nothing_twice_and_forgets_nothing(
+    tiny: Run,
+) -> None:
+    runs = {"shared": mixed(tiny, Logistic())["shared"]}
+    work = worker(runs, kind=FailsOnce)
+    results, failed = together(runs, Lockstep[str](work))
+    assert not failed and work.has_failed and runs["shared"].data.share
+    assert_same(results["shared"], alone(runs["shared"], "fused"))
+
+
+def test_a_run_that_has_failed_fails_again_if_it_is_asked_again(tiny: Run) -> None:
+    run = tiny.replace(algorithm=BadAlgorithm(), replicates=1)
+    (simulation,) = simulations({"bad": run}, worker({"bad": run})).values()
+    simulation.step()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            simulation.step()
+
+
 class Broken(Worker):
     """Evaluates nothing that is not of its first two cells."""
 
