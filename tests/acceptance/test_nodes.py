@@ -296,13 +296,20 @@ NODE = "start --block --num-cpus 8 --num-gpus 1 --object-store-memory 100000000"
 
 @contextmanager
 def blind_node(nodes: Nodes, folder: Path) -> Iterator[psutil.Process]:
-    """A node whose processes find an empty disk of their own in the place of a folder."""
+    """A node whose processes find an empty disk of their own in the place of a folder.
+
+    It has its two sockets before another one starts: of two nodes that choose names for them
+    at the same time, the later one would die.
+    """
     ray = [sys.executable, "-m", "ray.scripts.scripts", *NODE.split()]
     hidden = ["unshare", "--mount", "sh", "-c", HIDDEN, str(folder)]
     command = [*hidden, *ray, "--address", nodes.address]
+    sockets = Path(nodes.env["RAY_TMPDIR"]) / "ray/session_latest/sockets"
+    before = len(os.listdir(sockets))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     node = psutil.Popen(command, env=nodes.env, **quiet)
     try:
+        eventually(lambda: len(os.listdir(sockets)) == before + 2)
         yield node
     finally:
         end_tree(node)
