@@ -4,8 +4,9 @@ A round launches kernels, moves bytes and computes. Each takes at least a known 
 from rates that are measured on the device itself. The largest of the three is the floor.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -176,37 +177,55 @@ def device_calls(action: Callable[[], object], device: str) -> dict[str, Any]:
 
     Returns:
         launches: calls that launch a kernel or a graph; kernels: what ran on the
-        device; copies and waits: calls that copy and that wait; busy_ms: the time in
-        which the device computed. On a CPU, launches and kernels are torch's operators,
-        inner ones included, and there are no copies and waits.
+        device; copies and waits: calls that copy and that wait; profiled_ms: how long the
+        action took while it was watched; kernels_ms and busy_ms: see `device_times`. On a
+        CPU, launches and kernels are torch's operators, inner ones included, and there are
+        no copies, waits and times.
     """
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = device == "cuda"
     activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
     with profile(activities=[activity]) as watched:
+        began = time.perf_counter()
         action()
         wait_for(device)
-    events = watched.key_averages()
+        seconds = time.perf_counter() - began
     if not on_gpu:
-        operators = sum(event.count for event in events)
+        operators = sum(event.count for event in watched.key_averages())
         return {"launches": operators, "kernels": operators, "of": "operators of a CPU"}
+
+    called = [e.name for e in watched.events() if e.device_type.name == "CPU"]
+    ran = [e for e in watched.events() if e.device_type.name == "CUDA"]
 
     def calls(*parts: str) -> int:
         """Count the host's calls whose name has one of these parts."""
-        return sum(
-            event.count
-            for event in events
-            if event.device_type.name == "CPU"
-            and any(part in event.key for part in parts)
-        )
+        return sum(any(part in name for part in parts) for name in called)
 
-    ran = [event for event in events if event.device_type.name == "CUDA"]
     return {
         "launches": calls("LaunchKernel", "GraphLaunch"),
         # Copies and fills by the device's memory are no kernels.
-        "kernels": sum(e.count for e in ran if not e.key.startswith("Mem")),
+        "kernels": sum(not event.name.startswith("Mem") for event in ran),
         "copies": calls("Memcpy"),
         "waits": calls("Synchronize"),
-        "busy_ms": sum(event.self_device_time_total for event in ran) / 1e3,
+        "profiled_ms": 1e3 * seconds,
+        **device_times((e.time_range.start, e.time_range.end) for e in ran),
     }
+
+
+def device_times(spans_us: Iterable[tuple[float, float]]) -> dict[str, float]:
+    """Return how long a device computed, from the beginning and end of all that ran on it.
+
+    Where several kernels run at the same time, the sum of their times is longer than the
+    time in which the device computes.
+
+    Returns:
+        kernels_ms: the sum of the times; busy_ms: the time in which at least one ran.
+    """
+    total = busy = 0.0
+    until = -math.inf
+    for start, end in sorted(spans_us):
+        total += end - start
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return {"kernels_ms": total / 1e3, "busy_ms": busy / 1e3}

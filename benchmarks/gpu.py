@@ -406,51 +406,83 @@ def memory(setting: Setting, budget: Budget) -> Iterator[Piece]:
         yield {**growth, "memory": piece}
 
 
-def processes(setting: Setting, budget: Budget) -> Iterator[Piece]:
-    """Run packs in several processes on the device at once, without MPS and with it."""
-    yield from _in_processes(setting, budget, "without_mps", {})
+def processes(name: str, setting: Setting, budget: Budget) -> Iterator[Piece]:
+    """Run packs of a workload in several processes at once, without MPS and with it."""
+    for how, piece in _with_and_without_mps(name, setting, budget):
+        yield {"processes": {name: {how: piece}}}
+
+
+def _with_and_without_mps(
+    name: str, setting: Setting, budget: Budget
+) -> Iterator[tuple[str, Piece]]:
+    """Yield "without_mps" or "with_mps", and what was found so, piece by piece."""
+    for piece in _in_processes(setting, budget, name, {}):
+        yield "without_mps", piece
     if setting.device != "cuda":
-        yield {"processes": {"with_mps": {"skipped": "no MPS on a CPU"}}}
+        yield "with_mps", {"skipped": "no MPS on a CPU"}
         return
     try:
         with mps() as environment:
-            yield from _in_processes(setting, budget, "with_mps", environment)
+            for piece in _in_processes(setting, budget, name, environment):
+                yield "with_mps", piece
     except ValueError as error:
-        yield {"processes": {"with_mps": {"skipped": str(error)}}}
+        yield "with_mps", {"skipped": str(error)}
 
 
 def _in_processes(
-    setting: Setting, budget: Budget, how: str, environment: dict[str, str]
+    setting: Setting, budget: Budget, name: str, environment: dict[str, str]
 ) -> Iterator[Piece]:
     """Measure one, two and more processes, and what they gain over one."""
-    plan = setting.plan
+    run, size = setting.plan.shared[name]
     rates: dict[int, float] = {}
-    for count in plan.processes:
+    for count in setting.plan.processes:
         lacking = budget.lacks(STARTING)
         if lacking and setting.device == "cuda":
-            yield {"processes": {how: {str(count): {"skipped": lacking}}}}
+            yield {str(count): {"skipped": lacking}}
             continue
         job = Job(
             what="ours",
-            runs=[plan.shared],
-            copies=plan.shared_size,
+            runs=[run],
+            copies=size,
             device=setting.device,
             env=environment,
             parts=count,
         )
         results = together([job] * count, budget.left())
-        each = seconds_per_round(plan.shared, [[one] for one in results])
+        each = seconds_per_round(run, [[one] for one in results])
         slowest = max(each)
-        rates[count] = count * plan.shared_size / slowest
-        gain = rates[count] / rates[min(rates)]
-        top = {f"processes{count}_over_1_{how}": gain} if count > 1 else {}
+        rates[count] = count * size / slowest
         found = {
             "run_rounds_per_s": rates[count],
             "round_ms": 1e3 * slowest,
             "mean_round_ms": 1e3 * statistics.fmean(each),
             "device_mb": results[0].more["device_mb"],
         }
-        yield {**top, "processes": {how: {str(count): found}}}
+        if count > 1:
+            found["over_1"] = rates[count] / rates[min(rates)]
+        yield {str(count): found}
+
+
+def ways_of_convolving(setting: Setting, budget: Budget) -> Iterator[Piece]:
+    """Time a local step of stacked convolutions in several ways, beside its FLOP's floor."""
+    job = Job(
+        what="convolutions",
+        runs=[setting.plan.convolved],
+        sizes=list(setting.plan.tasks),
+        device=setting.device,
+    )
+    rates = setting.found.get("rates", {})
+    flop = 0.0
+    for piece in pieces(job, budget.left()):
+        flop = piece.get("step", {}).get("flop", flop)
+        for tasks, by_precision in piece.get("ways", {}).items():
+            for precision, by_way in by_precision.items():
+                rate = rates.get(f"{precision}_flop_per_s")
+                for one in by_way.values():
+                    if rate and "step_ms" in one:
+                        floor_ms = 1e3 * int(tasks) * flop / rate
+                        one["share_of_floor"] = floor_ms / one["step_ms"]
+        yield {"convolutions": piece}
 
 
 def parts_of(plan: GpuPlan) -> dict[str, Part]:
@@ -475,5 +507,9 @@ def parts_of(plan: GpuPlan) -> dict[str, Part]:
         "engines": Part(engines, 20, 45, "agreement"),
         "determinism": Part(determinism, 30, 100, "agreement"),
         "memory": Part(memory, 20, 50, "agreement"),
-        "processes": Part(processes, 30, 80, "sweep"),
+        "convolutions": Part(ways_of_convolving, 20, 60, "convolutions"),
+        **{
+            f"processes-{name}": Part(partial(processes, name), 30, 80, "sweep")
+            for name in plan.shared
+        },
     }

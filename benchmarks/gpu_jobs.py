@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.convolutions import convolutions
 from benchmarks.device import MB, describe_device, peak_device_mb, wait_for
 from benchmarks.floors import (
     LARGE,
@@ -288,4 +289,5 @@ PIECES: Mapping[str, Callable[[Job], Iterator[Piece]]] = {
     "engines": engines,
     "memory": memory,
     "packs": packs,
+    "convolutions": convolutions,
 }

@@ -37,8 +37,10 @@ class GpuPlan:
         packed: the runs of which packs are made, by the name of their workload.
         sizes: the numbers of runs in a pack.
         s1: the runs of the sweep S1, a few rounds of each.
-        shared: the run of which each process on the GPU has a pack.
-        shared_size: the number of runs in such a pack.
+        convolved: the run whose local step is computed in several ways.
+        tasks: the numbers of tasks that take such a step together.
+        shared: the runs of which each process on the GPU has a pack, by the name of their
+            workload, with the number of runs in a pack.
         processes: the numbers of processes that share the GPU.
         small: whether rates are measured on small matrices.
     """
@@ -52,8 +54,9 @@ class GpuPlan:
     packed: Mapping[str, Run]
     sizes: Sequence[int]
     s1: Sequence[Run]
-    shared: Run
-    shared_size: int
+    convolved: Run
+    tasks: Sequence[int]
+    shared: Mapping[str, tuple[Run, int]]
     processes: Sequence[int]
     small: bool = False
 
@@ -77,8 +80,12 @@ ON_GPU = GpuPlan(
     },
     sizes=(1, 4, 16, 64, 256, 1000),
     s1=tuple(run.replace(rounds=8) for run in S1),
-    shared=rounds_without_tests(W4.run, 22),
-    shared_size=64,
+    convolved=W2.run,
+    tasks=(8, 40),
+    shared={
+        "W4": (rounds_without_tests(W4.run, 22), 64),
+        "W2": (rounds_without_tests(W2.run, 6), 4),
+    },
     processes=(1, 2, 4),
 )
 
@@ -103,8 +110,9 @@ DRY = GpuPlan(
     },
     sizes=(1, 4),
     s1=(TINY, TINY.replace(seed=9)),
-    shared=rounds_without_tests(TINY, 4),
-    shared_size=4,
+    convolved=TINY_CNN,
+    tasks=(2,),
+    shared={"W4": (rounds_without_tests(TINY, 4), 4)},
     processes=(1, 2),
     small=True,
 )

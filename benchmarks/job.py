@@ -10,7 +10,7 @@ from raysafl.simulation.run import Run
 
 What = Literal[
     "plain", "ours", "actors", "at_once", "sweep", "trials", "reports", "bare",
-    "start", "device", "agreement", "bits", "engines", "memory", "packs",
+    "start", "device", "agreement", "bits", "engines", "memory", "packs", "convolutions",
 ]  # fmt: skip
 
 
@@ -26,8 +26,8 @@ class Job(Component):
       from its files; reports: without MLflow, reporting every round to Tune;
     - bare: the runs one after another in this process, without Ray or logging;
     - start: the command `raysafl run` for the first run, in a fresh folder;
-    - device, agreement, bits, engines, memory, packs: see `benchmarks.gpu_jobs`. Their
-      results come in pieces.
+    - device, agreement, bits, engines, memory, packs: see `benchmarks.gpu_jobs`;
+      convolutions: see `benchmarks.convolutions`. Their results come in pieces.
 
     Several runs of `ours` and `actors` advance in lock-step, as one pack. In place of
     each run, `copies` runs are measured that differ from it in their seeds.
@@ -35,7 +35,8 @@ class Job(Component):
     The jobs `plain` and `ours` run on `device`. In each of `turns` they wait for a
     signal, and time as many rounds as the first run has, each turn after the one before.
     With `seconds`, rounds are timed for so long instead; `engines`, `memory` and `packs`
-    do less where it would take longer. `sizes` are the numbers of runs in these packs.
+    do less where it would take longer. `sizes` are the numbers of runs in these packs, or
+    of the tasks that `convolutions` computes together.
     `small` asks for small matrices in the job `device`, as on a CPU.
     """
 

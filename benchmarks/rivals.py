@@ -100,8 +100,16 @@ def measures(
             }
 
 
-def write_task(name: str, work: Workload, folder: Path) -> tuple[Path, float]:
+def write_task(
+    name: str, work: Workload, folder: Path, more: Mapping[str, Any] | None = None
+) -> tuple[Path, float]:
     """Write a workload's numbers as JSON, and its data and split beside it.
+
+    Args:
+        name: the workload's name.
+        work: the workload.
+        folder: where the files are written.
+        more: further numbers, such as the device; see `frameworks/task.py`.
 
     Returns:
         The file, and the number of training samples of a round.
@@ -132,6 +140,8 @@ def write_task(name: str, work: Workload, folder: Path) -> tuple[Path, float]:
         "eval_every": run.eval_every,
         "channels": getattr(run.model, "channels", []),
         "hidden": getattr(run.model, "hidden", 0),
+        "shape": list(train.x.shape[1:]),
+        **(more or {}),
     }
     path = folder / f"{name}.json"
     path.write_text(json.dumps(spec))

@@ -240,8 +240,11 @@ def gpu_rows(found: Measures) -> Iterator[Row]:
         for size, pack in sizes.items():
             yield _pack_row(f"{name}, a pack of {int(size):,}", pack)
     yield from _memory_rows(found)
-    for how, counts in found.get("processes", {}).items():
-        yield from _process_rows(how.replace("_", " ").replace("mps", "MPS"), counts)
+    yield from _convolution_rows(found.get("convolutions", {}).get("ways", {}))
+    for name, by_how in found.get("processes", {}).items():
+        for how, counts in by_how.items():
+            told = how.replace("_", " ").replace("mps", "MPS")
+            yield from _process_rows(f"{told}, packs of {name}", counts)
     for name, report in found["parts"].items():
         if report["state"] != "done":
             yield name, report["state"], "", report["reason"]
@@ -348,6 +351,8 @@ def _pack_row(title: str, pack: Measures) -> Row:
         )
     calls = pack.get("calls", {})
     counted = f"; {calls['launches']:,} launches a round" if calls else ""
+    if "kernels_ms" in calls:
+        counted += f", kernels of {in_seconds(calls['kernels_ms'] / 1e3)} in all"
     if "busy_ms" in calls:
         counted += f", the device computes {in_seconds(calls['busy_ms'] / 1e3)}"
     return (
@@ -370,6 +375,26 @@ def _memory_rows(found: Measures) -> Iterator[Row]:
                 "",
                 f"{_memory(mb[0])} after the first, {_memory(mb[-1])} after the last",
             )
+
+
+def _convolution_rows(ways: Measures) -> Iterator[Row]:
+    """Yield a local step of stacked convolutions by each way and precision."""
+    for tasks, by_precision in ways.items():
+        for precision, by_way in by_precision.items():
+            for name, one in by_way.items():
+                title = f"a step of {tasks} tasks of W2 in {precision}: {name}"
+                if "failed" in one:
+                    yield title, "failed", "", one["failed"]
+                    continue
+                floor = ""
+                if "share_of_floor" in one:
+                    floor = f"{one['share_of_floor']:.0%} of the FLOP's floor reached"
+                alone = "the same" if one["same_bits_in_a_pack"] else "other"
+                made_of = (
+                    f"differs from the loop by {in_digits(one['difference'])}; alone a "
+                    f"task has {alone} bits"
+                )
+                yield title, in_seconds(one["step_ms"] / 1e3), floor, made_of
 
 
 def _process_rows(how: str, counts: Measures) -> Iterator[Row]:

@@ -9,8 +9,11 @@ and that round is not timed.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from raysafl.algorithms import SAFARI, FedAvg
 from raysafl.core.algorithm import LocalTraining
+from raysafl.core.problem import Model
 from raysafl.data import (
     ClassesPerClient,
     Digits,
@@ -47,6 +50,36 @@ class Workload:
     target: float
     env: Mapping[str, str] = field(default_factory=dict)
     half: bool = False
+
+
+class PflCifarNet(Model):
+    """The network of pfl-research's benchmark (`benchmarks.pfl_cifar10`).
+
+    It has two convolutions without padding, and one pooling after them.
+    As there, weights are uniform by Glorot and biases are torch's.
+    """
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the module for images of one shape, [channels, height, width]."""
+        depth, height, width = input_shape
+        pixels = ((height - 4) // 2) * ((width - 4) // 2)
+        net = nn.Sequential(
+            nn.Conv2d(depth, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.25),
+            nn.Flatten(),
+            nn.Linear(64 * pixels, 128),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(128, num_classes),
+        )
+        for layer in net:
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+        return net
 
 
 def steady_rounds(run: Run) -> slice:

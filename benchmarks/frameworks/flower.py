@@ -1,7 +1,7 @@
-"""Flower (flwr 1.41.0), its simulation engine with two client actors of one core each.
+"""Flower (flwr 1.41.0), its simulation engine with client actors of one core each.
 
-Each actor keeps the data and one model; a client gets and returns its weights in a
-message.
+There are two actors, or as many as the task says, each with a share of a GPU. Each actor
+keeps the data and one model; a client gets and returns its weights in a message.
 """
 
 import functools
@@ -23,7 +23,9 @@ def resident(path):
     """What an actor keeps: tensors, who holds what, and a model."""
     torch.set_num_threads(1)
     train, _, clients = task.arrays(path)
-    return (*map(torch.from_numpy, (*train, clients)), task.torch_model(path))
+    device = task.device(path)
+    tensors = [torch.from_numpy(column).to(device) for column in (*train, clients)]
+    return (*tensors, task.torch_model(path).to(device))
 
 
 @CLIENT.train()
@@ -33,7 +35,9 @@ def train(message, context):
     spec, held = task.spec(path), clients[context.node_config["partition-id"]]
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), spec["lr"])
-    for batch in held[torch.randperm(len(held))].split(spec["batch"]):
+    for batch in held[torch.randperm(len(held), device=held.device)].split(
+        spec["batch"]
+    ):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
         optimizer.step()
@@ -50,7 +54,9 @@ def serve(grid, context):
 
     path = sys.argv[1]
     spec, (_, test, clients) = task.spec(path), task.arrays(path)
-    test, model = tuple(map(torch.from_numpy, test)), task.torch_model(path)
+    device = task.device(path)
+    test = tuple(torch.from_numpy(column).to(device) for column in test)
+    model = task.torch_model(path).to(device)
     clock, found = task.Clock(), []
 
     def evaluate(round_, arrays):
@@ -79,13 +85,17 @@ def serve(grid, context):
 def main():
     from flwr.simulation import run_simulation
 
+    spec = task.spec()
     run_simulation(
         server_app=SERVER,
         client_app=CLIENT,
         num_supernodes=len(task.arrays()[2]),
         backend_config={
-            "init_args": {"num_cpus": 2},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": spec.get("cpus", 2)},
+            "client_resources": {
+                "num_cpus": 1,
+                "num_gpus": spec.get("gpus_of_a_client", 0.0),
+            },
         },
     )
 

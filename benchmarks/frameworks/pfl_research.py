@@ -1,4 +1,7 @@
-"""pfl-research (pfl 0.6.0), one process: its simulated backend with users in memory."""
+"""pfl-research (pfl 0.6.0), one process: its simulated backend with users in memory.
+
+On a GPU the users' tensors and the model are there.
+"""
 
 import numpy as np
 import task
@@ -47,6 +50,7 @@ class EveryRound(TrainingProcessCallback):
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         if task.due(central_iteration + 1):
             self.accuracy = task.torch_accuracy(model.pytorch_model, self.test)
+        task.wait()
         self.clock.tick()
         return False, Metrics()
 
@@ -55,16 +59,17 @@ def main():
     np.random.seed(0)
     torch.manual_seed(0)
     spec, (train, test, clients) = task.spec(), task.arrays()
-    x, y = (torch.from_numpy(column) for column in train)
-    test = tuple(torch.from_numpy(column) for column in test)
-    users = [(x[held], y[held]) for held in torch.from_numpy(clients)]
+    device = task.device()
+    x, y = (torch.from_numpy(column).to(device) for column in train)
+    test = tuple(torch.from_numpy(column).to(device) for column in test)
+    users = [(x[held], y[held]) for held in torch.from_numpy(clients).to(device)]
 
     def user(i):
-        order = torch.randperm(len(users[i][1]))
+        order = torch.randperm(len(users[i][1]), device=device)
         return Dataset(raw_data=[column[order] for column in users[i]], user_id=str(i))
 
     data = FederatedDataset(user, get_user_sampler("random", list(range(len(users)))))
-    net = Net()
+    net = Net().to(device)
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0))
     every_round = EveryRound(test)
     FederatedAveraging().run(

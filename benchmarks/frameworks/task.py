@@ -2,7 +2,8 @@
 
 A rival runs in its own environment as `python SCRIPT SPEC.json`, without raysafl. The
 spec is written by ../rivals.py: `data` names a .npz with x, y, test_x, test_y and the
-clients' sample numbers [M, n]; inputs are x * scale + shift. The last line it prints is
+clients' sample numbers [M, n]; inputs are x * scale + shift; `device` is torch's, the CPU
+if there is none, and `network` is "pfl" for that of ../pfl_cifar10.py. The last line it prints is
 one JSON object: seconds of each round, and the test accuracy at the end.
 """
 
@@ -40,6 +41,8 @@ def torch_model(path=None):
     from torch import nn
 
     task = spec(path)
+    if task.get("network") == "pfl":
+        return pfl_network(*task["shape"])
     if not task["channels"]:
         layer = nn.Linear(task["inputs"], 10)
         nn.init.zeros_(layer.weight)
@@ -54,13 +57,46 @@ def torch_model(path=None):
     )
 
 
+def pfl_network(depth, height, width):
+    """The network of ../pfl_cifar10.py."""
+    from torch import nn
+
+    pixels = ((height - 4) // 2) * ((width - 4) // 2)
+    net = nn.Sequential(
+        *(nn.Conv2d(depth, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()),
+        *(nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()),
+        *(nn.Linear(64 * pixels, 128), nn.ReLU(), nn.Dropout(0.5)),
+        nn.Linear(128, 10),
+    )
+    for layer in net:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+    return net
+
+
+def device(path=None):
+    """The torch device on which all is computed."""
+    return spec(path).get("device", "cpu")
+
+
+def wait(path=None):
+    """Return when the device has done what it was told."""
+    import torch
+
+    if device(path) == "cuda":
+        torch.cuda.synchronize()
+
+
 def torch_accuracy(model, test, batch=1000):
     """The fraction of the test set that a torch model gets right."""
     import torch
 
+    # Without dropout.
+    model.eval()
     with torch.no_grad():
         pairs = zip(test[0].split(batch), test[1].split(batch), strict=True)
         right = sum(int((model(x).argmax(-1) == y).sum()) for x, y in pairs)
+    model.train()
     return right / len(test[1])
 
 

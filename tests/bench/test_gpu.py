@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import gpu_jobs, pages
 from benchmarks.__main__ import main
+from benchmarks.convolutions import WAYS, first_batches, in_channels_last
 from benchmarks.floors import (
+    device_times,
     floors_ms,
     step_cost,
 )
@@ -39,7 +42,9 @@ from benchmarks.shared_data import FOLDER, load, shared
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import SHORT
 from raysafl import Digits, Federation, Run
-from raysafl.models import Logistic
+from raysafl.core.problem import Dataset, Samples
+from raysafl.models import CNN, FlatModel, FslCifarNet, Logistic
+from raysafl.training.engines import Loop
 
 ROOT = Path(__file__).parents[2]
 SMALLER = SHORT.replace({"participation.m": 2})
@@ -51,8 +56,7 @@ SMALLEST = replace(
     beside_cpu=(),
     packed={"W4": SMALLER},
     sizes=(1, 2),
-    shared=SMALLER,
-    shared_size=2,
+    shared={"W4": (SMALLER, 2)},
     processes=(1,),
 )
 needs_no_gpu = pytest.mark.skipif(
@@ -125,6 +129,79 @@ def test_the_floors_of_a_round_are_launches_bytes_and_flop_at_their_rates() -> N
     floors = floors_ms(rates, pack, {"flop": 2e9, "bytes": 1e5})
     assert floors == pytest.approx({"launches": 0.7, "bytes": 1.0, "flop": 20.0})
     assert floors_ms({}, pack, {"flop": 1.0, "bytes": 1.0}) == {}
+
+
+def test_kernels_that_run_at_the_same_time_are_counted_once_in_the_busy_time() -> None:
+    # Two branches of a graph from 0 to 3 ms, a gap of 1 ms, and one kernel in another.
+    spans = [(0.0, 2000.0), (4000.0, 5000.0), (1000.0, 3000.0), (1200.0, 1700.0)]
+    assert device_times(spans) == pytest.approx({"kernels_ms": 5.5, "busy_ms": 4.0})
+    assert device_times([]) == {"kernels_ms": 0, "busy_ms": 0}
+
+
+def test_the_kernels_that_were_measured_are_a_graphs_and_some_for_each_task() -> None:
+    """So none was counted twice: the operators of a step are 84 in docs/gpu.md."""
+    found = Found.read(ROOT / "benchmarks" / "gpu.json")
+    assert found is not None
+    packs = found.measures["packs"]["W2"]
+    # A pack of 1 has 10 tasks of 10 steps, and one of 4 a stack of 40 tasks.
+    few, many = (packs[size]["calls"]["kernels"] / 10 for size in ("1", "4"))
+    for_each_task = (many - few) / 30
+    assert for_each_task == pytest.approx(13, abs=0.1)
+    assert few - 10 * for_each_task == pytest.approx(92, abs=1)
+
+
+# Convolutions.
+
+
+@pytest.fixture(scope="module")
+def tasks() -> tuple[Run, Dataset]:
+    """A run of a network with convolutions and dropout on images of three channels."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (90, 3, 12, 12)).astype(np.uint8)
+    samples = Samples(x, rng.integers(0, 10, 90), scale=1 / 255)
+    run = SHORT.replace(model=FslCifarNet()).replace({"local.batch_size": 5})
+    return run, Dataset("colours", samples, samples, 10)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", list(WAYS))
+def test_each_way_to_convolve_has_the_gradients_of_the_loop(
+    name: str, precision: str, tasks: tuple[Run, Dataset]
+) -> None:
+    run, dataset = tasks
+    recipe = run.model.replace(precision=precision)
+    model = FlatModel.on(recipe, dataset, run.objective)
+    batch = first_batches(run, dataset, 3, "cpu")
+    right_TP = Loop(model).gradients(batch).g_TP
+    found_TP = WAYS[name](model, batch)
+    largest = float(right_TP.abs().max())
+    allowed = {"float32": 1e-5, "bfloat16": 2e-2}[precision]
+    assert float((found_TP - right_TP).abs().max()) < allowed * largest
+    # Tasks differ, so that one in another's place would be seen.
+    assert float((right_TP[0] - right_TP[1]).abs().max()) > 0.1 * largest
+
+
+def test_padded_channels_are_a_multiple_of_what_tensor_cores_read() -> None:
+    kernel = torch.rand(6, 3, 3, 3)
+    laid_out, x_B = in_channels_last({"first": kernel}, torch.rand(2, 3, 8, 8), 8)
+    assert laid_out["first"].shape == (6, 8, 3, 3) and x_B.shape == (2, 8, 8, 8)
+    assert x_B.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(laid_out["first"][:, :3], kernel)
+    assert not laid_out["first"][:, 3:].any() and not x_B[:, 3:].any()
+
+
+def test_ways_to_convolve_are_measured_beside_the_loop_and_rendered() -> None:
+    run = SMALLER.replace(model=CNN(channels=[4], hidden=8))
+    found: dict[str, Any] = {}
+    for piece in gpu_jobs.PIECES["convolutions"](
+        Job(what="convolutions", runs=[run], sizes=[2])
+    ):
+        merge(found, json.loads(json.dumps(piece)))
+    ways = found["ways"]["2"]["float32"]
+    assert list(ways) == list(WAYS)
+    assert all(one["difference"] < 1e-5 and one["step_ms"] > 0 for one in ways.values())
+    rows = [row[0] for row in gpu_rows({"convolutions": found, "parts": {}})]
+    assert "a step of 2 tasks of W2 in float32: tasks as parallel branches" in rows
 
 
 # Time.
@@ -418,13 +495,14 @@ def test_the_whole_command_passes_on_a_cpu_without_ray_and_mlflow(
     assert found["same_bits_twice"]
     assert found["difference_float32"] < 1e-4 < found["difference_bfloat16"]
     assert len(found["memory"]["reserved_mb"]) == 30
-    assert found["processes2_over_1_without_mps"] > 0
+    assert found["processes"]["W4"]["without_mps"]["2"]["over_1"] > 0
+    assert found["convolutions"]["ways"]["2"].keys() == {"float32", "tf32", "bfloat16"}
     assert found["s1_over_plain"] > 0 and found["W1"]["cpu"]["speedup_of_ours"] > 0
     assert len(found["W2"]["repeats"]["tf32"]) == 2
     names = [row[0] for row in gpu_rows(found)]
     assert "the same bits in two processes" in names
     assert names[-3:-1] == [
-        "1 process without MPS",
-        "2 processes without MPS",
+        "1 process without MPS, packs of W4",
+        "2 processes without MPS, packs of W4",
     ]
     assert all(f"| {name} |" in done.stdout for name in names)
