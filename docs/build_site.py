@@ -21,7 +21,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 
@@ -50,6 +51,8 @@ RETURNED = [
 ]
 # Files that pages show, or offer as they are.
 FILES = (".png", ".ipynb")
+# Put before a page that the search leaves out.
+HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 # In dark mode figures get a dark ground, and keep their hues.
@@ -69,6 +72,8 @@ WORKER = """\
   };
 })();
 """
+# The name of the site in the header of a page, which gets the version.
+HEADER = re.compile(r'(<span class="md-ellipsis">\s*raysafl)(\s*</span>)')
 # Whatever makes a browser load something, if its address is on a network.
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio)[^>]*\ssrc=["']?(?:https?:)?//[^>]*"""
@@ -138,6 +143,15 @@ def collect() -> None:
                 write_page(place(path), code)
 
 
+def hide_from_search() -> None:
+    """Leave the log, the experiments and the pages for developers out of the search."""
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    (below,) = (entry["Developers"] for entry in nav if "Developers" in entry)
+    hidden = {PAGES / name for _, name in entries(below)}
+    for page in hidden | {*(PAGES / "repository").rglob("*.md")}:
+        page.write_text(f"{HIDDEN}{page.read_text()}")
+
+
 def entries(nav: Any = None) -> Iterator[tuple[str, str]]:
     """Yield title and file of each page in the navigation of mkdocs.yml, in order."""
     if nav is None:
@@ -163,19 +177,77 @@ def documented(path: str, heading: str, value: Any) -> str:
     )
 
 
+def methods(value: Any) -> list[str]:
+    """Return the names of the public methods that a class defines itself."""
+    return [
+        name
+        for name, member in vars(value).items()
+        if not name.startswith(("_", "model_")) and inspect.isroutine(member)
+    ]
+
+
+def plain(kind: Any) -> str:
+    """Return a type as a reader writes it, without the limits of its values."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return plain(inside[0])
+    if origin in (Union, UnionType):
+        return " or ".join(map(plain, inside))
+    if origin is Literal:
+        return " or ".join(map(repr, inside))
+    if kind in (None, NoneType):
+        return "None"
+    name = getattr(origin or kind, "__name__", str(kind))
+    return f"{name}[{', '.join(map(plain, inside))}]" if inside else name
+
+
+def fields(name: str, value: Any) -> str:
+    """Return the constructor's signature and one table of the fields of a component."""
+    signature, rows = [], []
+    for field, about in value.model_fields.items():
+        default = "" if about.is_required() else repr(about.get_default())
+        if about.default_factory is not None:
+            default = "..."
+        signature.append(f"{field}={default}" if default else field)
+        meaning = " ".join((about.description or "").split()).replace("|", "\\|")
+        kind = plain(about.annotation).replace("|", "\\|")
+        row = (f"`{field}`", kind, f"`{default}`" if default else "", meaning)
+        rows.append(f"| {' | '.join(row)} |")
+    if not rows:
+        return ""
+    call = f"{name}({', '.join(signature)})"
+    table = "\n".join(
+        ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
+    )
+    return f"\n## Fields of the constructor\n\n```python\n{call}\n```\n\n{table}\n"
+
+
+def summary(value: Any) -> str:
+    """Return the first paragraph of an object's docstring, for a table."""
+    about = "" if isinstance(value, int | str | list) else inspect.getdoc(value) or ""
+    return " ".join(about.split("\n\n")[0].split()).replace("|", "\\|")
+
+
 def reference() -> None:
-    """Write a page for each namespace of the package, and one for the names of a first sweep."""
+    """Write a page for each namespace and each of its names, and one for a first sweep."""
     elsewhere = {}
     for namespace in NAMESPACES:
         module = getattr(fl, namespace)
         about = inspect.getdoc(module) or ""
-        text = [f"# fl.{namespace}\n\n{about}\n"]
+        text = [f"# fl.{namespace}\n\n{about}\n\n| name | meaning |\n|---|---|"]
         for name in sorted(module.__all__):
             path = f"raysafl.{namespace}.{name}"
             elsewhere[name] = f"[`{name}`][{path}]"
             value = getattr(module, name)
-            text.append(documented(path, f"fl.{namespace}.{name}", value))
-        write_page(f"reference/{namespace}.md", "\n".join(text))
+            text.append(f"| [`{name}`]({namespace}/{name}.md) | {summary(value)} |")
+            full = f"fl.{namespace}.{name}"
+            page = f"::: {path}\n    options:\n      heading: {full}\n"
+            page += "      heading_level: 1\n"
+            if inspect.isclass(value) and hasattr(value, "model_fields"):
+                # The table has what mkdocstrings would show field by field.
+                page += f"      members: {methods(value)}\n{fields(full, value)}"
+            write_page(f"reference/{namespace}/{name}.md", page)
+        write_page(f"reference/{namespace}.md", "\n".join(text) + "\n")
     shared = ", ".join(elsewhere[name] for name in fl.__all__ if name in elsewhere)
     text = [
         "# fl: runs and sweeps\n\n`import raysafl as fl` gives these names. Also in `fl`, and "
@@ -251,7 +323,7 @@ def index_for_models() -> None:
     lines = [
         "# raysafl",
         "",
-        "> Sweeps of federated learning in which some clients do not come.",
+        "> Sweeps of federated learning under partial client participation.",
         "",
     ]
     for title, name in entries():
@@ -278,13 +350,12 @@ def finish() -> None:
     for page in SITE.rglob("*.html"):
         up = os.path.relpath(SITE, page.parent)
         text = page.read_text()
+        text = HEADER.sub(rf"\1 {fl.__version__}\2", text, count=1)
         text = text.replace(SHIM, f'<script src="{up}/assets/worker.js"></script>')
-        if page.parent.name == "reference":
+        if page.is_relative_to(SITE / "reference"):
             text = re.sub(
                 r"docs/([\w-]+)\.md(#[\w-]+)?",
-                lambda link: (
-                    f'<a href="../{link[1]}.html{link[2] or ""}">{link[1]}</a>'
-                ),
+                rf'<a href="{up}/\1.html\2">\1</a>',
                 text,
             )
         page.write_text(text)
@@ -314,6 +385,7 @@ def main() -> None:
     command_line()
     example_report()
     write_page("assets/figures.css", STYLE)
+    hide_from_search()
     render()
     index_for_models()
     finish()

@@ -62,14 +62,14 @@ JUDGED = ["inside", "expected", "interval"]
 TWO_DEVIATIONS = 0.954
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
-# Methods of `pareto_server_data` that docs/answers.md compares.
+# Methods of `pareto_server_data` that docs/answers_server_data.md compares.
 AGAINST = [
     ("FSL", "server alone"),
     ("data sharing", "server alone"),
     ("SAFARI, q = 0.5", "server alone"),
     ("data sharing", "FSL"),
 ]
-# The snapshots and the server rounds that docs/answers.md compares.
+# The snapshots and the server rounds that docs/answers_enforced.md compares.
 BOTH = [
     ("both in half of the rounds - server rounds alone", (0.5, 0.5), (0, 0.5)),
     ("both in half of the rounds - snapshots alone", (0.5, 0.5), (0.5, 0)),
@@ -514,6 +514,8 @@ SECTIONS = {  # document -> marker -> what stands there
     "docs/answers.md": {
         "standing": lambda: standing("factorial_mnist"),
         "factorials": factorials,
+    },
+    "docs/answers_server_data.md": {
         "server data": lambda: with_intervals(
             "pareto_server_data", ["p", "method"], "n0"
         ),
@@ -526,6 +528,8 @@ SECTIONS = {  # document -> marker -> what stands there
             ["p"],
             "n0",
         ),
+    },
+    "docs/answers_enforced.md": {
         "enforced rounds": lambda: with_intervals(
             "pareto_enforced_rounds", ["participation", "method"], "q"
         ),

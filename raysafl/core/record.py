@@ -103,8 +103,8 @@ class Record:
         list[list[int]],
         ColumnDescription(
             "list of lists of int32",
-            "who came in each round since the replicate's last row, this round last: the "
-            "ids of the clients that the policy picked, an empty list if nobody came",
+            "the cohort of each round since the replicate's last row, this round last: the "
+            "ids of the clients that the policy picked, an empty list if there was none",
         ),
     ]
     enforced: Annotated[
@@ -119,8 +119,8 @@ class Record:
         list[bool],
         ColumnDescription(
             "list of bool",
-            "whether clients trained in each of these rounds, which they did not if "
-            "nobody came or the server trained alone",
+            "whether clients trained in each of these rounds: not if the cohort was empty "
+            "or only the server trained",
         ),
     ]
     test_accuracy: Annotated[

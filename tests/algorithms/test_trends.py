@@ -84,7 +84,7 @@ def test_safari_gain_grows_with_absent_clients_and_vanishes_for_iid_clients() ->
 
 
 def test_a_single_server_step_is_not_enough() -> None:
-    """Algorithm 1 as printed; the reading with epochs is what helps (docs/log.md)."""
+    """Algorithm 1 as printed; the reading with epochs is what helps (docs/log_2026_11.md)."""
     one = safari(4, 1, 100).replace(
         {"algorithm.server_update": LocalTraining(lr=0.1, batch_size=16, steps=1)}
     )

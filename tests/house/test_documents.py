@@ -1,10 +1,12 @@
 """Documents name files, tests and papers that exist, and a test runs what they show."""
 
+import inspect
 import re
 import shlex
 from collections import Counter
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from helpers.scripts import BLOCK
@@ -41,8 +43,11 @@ RUN_BY = {
     ("docs/objectives.md", "python"): {"tests/helpers/own_objective.py": 2},
     ("docs/one_page.md", "python"): {"tests/house/test_one_page.py": 2},
     ("docs/own_data.md", "python"): {"tests/data/test_own_data.py": 9},
-    ("docs/results.md", "python"): {QUERIES: 13, COMMITS: 1},
-    ("docs/results.md", "sql"): {QUERIES: 10, COMMITS: 1},
+    ("docs/query_results.md", "python"): {QUERIES: 11},
+    ("docs/query_results.md", "sql"): {QUERIES: 10},
+    ("docs/report.md", "python"): {QUERIES: 2},
+    ("docs/sweep_folder.md", "python"): {COMMITS: 1},
+    ("docs/sweep_folder.md", "sql"): {COMMITS: 1},
     ("docs/tutorials.md", "python"): {"tests/house/test_tutorials.py": 3},
     ("docs/who_is_served.md", "python"): {"tests/simulation/test_per_client.py": 3},
 }
@@ -61,7 +66,7 @@ HERE = [
     and Path(name).name not in TUTORIALS
 ]
 # They name commands and files of their time.
-HISTORY = {"docs/log.md", "CHANGELOG.md"}
+HISTORY = {"docs/log.md", "docs/log_2026_11.md", "CHANGELOG.md"}
 CODE = sorted(
     path for room in ("raysafl", "experiments") for path in ROOT.glob(f"{room}/**/*.py")
 )
@@ -208,3 +213,29 @@ def test_every_example_with_a_trainable_reuses_its_processes() -> None:
     tuned = [code for code in [*blocks, str(fl.trainable.__doc__)] if "Tuner(" in code]
     tuned = [code for code in tuned if "fl.trainable(" in code]
     assert len(tuned) >= 2 and all("reuse_actors=True" in code for code in tuned)
+
+
+@pytest.mark.parametrize(
+    ("page", "namespace", "base"),
+    [
+        ("algorithms", fl.algorithms, fl.Algorithm),
+        ("policies", fl.participation, fl.Participation),
+        ("non_iid", fl.data, fl.data.Partition),
+    ],
+)
+def test_the_table_of_a_family_lists_every_class_that_can_be_used(
+    page: str, namespace: ModuleType, base: type
+) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    classes = [
+        name
+        for name in namespace.__all__
+        if isinstance(value := getattr(namespace, name), type)
+        and issubclass(value, base)
+        and not inspect.isabstract(value)
+        and value not in (base, fl.algorithms.FedOpt)
+    ]
+    assert len(classes) > 8
+    assert not [
+        name for name in classes if not re.search(rf"\| .*`.*\b{name}\b.*`.* \|", text)
+    ]

@@ -1,6 +1,7 @@
 """The documentation site: built by one command, it needs no network, and search finds pages."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,40 @@ import raysafl as fl
 from raysafl.core.component import Component
 
 ROOT = Path(__file__).parents[2]
+# What people look for, in words of the glossaries of Flower and pfl-research and of the papers
+# on FedAvg, MIFA, FedAU, SAFARI and FAST, and the page that is to be among the first three.
+SEARCHES = {
+    "straggler": "glossary",
+    "partial participation": "policies",
+    "client sampling": "policies",
+    "client selection": "policies",
+    "unavailable clients": "policies",
+    "arbitrary participation": "policies",
+    "availability trace": "policies",
+    "non-IID": "non_iid",
+    "label skew": "non_iid",
+    "heterogeneity": "non_iid",
+    "dirichlet partition": "non_iid",
+    "hyperparameter": "tutorial_tuning",
+    "learning rate schedule": "fair_baselines",
+    "weighted averaging": "fair_baselines",
+    "early stopping": "fair_baselines",
+    "communication cost": "recipes",
+    "fairness": "who_is_served",
+    "personalization": "who_is_served",
+    "per-client accuracy": "who_is_served",
+    "cross-device": "glossary",
+    "cross-silo": "glossary",
+    "aggregation": "glossary",
+    "secure aggregation": "faq",
+    "differential privacy": "faq",
+    "plot": "tutorial_paper",
+    "confidence interval": "concept_statistics",
+    "checkpoint": "faq",
+    "custom algorithm": "tutorial_algorithm",
+}
+# A result in the list of the search.
+FOUND = "a[role=option]"
 NAMESPACES = ("algorithms", "data", "models", "objectives", "participation", "training")
 
 
@@ -50,7 +85,7 @@ def test_links_that_leave_docs_fit_the_site_and_code_is_left_alone(
     assert "](repository/benchmarks/README.md)" in text and "](log.md)" in text
     assert ROOT / "benchmarks" / "README.md" in found
     assert BUILD.CODE.findall(text) == BUILD.CODE.findall(page.read_text())
-    source = BUILD.relinked(ROOT / "docs" / "papers.md", found)
+    source = BUILD.relinked(ROOT / "docs" / "papers_experiments.md", found)
     assert "](repository/experiments/safari/table1_mnist.py.md)" in source
 
 
@@ -98,15 +133,18 @@ def browser() -> Iterator[Any]:
 def test_the_reference_describes_every_name_and_field(site: Path) -> None:
     for namespace in NAMESPACES:
         module = getattr(fl, namespace)
-        page = (site / "reference" / f"{namespace}.html").read_text()
-        text = " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
+        table = (site / "reference" / f"{namespace}.html").read_text()
         for name in module.__all__:
+            assert f'href="{namespace}/{name}.html"' in table
+            page = (site / "reference" / namespace / f"{name}.html").read_text()
+            text = " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
             assert f"fl.{namespace}.{name}" in text
             value = getattr(module, name)
             if not (isinstance(value, type) and issubclass(value, Component)):
                 continue
             for field, about in value.model_fields.items():
                 first = re.split(r"[`(\"]", about.description or "")[0]
+                assert field in text, (name, field)
                 assert " ".join(first.split()) in text, (name, field)
     commands = (site / "reference" / "command_line.html").read_text()
     assert "--keep-states" in commands and "raysafl verify" in commands
@@ -141,7 +179,7 @@ def test_a_reader_finds_a_page_by_search_and_reads_a_tutorial(
     hit.wait_for(timeout=60_000)
     hit.click()
     page.wait_for_url("**/policies.html*")
-    assert page.locator("h1").inner_text().startswith("Who comes in a round")
+    assert page.locator("h1").inner_text().startswith("Partial participation")
     page.goto((site / "tutorials.html").as_uri())
     assert page.locator("code", has_text="class StayLongEnough").is_visible()
     wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
@@ -154,3 +192,38 @@ def test_a_reader_finds_a_page_by_search_and_reads_a_tutorial(
     assert not errors
     assert not [url for url in asked if not url.startswith(("file:", "blob:", "data:"))]
     context.close()
+
+
+@pytest.mark.acceptance
+def test_a_search_for_a_term_of_the_field_finds_its_page(
+    site: Path, browser: Any
+) -> None:
+    assert len(SEARCHES) == 28
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("Control+k")
+    page.keyboard.type("NightShift")
+    page.locator(FOUND).first.wait_for(timeout=60_000)
+    missed = {}
+    for query, name in SEARCHES.items():
+        page.keyboard.press("Control+a")
+        page.keyboard.type(query)
+        page.wait_for_timeout(1000)
+        links = page.locator(FOUND).evaluate_all("all => all.map(a => a.href)")
+        first = [Path(re.split("[?#]", link)[0]).stem for link in links[:3]]
+        if name not in first:
+            missed[query] = first
+    assert not missed
+    page.close()
+
+
+@pytest.mark.acceptance
+def test_the_search_leaves_out_the_log_and_the_pages_for_developers(site: Path) -> None:
+    items = json.loads((site / "search.json").read_text())["items"]
+    pages = {item["location"].split("#")[0] for item in items}
+    assert {
+        "policies.html",
+        "glossary.html",
+        "reference/algorithms/FedAvg.html",
+    } <= pages
+    assert not [p for p in pages if p.startswith(("log", "repository/", "reliability"))]

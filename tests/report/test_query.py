@@ -1,4 +1,4 @@
-"""`raysafl results` and the questions of docs/results.md, on a sweep that was really run."""
+"""`raysafl results`, docs/query_results.md and docs/report.md, on a sweep that was really run."""
 
 import json
 import re
@@ -20,8 +20,11 @@ from raysafl.report.query import results
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 
-DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
-OTHERS, QUESTIONS = DOC.split("## Ten questions", 1)
+DOCS = Path(__file__).parents[2] / "docs"
+DOC, REPORT = (
+    (DOCS / f"{name}.md").read_text() for name in ("query_results", "report")
+)
+QUESTIONS = DOC.split("## Ten questions", 1)[1]
 SQL = re.findall(r"```sql\n(.*?)```", QUESTIONS, re.DOTALL)
 FIRST, *PANDAS = re.findall(r"```python\n(.*?)```", QUESTIONS, re.DOTALL)
 COMMANDS = re.findall(r"^raysafl results .*$", DOC, re.MULTILINE)
@@ -88,7 +91,7 @@ def test_the_figures_and_frames_of_the_docs_are_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("results").symlink_to(real_results)
-    *_, draw, compare = re.findall(r"^```python\n(.*?)```", OTHERS, re.DOTALL | re.M)
+    *_, draw, compare = re.findall(r"^```python\n(.*?)```", REPORT, re.DOTALL | re.M)
     names: dict[str, Any] = {}
     exec(draw, names)
     assert names["figure"].axes[0].get_ylim() == (50, 100)

@@ -39,7 +39,7 @@ from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
 
-DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+DOC = (Path(__file__).parents[2] / "docs" / "sweep_folder.md").read_text()
 RUNS = [BASE.replace(seed=10 * i, rounds=3, replicates=2) for i in range(3)]
 # The two cells of each run, as runs of one seed.
 RUN_OF = {cell.id: cell for run in RUNS for cell in run.split()}
