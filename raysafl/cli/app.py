@@ -65,7 +65,7 @@ def root_command(
         bool, typer.Option("--version", help="Print the version and end.")
     ] = False,
 ) -> None:
-    """Run and browse sweeps of federated learning in which some clients do not take part."""
+    """Run and browse sweeps of federated learning under partial client participation."""
     if version:
         typer.echo(f"raysafl {__version__}")
         raise typer.Exit
@@ -74,7 +74,7 @@ def root_command(
 @app.command("quickstart")
 @takes_options()
 def quickstart_command(options: SweepOptions) -> None:
-    """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, some ten seconds."""
+    """Compare FedAvg with SAFARI on bundled digits: 18 runs of 5 seeds, some ten seconds."""
     # Imported here, because it loads torch, which other commands do not need.
     from raysafl.quickstart import SWEEP
 
@@ -162,7 +162,7 @@ def results_command(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Filter and sort stored runs; statistics are means over finished replicates.
+    """Filter and sort stored runs; statistics are means over finished seeds.
 
     Stopped runs have those of the rounds that they ran. Runs that have not ended are
     listed without statistics, as running or waiting.
@@ -368,7 +368,7 @@ def data_show_command(
         int, typer.Option(help="Maximum number of rounds that are drawn.", min=1)
     ] = 1000,
 ) -> None:
-    """Show who holds which labels and who comes when, as a table and figures, before a run."""
+    """Show label skew and participation before a run, as a table and figures."""
     from raysafl.cli.data_preview import preview
     from raysafl.sweep.experiment_file import load_sweep
 
@@ -399,7 +399,7 @@ def list_command(
 
 @app.command("doctor")
 def doctor_command() -> None:
-    """Say what works on this machine, and how to mend what does not."""
+    """Say what works on this machine, and how to fix what does not."""
     from raysafl.cli.doctor import examine
 
     checks = examine()

@@ -36,7 +36,7 @@ class SweepOptions:
     stands here of each, in these groups.
 
     Which runs:
-        scale: Size of the runs: paper, smoke, or one that the file defines.
+        scale: Size of the runs: paper (the full size), smoke, or one that the file defines.
         only: AXIS=LABEL: only the runs with this label on this axis, or with one of
             A,B,...; may be repeated for other axes.
         resume: Go on where an earlier attempt ended, or with --no-resume run all anew.

@@ -97,15 +97,16 @@ class SweepResults:
 
     @cached_property
     def clients(self) -> "pd.DataFrame":
-        """How each client is served; empty unless the runs have `eval_clients`."""
+        """The metrics of each client; empty unless the runs have `eval_clients`."""
         return self._labelled(self._results.clients, "clients")
 
     @cached_property
     def participation(self) -> "pd.DataFrame":
-        """A row for each run, replicate, round (evaluated or not) and client that came.
+        """A row for each run, replicate, round (evaluated or not) and client of its cohort.
 
-        Its columns are run_id, the labels, replicate, round, client, enforced (whether the
-        policy made all chosen clients come) and trained (whether clients trained in it).
+        Its columns are run_id, the labels, replicate, round, client, enforced (whether
+        the policy enforced the participation of all sampled clients) and trained (whether
+        clients trained in it).
         """
         lists = ["cohorts", "enforced", "trained"]
         labels = label_columns(self.store.manifest())
@@ -113,7 +114,7 @@ class SweepResults:
         each = self.rounds[columns].explode(lists)
         # The last cohort of a row is that of its round.
         each["round"] -= each.groupby(level=0).cumcount(ascending=False).astype("int32")
-        # A round in which nobody came has no client.
+        # A round without participants has no client.
         came = each.explode("cohorts").dropna(subset="cohorts").reset_index(drop=True)
         came = came.rename(columns={"cohorts": "client"})
         return came.astype({"client": "int32", "enforced": "bool", "trained": "bool"})

@@ -86,9 +86,11 @@ def signed(value: float, unit: str) -> str:
     return f"{'+' if value >= 0 else ''}{number(value, unit)}"
 
 
-def signed_spread(value: float, half: float, unit: str) -> str:
+def signed_spread(
+    value: float, half: float, unit: str, decimals: int | None = None
+) -> str:
     """Write a difference and half the width of its interval, if that is known."""
-    return f"{'+' if value >= 0 else ''}{spread(value, half, unit)}"
+    return f"{'+' if value >= 0 else ''}{spread(value, half, unit, decimals)}"
 
 
 def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> str:
@@ -117,14 +119,14 @@ def legend(entries: pd.DataFrame) -> str:
     lines = []
     if (entries["above_chance"] < LEARNT).any():
         lines.append(
-            f"{UNLEARNT} marks what has not learnt: its `{LEVEL_STATISTIC}` has come less than "
+            f"{UNLEARNT} marks what has not learnt: its `{LEVEL_STATISTIC}` is less than "
             f"{100 * LEARNT:.0f} % of the way from chance to 100 %."
         )
     used = entries["replicates"] - entries["without"]
     lost = entries[[*LOST, "without"]].sum(axis=1)
     if ((used > 0) & (lost > 0)).any():
         lines.append(
-            "[3 of 5] says that only three of five replicates are in the mean; the others have "
+            "[3 of 5] says that only three of five seeds are in the mean; the others have "
             "not finished, or have no value."
         )
     return " ".join(lines)
@@ -152,7 +154,7 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         test = value(winner.quality, winner.test, winner.test_interval)
         text += f"; on the test set, which had no part in the choice: {test}."
     else:
-        text += ". It was chosen by the test set, so this number is too good."
+        text += ". It was chosen by the test set, so its score is optimistic."
     if winner.interval:
         text += f" Brackets hold 95 % intervals of the means over {winner.seeds} seeds."
     return (
@@ -207,17 +209,17 @@ def quality_text(manifest: Manifest) -> str:
 
 
 def scale_note(manifest: Manifest) -> str:
-    """Warn that the runs are smaller than the paper's; empty at the paper's scale."""
+    """Warn that the runs are smaller than at full scale; empty at full scale."""
     if manifest.scale == "paper":
         return ""
     return (
-        f"Scale: {manifest.scale}. These runs are smaller than the paper's, and may take other "
+        f"Scale: {manifest.scale}. These runs are smaller than at full scale, and may have other "
         "data or networks (see the notes): read trends, not numbers."
     )
 
 
 def scale_text(manifest: Manifest) -> str:
-    """Say at which scale the runs are; empty at the paper's."""
+    """Say at which scale the runs are; empty at full scale."""
     return "" if manifest.scale == "paper" else f"the scale is {manifest.scale}"
 
 
@@ -229,7 +231,8 @@ def search_note(manifest: Manifest) -> str:
     text = f"The runs were chosen or stopped by `{column}`, "
     if column.startswith(("test_", "clients_")):
         return (
-            f"{text}which is measured on the test set, so the numbers of the best runs are too "
-            "good; with validation samples (`data.validation`) a search goes by these instead."
+            f"{text}which is measured on the test set, so the scores of the best runs are "
+            "optimistic; with validation samples (`data.validation`) a search goes by these "
+            "instead."
         )
     return f"{text}and not by anything that was measured on the test set."

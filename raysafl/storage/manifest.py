@@ -13,6 +13,7 @@ from raysafl.core.text import nearest
 from raysafl.storage.redaction import redacted
 from raysafl.storage.statistics import (
     ACCURACY,
+    ROUNDS_TO,
     Statistic,
     known_statistics,
     quality_statistics,
@@ -299,10 +300,23 @@ class Manifest(Component):
     def ranked_by(self) -> tuple[str, bool]:
         """The statistic by which the best run is first, and whether a lower value is better.
 
-        It is the last value of the goal of a search, otherwise the statistic of the table.
+        It is the last value of the goal of a search, otherwise the statistic of the table, or,
+        if that is a value of the quality on the test set and all runs have validation samples,
+        the last value of the quality on these.
         """
         if self.goal is None:
-            return self.table.statistic, self.sign < 0
+            known = self.statistic(self.table.statistic)
+            is_quality = known is not None and known.column == self.quality
+            on_val = self.quality.replace("test_", "val_", 1)
+            data = [entry.config.get("data") or {} for entry in self.entries]
+            has_val = on_val in self.columns and all(
+                own.get("validation") for own in data
+            )
+            if not (has_val and is_quality) or ROUNDS_TO.fullmatch(
+                self.table.statistic
+            ):
+                return self.table.statistic, self.sign < 0
+            return quality_statistics(on_val)[0], self.sign < 0
         column, mode = self.goal
         return quality_statistics(column)[0], mode == "min"
 

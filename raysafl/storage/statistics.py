@@ -146,6 +146,18 @@ def final_of(statistic: str) -> str:
     return "" if other or column == statistic else f"final_{column}"
 
 
+def default_unit(statistic: str, is_fraction: bool) -> tuple[float, str]:
+    """Return the factor and the unit in which a statistic is shown by default.
+
+    Example:
+        >>> default_unit("final", True), default_unit("total_bytes", False)
+        ((100.0, '%'), (1e-06, 'MB'))
+    """
+    if is_fraction:
+        return 100.0, "%"
+    return (1e-6, "MB") if statistic.startswith("total_bytes") else (1.0, "")
+
+
 def declaration_of(
     name: str, columns: Mapping[str, ColumnDescription]
 ) -> ColumnDescription | None:

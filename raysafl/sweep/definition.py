@@ -19,6 +19,7 @@ from raysafl.storage.manifest import (
 )
 from raysafl.storage.statistics import (
     also_by_default,
+    default_unit,
     known_statistics,
     quality_statistics,
 )
@@ -414,7 +415,7 @@ def with_defaults(table: Table, measures: Measures) -> Table:
     """Fill in what a table does not say, by what the runs measure.
 
     The entries show what the runs are judged by, and beside it `also_by_default`. A statistic
-    that is a fraction is shown in per cent, another one as it is.
+    that is a fraction is shown in per cent, bytes in MB, and another one as it is.
 
     Args:
         table: the table.
@@ -432,8 +433,9 @@ def with_defaults(table: Table, measures: Measures) -> Table:
         changes["also"] = also_by_default(measures.columns, measures.quality)
     shown = known.get(statistic)
     if shown and not shown.is_fraction:
+        scale, unit = default_unit(statistic, shown.is_fraction)
         if "scale" not in given and ("unit" not in given or table.unit != "%"):
-            changes["scale"] = 1.0
+            changes["scale"] = scale
         if "unit" not in given and ("scale" not in given or table.scale != 100):
-            changes["unit"] = ""
+            changes["unit"] = unit
     return table.replace(changes) if changes else table

@@ -32,6 +32,8 @@ from raysafl.report.pages.sections import methods
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
 from raysafl.storage.store import Store
+from raysafl.sweep.definition import with_defaults
+from raysafl.sweep.measures import Measures
 
 AXES: dict[str, list[Label]] = {
     "algorithm": ["FedAvg", "SAFARI"],
@@ -228,10 +230,8 @@ def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
     )
     rows += run_rows(second, [math.nan], status="failed", reason="OSError:\nno space")
     text = markdown(pd.DataFrame(rows), sweep)
-    assert (
-        "- algorithm = FedAvg: 2 replicates diverged: round 17: loss | is NaN" in text
-    )
-    assert "- algorithm = SAFARI: 1 replicate failed: OSError: no space" in text
+    assert "- algorithm = FedAvg: 2 seeds diverged: round 17: loss | is NaN" in text
+    assert "- algorithm = SAFARI: 1 seed failed: OSError: no space" in text
     assert "| FedAvg | 10.00 [1 of 3] |" in text and "| SAFARI | failed |" in text
 
 
@@ -248,7 +248,7 @@ def test_the_table_says_how_it_was_made() -> None:
             "- runs: 8 of 8",
         ),
         *(
-            "- replicates per run: 3",
+            "- seeds per run: 3",
             "- total time: 12 min 0 s",
         ),  # 8 runs of 90 s, once each
     ):
@@ -277,10 +277,10 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
         plain = " ".join(text.replace("`", "").split())
         assert plain.count("‡ 12.00 ±") == 1
         assert (
-            "‡ marks what has not learnt: its last5 has come less than 10 % of the way"
+            "‡ marks what has not learnt: its last5 is less than 10 % of the way"
             in plain
         )
-        assert "[3 of 5] says that only three of five" in plain
+        assert "[3 of 5] says that only three of five seeds" in plain
     # Without a level of chance, nothing is marked.
     unknown = as_shown(sweep, runs.assign(chance=math.nan, status="finished"))
     assert "‡" not in unknown and "[3 of 5]" not in unknown
@@ -351,9 +351,7 @@ def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
     means = [page.axes[0].get_lines()[0].get_ydata() for page in (every, kept)]
     one = rounds[rounds["replicate"] == 0]["test_accuracy"]
     np.testing.assert_allclose(means[1], 100 * one)
-    assert (
-        not np.allclose(*means) and "2 diverged replicates left out" in kept.get_label()
-    )
+    assert not np.allclose(*means) and "2 diverged seeds left out" in kept.get_label()
 
 
 @pytest.mark.parametrize(
@@ -383,6 +381,50 @@ def test_two_axes_or_more_make_a_heat_map_with_each_number_at_its_labels(
     ]
     due = [*(f"{i}.0" for i in range(len(finals))), "–"]  # noqa: RUF001
     assert shown == dict(zip(keys, due, strict=True))
+
+
+def test_an_outlier_does_not_flatten_the_colours_of_a_heat_map() -> None:
+    sweep = manifest({"algorithm": ["a", "b"], "p": list(range(5))})
+    finals = [0.02, 0.80, 0.82, 0.84, 0.86, 0.81, 0.83, 0.85, 0.87, 0.88]
+    rows = [run_rows(e.run_id, [x]) for e, x in zip(sweep.entries, finals, strict=True)]
+    runs = pd.DataFrame(list(itertools.chain(*rows)))
+    figure = drawn(heatmap(study_of(sweep, runs=runs)))
+    (image,) = figure.axes[0].get_images()
+    assert image.get_clim() == pytest.approx((81.25 - 3 * 4.5, 88))
+    assert "ends of the scale also stand for values beyond" in figure.get_label()
+
+
+def test_a_baseline_without_an_axis_is_a_line_in_every_panel() -> None:
+    sweep = manifest({"method": ["FedAvg", "FSL"], "n0": [0, 10, 20]})
+    kept = [
+        e
+        for e in sweep.entries
+        if (e.labels["method"] == "FSL") != (not e.labels["n0"])
+    ]
+    sweep = sweep.replace(entries=kept)
+    assert len(sweep.entries) == 3
+    figure = drawn(curves(study_of(sweep, rounds_of(sweep))))
+    assert [len(panel.get_lines()) for panel in figure.axes] == [1, 2, 2]
+
+
+def test_a_legend_names_no_method_that_is_not_drawn() -> None:
+    sweep = manifest({"algorithm": ["FedAvg", "SAFARI", "FSL"]})
+    shown = sweep.replace(entries=sweep.entries[:2])
+    figure = drawn(curves(study_of(sweep, rounds_of(shown))))
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "SAFARI"]
+
+
+def test_bytes_are_in_mb_and_accuracies_beside_them_in_per_cent() -> None:
+    table = with_defaults(
+        Table(rows=["algorithm"], statistic="total_bytes", also=["final"]), Measures()
+    )
+    sweep = manifest({"algorithm": ["FedAvg"]}).replace(table=table)
+    rows = run_rows(sweep.entries[0].run_id, [0.5], total_bytes=[3.9e8])
+    text = markdown(pd.DataFrame(rows), sweep)
+    assert "`total_bytes` is 390 MB." in text and "e+08" not in text
+    head, _, row = section(text, "All entries")
+    assert "total_bytes (MB)" in head and "| 390.0 |" in row and "| 50.00 |" in row
 
 
 # --- the folder
@@ -474,8 +516,8 @@ def test_replicates_that_are_counted_as_left_out_are_those_of_the_figure() -> No
     runs.loc[[2, 3, 4, 5], "status"] = "diverged"
     study = study_of(sweep, rounds.assign(enforce_prob=q), runs)
     moving_lines = drawn(enforcement_curves(study))
-    assert "1 diverged replicate left out" in moving_lines.get_label()
-    assert "4 diverged replicates left out" in drawn(curves(study)).get_label()
+    assert "1 diverged seed left out" in moving_lines.get_label()
+    assert "4 diverged seeds left out" in drawn(curves(study)).get_label()
 
 
 def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> None:

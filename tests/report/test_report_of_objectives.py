@@ -63,7 +63,7 @@ def test_a_report_of_regressions_shows_errors_and_no_accuracy(
     entries = table.split("## Table")[1].split("## Methods")[0].replace("95%", "")
     assert "– |" not in entries and "%" not in entries  # noqa: RUF001
     first = regressions.runs().query("`label.method` == 'mse' and `label.lr` == 0.05")
-    numbers = re.findall(r"(\d+\.(\d+)) ± (\d+\.(\d+))", table.split("## All")[0])
+    numbers = re.findall(r"(\d+\.(\d+)) ± (\d+\.(\d+))", table.split("## Methods")[0])
     decimals = {len(part) for found in numbers for part in found[1::2]}
     assert len(decimals) == 1 and numbers
     mean, std = (

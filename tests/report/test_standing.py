@@ -1,6 +1,7 @@
 """Which entries are best, and how methods stand over all settings."""
 
 import io
+import json
 import re
 
 import numpy as np
@@ -16,12 +17,15 @@ from raysafl.core.record import further_column
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.winner import best_of
 from raysafl.report.export import table_tex
+from raysafl.report.pages.answer import answer as answer_text
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.results import results_document
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import standings
+from raysafl.storage.manifest import Manifest
+from raysafl.tracking.saved_view import saved_view
 
 METHODS = ("FedAvg", "SAFARI", "FSL")
 SEEDS = 5
@@ -202,9 +206,26 @@ def test_with_one_seed_the_best_is_bold_and_all_others_have_a_dagger(
     assert len(numbers.marks.best) == 4 and len(numbers.marks.close) == 8
 
 
-def test_a_sweep_of_one_run_has_no_answer() -> None:
+def test_the_answer_says_where_a_method_is_higher_and_where_no_difference_is_told() -> (
+    None
+):
+    base = np.array([0.5, 0.52, 0.54, 0.51, 0.53])
+    noise = np.array([0.002, -0.001, 0.001, -0.002, 0.0])
+    values = {}
+    for p, gap in (("1", 0.3), ("2", 0.1), ("10", 0.0)):
+        values[(p, "FedAvg")] = base
+        values[(p, "SAFARI")] = base + gap + noise
+    numbers = Numbers.of(*made(values, axes=("p", "algorithm")))
+    assert (
+        "In `final`, SAFARI is higher than FedAvg in 2 of 3 settings, by up to 30.00 points "
+        "(p = 1). In the other 1, among them all with p = 10, 5 seeds show no significant "
+        "difference."
+    ) in answer_text(numbers)
+
+
+def test_the_answer_of_one_run_is_its_mean() -> None:
     numbers = Numbers.of(*made({("a", "FedAvg"): np.array([0.5, 0.6])}))
-    assert "## Answer" not in markdown(results_document(numbers))
+    assert answer_text(numbers) == "The mean of `final` is 55.00 %."
     assert not numbers.marks.best
 
 
@@ -268,3 +289,24 @@ def test_in_a_search_without_a_winner_nothing_is_bold(
     assert numbers.winner is None and not numbers.marks.close
     text = markdown(results_document(numbers))
     assert "**" not in text.partition("## Table")[2].partition("## ")[0]
+
+
+def test_mlflow_lists_runs_by_validation_samples_if_all_runs_have_some(
+    values: dict[tuple[str, ...], np.ndarray],
+) -> None:
+    _, manifest = made(values)
+    columns = {"val_accuracy": further_column("accuracy", is_fraction=True)}
+    with_val, without = {"data": {"validation": {"clients": 0.1}}}, {"data": {}}
+
+    def judged(*configs: dict[str, object]) -> Manifest:
+        entries = [
+            entry.replace(config=config)
+            for entry, config in zip(manifest.entries, configs, strict=False)
+        ]
+        return manifest.replace(entries=entries, columns=columns)
+
+    assert judged(with_val, with_val).ranked_by == ("final_val_accuracy", False)
+    assert judged(with_val, without).ranked_by == ("final", False)
+    view = json.loads(json.loads(saved_view(judged(with_val), 0))["state"])
+    assert view["orderByKey"] == "metrics.`final_val_accuracy`"
+    assert "metrics.`final`" in view["selectedColumns"]

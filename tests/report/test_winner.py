@@ -126,7 +126,7 @@ def test_a_choice_by_the_test_set_is_said_to_be_one() -> None:
     best = outcome(*searched(("test_accuracy", "max"))).best
     assert best.labels == {"lr": 0.1} and not best.is_held_out
     text = markdown(*searched(("test_accuracy", "max")))
-    assert "It was chosen by the test set, so this number is too good." in text
+    assert "It was chosen by the test set, so its score is optimistic." in text
 
 
 def test_where_less_is_better_the_least_wins() -> None:
@@ -165,7 +165,8 @@ def test_the_report_of_a_search_begins_with_its_winner_in_bold() -> None:
         "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % [80.00, 80.00] in the "
         "last round, of 3 finished; on the test set, which had no part in the choice: "
         "`test_accuracy` 75.00 % [68.65, 81.35]. Brackets hold 95 % intervals of the means over "
-        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`, seed by seed."
+        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`, seed by seed.\n\n"
+        "Sweep s, 3 of 3 runs: 6 seeds finished."
     )
     table = text.partition("## Table")[2].partition("## ")[0]
     assert table.count("**75.00 ±") == 1 and table.count("**") == 2

@@ -16,7 +16,7 @@ from raysafl.storage.manifest import (
     Manifest,
     Table,
 )
-from raysafl.storage.statistics import final_of
+from raysafl.storage.statistics import default_unit, final_of
 
 # The statistic that tells whether a run has learnt.
 LEVEL_STATISTIC = "last5"
@@ -39,23 +39,29 @@ def statistics(table: Table) -> list[str]:
 
 
 def factor(manifest: Manifest, statistic: str) -> float:
-    """Return the factor by which a statistic is multiplied for the table.
-
-    It is the table's scale (100 for per cent) for the table's own statistic and for
-    fractions, and 1 for all others, such as counts and losses.
-    """
-    return manifest.table.scale if _has_unit(manifest, statistic) else 1.0
+    """Return the factor by which a statistic is multiplied for the table."""
+    return _shown_as(manifest, statistic)[0]
 
 
 def unit_of(manifest: Manifest, statistic: str) -> str:
-    """Return the unit in which the table shows a statistic; empty if `factor` is 1."""
-    return manifest.table.unit if _has_unit(manifest, statistic) else ""
+    """Return the unit in which the table shows a statistic; empty if it has none."""
+    return _shown_as(manifest, statistic)[1]
 
 
-def _has_unit(manifest: Manifest, statistic: str) -> bool:
-    """Whether a statistic is shown in the table's unit, as its own one and fractions are."""
-    known = manifest.statistic(statistic)
-    return statistic == manifest.table.statistic or bool(known and known.is_fraction)
+def _shown_as(manifest: Manifest, statistic: str) -> tuple[float, str]:
+    """Return the factor and the unit of a statistic.
+
+    They are the table's for its own statistic, and also for fractions if its own is one.
+    """
+    table = manifest.table
+    fractions = [
+        name
+        for name, known in manifest.known([statistic, table.statistic]).items()
+        if known.is_fraction
+    ]
+    if statistic == table.statistic or {statistic, table.statistic} <= {*fractions}:
+        return table.scale, table.unit
+    return default_unit(statistic, statistic in fractions)
 
 
 def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":

@@ -1,6 +1,7 @@
 """All numbers of a report, computed once from the stored rows."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
@@ -70,6 +71,16 @@ class Numbers:
             ranking=_ranking(runs, manifest),
             winner=winner,
         )
+
+    @cached_property
+    def best(self) -> Winner | None:
+        """The run that the sweep chooses, or that the validation samples of all runs choose."""
+        if (
+            self.manifest.goal
+            or judging(self.runs, self.manifest) == self.manifest.quality
+        ):
+            return self.winner
+        return winner_of(self.runs, self.manifest)
 
 
 def _ranking(runs: pd.DataFrame, manifest: Manifest) -> MethodStatistics:

@@ -65,7 +65,7 @@ def best_of(runs: pd.DataFrame, manifest: Manifest) -> Winner:
     if winner is None:
         metric = manifest.goal[0] if manifest.goal else judging(runs, manifest)
         raise ValueError(
-            f"no run of sweep '{manifest.name}' has finished with all its replicates and a "
+            f"no run of sweep '{manifest.name}' has finished with all its seeds and a "
             f"value of `{metric}`, so that there is no best one; the columns `status` and "
             "`reason` of `runs` say why runs ended"
         )

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from raysafl.core.text import count
-from raysafl.report.analysis.layout import words_of
+from raysafl.report.analysis.layout import Key, Layout, words_of
 from raysafl.report.figures.lines import (
     ENFORCED,
     ROUND,
@@ -30,6 +30,7 @@ from raysafl.report.figures.style import (
 )
 from raysafl.report.wording import scale_text
 from raysafl.storage.ledger import Status
+from raysafl.storage.manifest import Entry, Manifest
 
 # Largest number of panels side by side that can be read.
 ACROSS = 4
@@ -40,12 +41,13 @@ FEW_BANDS = 4
 def curves(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
-    Drawn is the column by which the runs are judged. Panels share their axes; the
-    vertical one leaves out the climb of the first fifth of the rounds. Of more panels than
-    fit on a page the first ones are drawn, and a note says of how many. Combinations of
-    labels without any row have no panel. Replicates that diverged or failed are left out,
-    as in the table. If the runs were drawn there is one panel, in which the best lines are
-    named. There is no figure before a run has rows.
+    Drawn is the column by which the runs are judged. A baseline that has one label alone on
+    an axis, such as FedAvg without server data, is a line in every panel. Panels share
+    their axes; the vertical one leaves out the climb of the first fifth of the rounds. Of
+    more panels than fit on a page the first ones are drawn, and a note says of how many.
+    Combinations of labels without any row have no panel. Seeds that diverged or failed are
+    left out, as in the table. If the runs were drawn there is one panel, in which the best
+    lines are named. There is no figure before a run has rows.
     """
     what = Quantity.judging(study.lines.manifest)
     return _curves_of(study, study.rounds, what, style)
@@ -100,28 +102,40 @@ def _curves_of(
     places = {label: i / len(looks) for i, label in enumerate(looks)}
     band = 0.2 if len(looks) <= FEW_BANDS else 0.08
     limits = []
-    for entry in entries:
-        axes_of_entry = panel_of.get(entry.key(others))
-        if axes_of_entry is not None:
-            method = layout.method_of(entry)
-            limits.append(
-                draw_curve(
-                    axes_of_entry,
-                    of_run[entry.run_id],
-                    looks[method],
-                    band,
-                    what,
-                    places[method],
-                )
-            )
+    drawn = set()
+    for labels, axes in panel_of.items():
+        for entry in _lines_of_panel(labels, others, manifest, layout):
+            if entry.run_id in of_run:
+                method = layout.method_of(entry)
+                drawn.add(method)
+                rows = of_run[entry.run_id]
+                place = places[method]
+                limits.append(draw_curve(axes, rows, looks[method], band, what, place))
     scale_axes(panels[0], limits)
     figure.supylabel(literal(what.label))
     empty = len(every) - number
     notes.append(f"without lines: {empty} of {len(every)} panels" if empty else "")
     notes.append(first_ones(len(panels), number, "panels"))
     entitle(figure, manifest.title or manifest.name, notes, style)
-    name_methods(figure, layout, style, is_line=True)
+    name_methods(figure, layout, drawn, style, is_line=True)
     return figure
+
+
+def _lines_of_panel(
+    labels: Key, axes: list[str], manifest: Manifest, layout: Layout
+) -> list[Entry]:
+    """Return the entries with these labels on some axes, and a baseline for them.
+
+    Where no baseline has these labels, it is the one that has the same on all axes on which
+    baselines differ.
+    """
+    own = [entry for entry in manifest.entries if entry.key(axes) == labels]
+    bases = [e for e in manifest.entries if layout.method_of(e) == layout.baseline]
+    if any(entry in bases for entry in own):
+        return own
+    free = [axis for axis in axes if len({e.labels.get(axis) for e in bases}) > 1]
+    wanted = dict(zip(axes, labels, strict=True))
+    return own + [e for e in bases if all(e.labels.get(a) == wanted[a] for a in free)]
 
 
 def _without_bad(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -134,5 +148,5 @@ def _without_bad(rounds: pd.DataFrame, runs: pd.DataFrame) -> tuple[pd.DataFrame
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])
     left_out = pd.MultiIndex.from_frame(bad[["run_id", "replicate"]])
     ends = " or ".join(sorted(set(bad["status"])))
-    note = f"{count(len(bad), f'{ends} replicate')} left out"
+    note = f"{count(len(bad), f'{ends} seed')} left out"
     return rounds[~pairs.isin(left_out)], note

@@ -1,4 +1,4 @@
-"""Figures of a federation: which client holds which labels, and which came when."""
+"""Figures of a federation: which client holds which labels, and which participate when."""
 
 from collections.abc import Sequence
 
@@ -103,10 +103,10 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
 
 @ON_SCREEN.used()
 def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
-    """Draw which clients came when, and beside it how often, as in FAST, figure 2.
+    """Draw which clients participate when, and beside it how often, as in FAST, figure 2.
 
     Args:
-        came: which clients came in which rounds, [rounds, clients].
+        came: which clients participated in which rounds, [rounds, clients].
         title: the title of the figure.
 
     Returns:
@@ -121,11 +121,11 @@ def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
 def draw_raster(
     axes: Axes, came: NDArray[np.bool_], title: str, enforced: NDArray[np.bool_]
 ) -> None:
-    """Draw which clients came, and beside it each client's share of the rounds.
+    """Draw which clients participate, and beside it each client's share of the rounds.
 
     Args:
         axes: where the raster is drawn.
-        came: which clients came in which rounds, [rounds, clients].
+        came: which clients participated in which rounds, [rounds, clients].
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
     """

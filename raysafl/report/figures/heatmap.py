@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -74,7 +75,7 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     entry_of = entries_by_labels(
         part.entries.assign(**{name: means}), [*panel_axes, *down, *across]
     )
-    norm = Normalize(float(means.min()), float(means.max()))
+    norm, extend = _colour_scale(means)
     nothing = {name: math.nan}
     for panel, axes in zip(every, panels, strict=False):
         values = [
@@ -90,17 +91,36 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
             turn_labels(axes)
     figure.supxlabel(literal(", ".join(across)))
     figure.supylabel(literal(", ".join(down)))
-    bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=panels, pad=0.02, aspect=30)
+    scale = ScalarMappable(norm, COLOURS)
+    bar = figure.colorbar(scale, ax=panels, pad=0.02, aspect=30, extend=extend)
     bar.set_label(label_of_numbers(manifest.table))
     bar.outline.set_visible(False)
     meaning = manifest.meaning(manifest.table.statistic) or manifest.table.statistic
     notes = [
         f"numbers are means over seeds of the {meaning}",
+        "the ends of the scale also stand for values beyond"
+        if extend != "neither"
+        else "",
         scale_text(manifest),
         first_ones(len(panels), len(every), "panels"),
     ]
     entitle(figure, manifest.title or manifest.name, notes, style)
     return figure
+
+
+def _colour_scale(means: "pd.Series[float]") -> tuple[Normalize, str]:
+    """Return the scale of the colours, and the ends at which it is cut.
+
+    It is cut at three times the width of the middle half of the values beyond that (Tukey's
+    outer fences), so that one outlier does not make all others look alike.
+    """
+    low, high = means.quantile([0.25, 0.75])
+    fence = 3 * (high - low)
+    first = max(means.min(), low - fence)
+    last = min(means.max(), high + fence)
+    cut = (first > means.min(), last < means.max())
+    ends = {(False, False): "neither", (True, False): "min", (False, True): "max"}
+    return Normalize(float(first), float(last)), ends.get(cut, "both")
 
 
 def heatmap_axes(

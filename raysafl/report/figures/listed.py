@@ -83,13 +83,14 @@ FIGURES = {
     "participation": KnownFigure(
         rasters,
         "Participation",
-        "Rasters of clients by rounds, marked where a client came; bars of each client's share. ",
-        "Which clients came, for the first run of each policy. A round in which only the server "
-        "trained has a cohort as well, which was not asked to train.",
+        "Rasters of clients by rounds, marked where a client was in the cohort; bars of each "
+        "client's share. ",
+        "The cohort of each round, for the first run of each policy. A round in which only the "
+        "server trained has a cohort as well, which was not asked to train.",
     ),
     "served": KnownFigure(
         clients_served,
-        "Who is served",
+        "Accuracy per client",
         "Points of each client's quality against the share of rounds in which it trained, one "
         "panel for each combination of the labels beside the method. ",
         "How good the global model is on each client's own kind of test samples, against how "

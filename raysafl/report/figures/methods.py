@@ -1,6 +1,6 @@
 """How methods look in figures, and the legend that names them."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -25,13 +25,16 @@ def looks_of(layout: Layout) -> dict[Label, Look]:
     return dict(zip(layout.methods, looks(len(layout.methods)), strict=True))
 
 
-def name_methods(figure: Figure, layout: Layout, style: Style, is_line: bool) -> None:
-    """Name the methods below a figure, to which room is added for it.
+def name_methods(
+    figure: Figure, layout: Layout, drawn: Set[Label], style: Style, is_line: bool
+) -> None:
+    """Name the methods that are drawn below a figure, to which room is added for it.
 
     Very many names would leave no room, so the first and the last one are named then.
     """
     if layout.method is not None:
-        named = [(layout.method_name(m), look) for m, look in looks_of(layout).items()]
+        looks = looks_of(layout).items()
+        named = [(layout.method_name(m), look) for m, look in looks if m in drawn]
         shown = [named[0], named[-1]] if len(named) > NAMED else named
         name_below(figure, shown, style, is_line)
 

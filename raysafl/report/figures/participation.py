@@ -1,4 +1,4 @@
-"""Which clients came when in a sweep: one raster for each participation policy."""
+"""Which clients participate when in a sweep: one raster for each participation policy."""
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from raysafl.report.figures.style import (
 
 
 def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
-    """Draw which clients came in the first seed of the first run of each policy.
+    """Draw which clients participate in the first seed of the first run of each policy.
 
     Every round is drawn, evaluated or not. Enforced rounds have a colour of their own
     where some rounds, but not all, were enforced. There are at most six policies, and no
@@ -54,22 +54,22 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         title = labels_text(shared, list(shared)) or study.numbers.manifest.name
         draw_raster(axes, came, title, enforced)
     notes = [
-        "this is the first seed",
+        "cohorts of the first seed",
         "dashed lines are means",
         first_ones(min(POLICIES, len(policies)), len(policies), "policies"),
     ]
-    entitle(figure, "Who came when", notes, style)
+    entitle(figure, "Participation", notes, style)
     if marked:
         figure.supxlabel("orange: enforced rounds", color=OKABE_ITO[1])
     return figure
 
 
 def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
-    """Return which clients came in each round, as booleans [rounds, clients].
+    """Return which clients are in the cohort of each round, as booleans [rounds, clients].
 
     Args:
         rows: the rows of one replicate, in order of rounds.
-        clients: the number of clients; the ids that came may show that there are more.
+        clients: the number of clients; the ids in cohorts may show that there are more.
     """
     cohorts = [ids for row in rows["cohorts"] for ids in row]
     seen = max((max(ids, default=-1) for ids in cohorts), default=-1) + 1

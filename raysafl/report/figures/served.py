@@ -1,4 +1,4 @@
-"""Who is served: how good the model is for a client, against how often it has trained."""
+"""Accuracy per client: how good the model is for a client, against how often it has trained."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     There is one panel for each combination of the labels beside the method. Each method has
     a colour and a mark, and each client of a run is one point: the mean over replicates,
     after the last round in which clients were evaluated. The clients of a larger federation
-    are put together into 20 points, by how often they came. Replicates that have not
+    are put together into 20 points, by how often they trained. Seeds that have not
     finished are left out, as in the table. There is none if no run has evaluated its
     clients.
     """
@@ -53,9 +53,8 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     for labels, axes in panel_of.items():
         axes.set_title(fitted(axes, words_of(dict(zip(others, labels, strict=True)))))
     looks = looks_of(layout)
-    for entry in entries:
-        if entry.key(others) not in panel_of:
-            continue
+    shown = [entry for entry in entries if entry.key(others) in panel_of]
+    for entry in shown:
         look = looks[layout.method_of(entry)]
         panel_of[entry.key(others)].plot(
             of_run[entry.run_id]["rate"],
@@ -73,7 +72,9 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     panels[0].set_xlim(left, min(right, 102))
     figure.supylabel(what.label)
     large = study.clients["client"].max() >= ONE_BY_ONE
-    groups = f"a point is one of {POINTS} groups of equal size, by how often they came"
+    groups = (
+        f"a point is one of {POINTS} groups of equal size, by how often they trained"
+    )
     notes = [
         f"of more than {ONE_BY_ONE} clients {groups}"
         if large
@@ -82,8 +83,9 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         "they are of the last evaluation of the clients",
         first_ones(len(panels), len(every), "panels"),
     ]
-    entitle(figure, "Who is served", notes, style)
-    name_methods(figure, layout, style, is_line=False)
+    entitle(figure, "Accuracy per client", notes, style)
+    drawn = set(map(layout.method_of, shown))
+    name_methods(figure, layout, drawn, style, is_line=False)
     return figure
 
 

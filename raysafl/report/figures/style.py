@@ -46,8 +46,11 @@ OKABE_ITO = (
 )  # fmt: skip
 
 
-# The last colour, yellow, is too pale for a line on white.
-LINES = (*OKABE_ITO[:-1], "#999999")
+# The colours of lines, which differ in lightness, too: in grey print they stay apart, and the
+# first ones most.
+LINES = (
+    "#0072B2", "#E69F00", "#000000", "#332288", "#2BA87E", "#882255", "#D55E00", "#88CCEE",
+)  # fmt: skip
 MARKS = "os^DvPX*"
 # A line is whole, or a pattern of points drawn and left out.
 Dash = Literal["-"] | tuple[int, tuple[float, ...]]
@@ -178,9 +181,10 @@ def looks(n: int) -> list[Look]:
 
 
 def colours(n: int) -> list[str]:
-    """Return one colour per line: distinct ones for up to eight lines, else a colour scale."""
-    if n <= len(LINES):
-        return list(LINES[:n])
+    """Return one colour per line: distinct ones for up to seven lines, else a colour scale."""
+    # The last colour, yellow, is too pale for a line on white.
+    if n < len(OKABE_ITO):
+        return list(OKABE_ITO[:n])
     steps = matplotlib.colormaps["viridis"]
     # The pale end of viridis cannot be seen on white.
     return [matplotlib.colors.to_hex(steps(0.92 * i / (n - 1))) for i in range(n)]

@@ -1,7 +1,7 @@
 """The document of a report, before `html` and `markdown` write it."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -33,6 +33,19 @@ class Grid:
     heads: int = 1
     words: bool = False
     is_list: bool = False
+
+    def groups(self) -> list[tuple[str, list[Sequence[Cell]]]]:
+        """Return the rows by their first label, which is empty where it groups nothing.
+
+        The rows of a group are without it.
+        """
+        found = [
+            (first, [row[1:] for row in rows])
+            for first, rows in itertools.groupby(self.rows, lambda row: row[0])
+        ]
+        if self.is_list or self.heads < 2 or len(found) == len(self.rows):
+            return [("", list(self.rows))]
+        return found
 
     def nested(self) -> list[tuple[int, bool]]:
         """Return how many labels of each row repeat the row above, and if a group begins.
@@ -78,12 +91,14 @@ class Document:
             so are sections without blocks.
         warning: what must not be overlooked; may be empty.
         lead: the text below the title, as Markdown.
+        folded: the titles of the sections that a page shows when they are asked for.
     """
 
     title: str
     sections: Mapping[str, Sequence[Block]]
     warning: str = ""
     lead: str = ""
+    folded: Collection[str] = ()
 
     def __post_init__(self) -> None:
         """Leave out what is empty."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from raysafl.core.text import count, duration, format_bytes
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import PAPER, Manifest
 from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.store import Store
 
@@ -25,16 +25,16 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     known = runs[runs["run_id"].isin(entries)] if len(runs) else runs
     each = known.drop_duplicates("run_id") if len(known) else known
     per_run = known.groupby("run_id").size() if len(known) else pd.Series(dtype=int)
-    replicates = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
+    seeds = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
     versions = {name: _values_text(each, name) for name in VERSIONS}
     totals = {
         c: float(known[c].sum()) if c in known else 0.0
         for c in ("total_steps", "total_bytes")
     }
     facts = {
-        "scale": manifest.scale,
+        "scale": "" if manifest.scale == PAPER else manifest.scale,
         "runs": f"{len(each)} of {len(entries)}",
-        "replicates per run": replicates,
+        "seeds per run": seeds,
         "experiment": manifest.source,
         "commit": _values_text(each, "commit"),
         "versions": ", ".join(f"{name} {v}" for name, v in versions.items() if v),

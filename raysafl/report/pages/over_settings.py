@@ -6,7 +6,7 @@ from raysafl.core.text import count
 from raysafl.report.analysis.evidence import LEVEL
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages.document import Block, Grid
-from raysafl.report.pages.sections import setting_text
+from raysafl.report.pages.sections import standings
 from raysafl.report.wording import NOTHING, number
 
 # The title of the section.
@@ -16,8 +16,10 @@ OVER_SETTINGS = "Methods over all settings"
 def over_settings(numbers: Numbers) -> list[Block]:
     """Write how the methods compare over all settings."""
     methods = numbers.methods
-    if not methods.is_told:
+    if len(numbers.ranking.ranks) < 2:
         return []
+    if not methods.is_told:
+        return standings(numbers)
     unit = numbers.manifest.table.unit
     better = methods.improvement.set_index(["over", "method"])
     over = list(better.index.unique("over"))
@@ -28,7 +30,6 @@ def over_settings(numbers: Numbers) -> list[Block]:
         rows.append(
             [
                 own["method"],
-                f"{own['rank']:.1f}",
                 _with_interval(own[["iqm", "low", "high"]], unit),
                 *(_with_interval(pair, "", 1) for _, pair in percent.iterrows()),
                 f"{own['diverged']} of {own['replicates']}",
@@ -37,27 +38,24 @@ def over_settings(numbers: Numbers) -> list[Block]:
     better_than = [f"better than {other}" for other in over]
     head = [
         numbers.layout.method or "",
-        "mean rank",
         "IQM",
         *better_than,
         "worst score",
     ]
     seeds = methods.rows.groupby(["setting", "method"])["seed"].nunique()
     text = (
-        f"These numbers are over the {count(len(methods.ranks), 'setting')} in which all methods "
-        f"have a score (seeds of each: {' or '.join(map(str, sorted(set(seeds))))}). "
-        f"{setting_text(numbers)}The score is `{numbers.manifest.table.statistic}`"
-        f"{unit and f', in {unit}'}. *Mean rank* is the mean over settings, of which 1 is the "
-        "best. *IQM* is the interquartile mean, which is the mean of the middle half of a method's "
-        "scores over settings and seeds. *Better than* is the share of settings and seeds, in %, "
-        "in which a method scores better than the named one, which is the baseline or has the "
-        f"second best mean rank. Brackets hold {LEVEL:.0%} intervals: of the IQM by a bootstrap, "
-        "where there are enough seeds for one, of a share by Clopper and Pearson, over the seeds "
-        "of each setting, or over the partitions if all runs have several. *Worst score* counts "
-        "the replicates that diverged, or never reached the value of a count of rounds: they are "
-        "not left out, but worse than all others."
+        f"Over the {count(len(methods.ranks), 'setting')} in which all methods have a score, with "
+        f"{' or '.join(map(str, sorted(set(seeds))))} seeds each. The score is "
+        f"`{numbers.manifest.table.statistic}`{unit and f', in {unit}'}. *IQM* is the "
+        "interquartile mean, which is the mean of the middle half of a method's scores. "
+        "*Better than* is the share of settings and seeds, in %, in which a method scores "
+        "better than the named one: the baseline, or the method with the second best mean rank. "
+        f"Brackets hold {LEVEL:.0%} intervals: of the IQM by a bootstrap, where there are enough "
+        "seeds for one, and of a share by Clopper and Pearson, over the seeds of each setting, "
+        "or over the partitions if all runs have several. *Worst score* counts the seeds that "
+        "diverged, or never reached the value of a count of rounds: they rank below all others."
     )
-    return [text, Grid("Methods", head, rows)]
+    return [*standings(numbers), text, Grid("Methods", head, rows)]
 
 
 def _with_interval(

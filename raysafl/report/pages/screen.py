@@ -14,7 +14,6 @@ from rich.text import Text
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part
 from raysafl.report.analysis.standing import Marks
-from raysafl.report.analysis.winner import judging, winner_of
 from raysafl.report.pages.document import Cell, Strong
 from raysafl.report.pages.sections import entries_text, marks_text, pivot
 from raysafl.report.wording import (
@@ -56,9 +55,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     if part.layout.across and ruler.measure(table).maximum > width:
         lines = replace(part.layout, down=part.layout.axes, across=[])
         table = _filled(replace(part, layout=lines), numbers.marks)
-    best = numbers.winner
-    if best is None and judging(runs, manifest) != manifest.quality:
-        best = winner_of(runs, manifest)
+    best = numbers.best
     notes = (
         entries_text(numbers),
         marks_text(numbers),

@@ -27,10 +27,9 @@ from raysafl.report.wording import (
     signed_spread,
     spread,
     spread_note,
-    winner_text,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import label_text
+from raysafl.storage.manifest import Manifest, label_text
 
 # Largest number of missing runs that are named.
 NAMED = 6
@@ -60,8 +59,6 @@ def entries_text(numbers: Numbers) -> str:
 
 def standings(numbers: Numbers) -> list[Block]:
     """Say which method or entry is best, and how other methods stand."""
-    if numbers.winner is not None:
-        return [winner_text(numbers.winner, numbers.manifest)]
     if not compares_methods(numbers.methods):
         return []
     unit = numbers.manifest.table.unit
@@ -87,11 +84,7 @@ def standings(numbers: Numbers) -> list[Block]:
         else f"The ranks are by `{ranked_by}`, on the validation samples. The means, the table "
         f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
     )
-    means_of_ranks = ranks.mean()
-    first = means_of_ranks.index[means_of_ranks == means_of_ranks.min()]
-    names = " and ".join(f"**{as_markdown(method)}**" for method in first)
     text = (
-        f"Best mean rank over {count(len(ranks), 'setting')} by `{ranked_by}`: {names}. "
         f"{setting_text(numbers)}*Best mean* counts the settings in which a method has the best "
         f"mean of `{shown}`. {data}"
     )
@@ -175,7 +168,8 @@ def all_entries(numbers: Numbers) -> list[Block]:
     name, *others = statistics(manifest.table)
     others = [n for n in others if entries[f"mean.{n}"].notna().any()]
     parts = ["between", "within"] if (entries["partitions"] > 1).any() else []
-    head = [*axes, "replicates", name, f"± {LEVEL:.0%}", *parts]
+    head = [*axes, "seeds", _named(name, manifest), f"± {LEVEL:.0%}", *parts]
+    head += [_named(other, manifest) for other in others]
     decimals = {n: decimals_of(entries[f"mean.{n}"]) for n in (name, *others)}
 
     def mean_and_std(entry: Any, statistic: str) -> str:
@@ -193,15 +187,19 @@ def all_entries(numbers: Numbers) -> list[Block]:
         rows.append(row)
     meanings = {n: manifest.meaning(n) for n in statistics(manifest.table)}
     return [
-        Grid(
-            "All entries", [*head, *others], rows, len(axes), is_list=manifest.is_drawn
-        ),
+        Grid("All entries", head, rows, len(axes), is_list=manifest.is_drawn),
         f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
         "(t).",
         "\n".join(
             f"- `{n}`: {as_markdown(text)}" for n, text in meanings.items() if text
         ),
     ]
+
+
+def _named(statistic: str, manifest: Manifest) -> str:
+    """Name a statistic, with its unit unless that is per cent."""
+    unit = unit_of(manifest, statistic)
+    return statistic if unit in ("", "%") else f"{statistic} ({unit})"
 
 
 def methods(numbers: Numbers) -> list[Block]:
@@ -212,6 +210,12 @@ def methods(numbers: Numbers) -> list[Block]:
     if pairs.empty or method is None:
         return []
     axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
+    order = numbers.layout.values
+    places = pairs[[f"label.{axis}" for axis in axes]].apply(
+        lambda column: column.map(order[column.name.removeprefix("label.")].index)
+    )
+    pairs = pairs.loc[places.sort_values([*places], kind="stable").index]
+    decimals = decimals_of(pairs["diff"])
     unit = manifest.table.unit
     rows = []
     for _, pair in pairs.iloc[:MOST].iterrows():
@@ -221,8 +225,8 @@ def methods(numbers: Numbers) -> list[Block]:
             [
                 *(label_text(pair[f"label.{axis}"]) for axis in axes),
                 f"{pair['seeds']:.0f}",
-                signed_spread(pair["diff"], pair["half"], unit),
-                *(NOTHING if math.isnan(value) else f"{value:.3g}" for value in p),
+                signed_spread(pair["diff"], pair["half"], unit, decimals),
+                *map(_p_text, p),
                 verdict if pair["holm"] < CLEAR else "",
             ]
         )
@@ -231,20 +235,27 @@ def methods(numbers: Numbers) -> list[Block]:
     if len(rows) < len(pairs):
         where = f"of the sweep, of which {len(rows):,} are shown here"
     text = (
-        f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
-        f"see the same cohorts, so their differences are tested (those of the means over each "
+        f"Each method minus {base} in `{manifest.table.statistic}`. Runs with the same seed "
+        f"have the same cohorts, so their differences are tested (those of the means over each "
         f"partition, where there are several partitions): paired t test, two-sided, with "
         f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
         f"{len(pairs):,} comparisons {where}; below "
         f"{CLEAR:g} the method is called higher or lower. With few seeds and many comparisons few "
-        "pass: an empty verdict is no evidence that methods are equal."
+        "are: an empty verdict is no evidence that methods are equal."
     )
     head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
 
 
+def _p_text(p: float) -> str:
+    """Write a p-value with three decimals."""
+    if math.isnan(p):
+        return NOTHING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def losses(numbers: Numbers) -> list[Block]:
-    """Say which replicates are not in the means, and why.
+    """Say which seeds are not in the means, and why; empty if all have finished.
 
     There is one line per run and reason, of very many the first ones, and one line for all
     runs that have not begun.
@@ -266,7 +277,7 @@ def losses(numbers: Numbers) -> list[Block]:
         if missing and run_id in ends:
             ends[run_id]["missing"] = int(missing)
     lines = [
-        f"{names[run_id]}: {count(number, 'replicate')} {kind}"
+        f"{names[run_id]}: {count(number, 'seed')} {kind}"
         for run_id in names
         for kind, number in ends.get(run_id, {}).items()
     ]
@@ -277,12 +288,12 @@ def losses(numbers: Numbers) -> list[Block]:
         whole = f"{count(len(absent), 'run')} of {len(names)} missing"
         lines.append(f"{whole}: {first_of(absent, NAMED, '; ')}")
     if not lines:
-        return ["Nothing: every replicate finished."]
-    return ["Only finished replicates are in the means.", bullets(lines)]
+        return []
+    return ["Only finished seeds are in the means.", bullets(lines)]
 
 
 def cost(numbers: Numbers) -> list[Block]:
-    """Write the mean cost of a finished replicate for each method."""
+    """Write the mean cost of a finished seed for each method."""
     runs = numbers.runs
     columns = {
         "total_steps": "local steps",
@@ -317,9 +328,10 @@ def cost(numbers: Numbers) -> list[Block]:
         return []
     head = [layout.method or "", "runs", "seconds of a run", *columns.values()]
     explanation = (
-        "Means per finished replicate; the seconds of a run cover all its replicates together. "
-        "Enforced rounds are those in which clients were sampled uniformly and trained, which "
-        "under uniform participation is every client round."
+        "Means per finished seed; the seconds of a run cover all its seeds together. The columns "
+        "to and from clients are the communication cost. Enforced rounds are those in which "
+        "clients were sampled uniformly and trained, which under uniform participation is every "
+        "client round."
     )
     return [Grid("Cost", head, rows), explanation]
 
