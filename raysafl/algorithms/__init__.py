@@ -1,14 +1,18 @@
 """Algorithms: what the server does with the clients' updates. One short file per paper."""
 
 from raysafl.algorithms.afl import AFL
+from raysafl.algorithms.amplified_scaffold import AmplifiedSCAFFOLD
 from raysafl.algorithms.baselines import Centralised, ServerOnly
 from raysafl.algorithms.compressed import Compressed, Compression, Quantised, TopK
+from raysafl.algorithms.debiased import DebiasedFedAvg
 from raysafl.algorithms.fedamplify import FedAmplify
 from raysafl.algorithms.fedau import FedAU
 from raysafl.algorithms.fedavg import FedAvg, FedAvgM, FedProx
+from raysafl.algorithms.fedawe import FedAWE
 from raysafl.algorithms.feddyn import FedDyn
 from raysafl.algorithms.fedopt import FedAdagrad, FedAdam, FedOpt, FedYogi
 from raysafl.algorithms.fedvarp import FedVARP
+from raysafl.algorithms.focus import FOCUS
 from raysafl.algorithms.fsl import FSL, FSLParallel
 from raysafl.algorithms.mifa import MIFA
 from raysafl.algorithms.safari import SAFARI
@@ -32,18 +36,22 @@ from raysafl.core.randomness import Key
 __all__ = [
     "AFL",
     "EVERYONE",
+    "FOCUS",
     "FSL",
     "MIFA",
     "SAFARI",
     "SCAFFOLD",
     "SERVER",
     "Algorithm",
+    "AmplifiedSCAFFOLD",
     "Centralised",
     "Compressed",
     "Compression",
     "CountSamples",
+    "DebiasedFedAvg",
     "FSLParallel",
     "FedAU",
+    "FedAWE",
     "FedAdagrad",
     "FedAdam",
     "FedAmplify",

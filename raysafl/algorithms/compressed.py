@@ -12,6 +12,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
+from raysafl.algorithms.focus import FOCUS
 from raysafl.core.algorithm import (
     Algorithm,
     CountSamples,
@@ -226,6 +227,11 @@ class Compressed(Algorithm):
                 raise ValueError(
                     "Compressed cannot be compressed: updates that were compressed must "
                     "be sent as they are; take another inner algorithm"
+                )
+            if isinstance(part, FOCUS):
+                raise ValueError(
+                    "FOCUS cannot be compressed: its clients do not send updates but "
+                    "gradients, whose sum must not lose a part; take another inner algorithm"
                 )
         return self
 

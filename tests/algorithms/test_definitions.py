@@ -22,12 +22,14 @@ from raysafl import (
 )
 from raysafl.algorithms import (
     AFL,
+    FOCUS,
     MIFA,
     SCAFFOLD,
     Compressed,
     Compression,
     FedAdam,
     FedAU,
+    FedAWE,
     FSLParallel,
     Quantised,
     TopK,
@@ -102,6 +104,7 @@ WRAP = {
 INNER = [
     *ALGORITHMS,
     *(FedAvg(weighted=True), FedAvg(lr=None), FedAdam(weighted=True)),
+    *(FedAWE(clip_norm=0.05), FOCUS(lr=0.02)),
     *(MIFA(over="seen"), AFL(max_delay=2, memory=True), FedAU(K=2), SCAFFOLD(lr=None)),
     # Wrappers, which are put into wrappers.
     *(wrap(SCAFFOLD()) for wrap in WRAP.values()),
@@ -114,7 +117,7 @@ def refusal(wrapper: str, inner: Algorithm) -> str:
     if isinstance(outer, Compressed):
         # Updates that are compressed must be sent as they are.
         for part in parts:
-            if isinstance(part, Compressed):
+            if isinstance(part, (Compressed, FOCUS)):
                 return f"{type(part).__name__} cannot be compressed"
     if isinstance(outer, FSL):
         for part in parts:

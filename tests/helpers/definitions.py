@@ -20,17 +20,21 @@ from raysafl import FSL, SAFARI, Algorithm, FedAvg, LocalTraining
 from raysafl.algorithms import (
     AFL,
     EVERYONE,
+    FOCUS,
     MIFA,
     SCAFFOLD,
     SERVER,
+    AmplifiedSCAFFOLD,
     Centralised,
     Compressed,
     Compression,
+    DebiasedFedAvg,
     FedAdagrad,
     FedAdam,
     FedAmplify,
     FedAU,
     FedAvgM,
+    FedAWE,
     FedDyn,
     FedProx,
     FedVARP,
@@ -277,6 +281,88 @@ def fedamplify(a: FedAmplify, lab: Lab, w: Vector) -> Play:
     return play
 
 
+def amplified_scaffold(a: AmplifiedSCAFFOLD, lab: Lab, w: Vector) -> Play:
+    """Sums of raw gradients, which are found again from the steps' offsets."""
+    own = {i: np.zeros_like(w) for i in range(lab.clients)}
+    sums: Updates = {}
+    steps: dict[int, int] = {}
+    start, count = w, 0
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal start, count
+        c = mean(own)
+        delta = lab.train(ids, w, {i: c - own[i] for i in ids})
+        eta = lab.local.rate(lab.clock.round)
+        for i in ids:
+            k = lab.steps(i)
+            sums[i] = sums.get(i, 0.0) + delta[i] / eta - k * (c - own[i])
+            steps[i] = steps.get(i, 0) + k
+        w = w - mean(lab.send(delta))
+        count += 1
+        if count % a.P == 0:
+            w = start = w + (a.gamma - 1) * (w - start)
+            own.update({i: sums[i] / steps[i] for i in sums})
+            sums.clear()
+            steps.clear()
+        return w
+
+    return play
+
+
+def debiased(a: DebiasedFedAvg, lab: Lab, w: Vector) -> Play:
+    count = np.zeros(lab.clients)
+    rounds = 0
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal rounds
+        rounds += 1
+        count[list(ids)] += 1
+        for i, delta in lab.send(lab.train(ids, w)).items() if ids else ():
+            w = w - a.lr / lab.clients * delta / (count[i] / rounds)
+        return w
+
+    return play
+
+
+def fedawe(a: FedAWE, lab: Lab, w: Vector) -> Play:
+    model = {i: w for i in range(lab.clients)}
+    last = dict.fromkeys(model, -1)
+    now = -1
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal now
+        now += 1
+        if not ids:
+            return w
+        before = mean(model)
+        delta = lab.send(lab.train(ids, {i: model[i] for i in ids}))
+        step = mean({i: (now - last[i]) * delta[i] for i in ids})
+        if a.clip_norm is not None:
+            step = step * min(1.0, a.clip_norm / np.linalg.norm(step))
+        model.update(dict.fromkeys(ids, mean({i: model[i] for i in ids}) - a.lr * step))
+        last.update(dict.fromkeys(ids, now))
+        return w + mean(model) - before
+
+    return play
+
+
+def focus(a: FOCUS, lab: Lab, w: Vector) -> Play:
+    """Every gradient of the last step is added, and that of the step before taken away."""
+    g = {i: np.zeros_like(w) for i in range(lab.clients)}
+    y = np.zeros_like(w)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal y
+        delta = lab.train(ids, w, {i: -g[i] for i in ids})
+        once = replace(lab, local=LocalTraining(lr=1.0, batch_size=16, steps=1))
+        new = once.train(ids, {i: w - delta[i] for i in ids})
+        y = y + sum(new[i] - g[i] for i in ids)
+        g.update(new)
+        return w - (a.lr or lab.local.rate(lab.clock.round)) * y
+
+    return play
+
+
 def afl(a: AFL, lab: Lab, w: Vector) -> Play:
     models: list[Vector] = []
     last: Updates = {}
@@ -394,11 +480,15 @@ def quantised(c: Quantised, p: Vector, rng: np.random.Generator) -> Vector:
 COMPRESSIONS: dict[type[Compression], Any] = {TopK: top_k, Quantised: quantised}
 DEFINITIONS: dict[type[Algorithm], Any] = {
     AFL: afl,
+    AmplifiedSCAFFOLD: amplified_scaffold,
     Centralised: centralised,
     Compressed: compressed,
+    DebiasedFedAvg: debiased,
+    FOCUS: focus,
     FSL: fsl,
     FSLParallel: fsl,
     FedAU: fedau,
+    FedAWE: fedawe,
     FedAdagrad: adaptive(lambda a, v, square: v + square),
     FedAdam: adaptive(lambda a, v, square: a.beta2 * v + (1 - a.beta2) * square),
     FedAmplify: fedamplify,
@@ -416,7 +506,10 @@ DEFINITIONS: dict[type[Algorithm], Any] = {
 }
 # What these do in a round in which nobody comes is a part of their definitions.
 WRAPPERS = (Compressed, FSL, SAFARI)
-ALWAYS = (*WRAPPERS, Centralised, FedAU, MIFA, ServerOnly)
+ALWAYS = (
+    *WRAPPERS,
+    *(Centralised, DebiasedFedAvg, FedAU, FedAWE, MIFA, ServerOnly),
+)
 
 
 def definition(algorithm: Algorithm, lab: Lab, w: Vector) -> Play:

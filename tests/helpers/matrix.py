@@ -21,6 +21,7 @@ from raysafl import (
 )
 from raysafl.algorithms import (
     AFL,
+    AmplifiedSCAFFOLD,
     Centralised,
     Compressed,
     FedAmplify,
@@ -51,6 +52,7 @@ CHOSEN: list[Algorithm] = [
     FedAvgM(momentum=0.5),
     FedDyn(alpha=0.1),
     FedAmplify(P=2, eta=1.2),
+    AmplifiedSCAFFOLD(P=2, gamma=1.2),
     AFL(max_delay=2),
     ScheduledServer(inner=FedAvgM(), schedule=StepRate(milestones=[2])),
     ServerOnly(server_update=SERVER),
