@@ -39,6 +39,8 @@ class SweepOptions:
         scale: Size of the runs: paper (the full size), smoke, or one that the file defines.
         only: AXIS=LABEL: only the runs with this label on this axis, or with one of
             A,B,...; may be repeated for other axes.
+        shard: I/N: only the runs of the I-th of N parts of the sweep, counted from 1, as
+            the tasks of `sbatch --array=1-N` are; `raysafl merge` joins the parts.
         resume: Go on where an earlier attempt ended, or with --no-resume run all anew.
         stale: What becomes of runs that were computed before you edited the code of their
             classes: all are run again (rerun); those that have ended keep their results,
@@ -56,6 +58,8 @@ class SweepOptions:
             Ray only if the work takes longer than Ray takes to start, or GPUs, several
             actors or trials, a scheduler or a cluster are asked for (auto).
         address: Address of a Ray cluster; 'auto' for the one on this machine.
+        wait_nodes: Start when the Ray cluster at --address has so many living nodes; wait
+            for them up to ten minutes.
         actors: Number of client actors of each trial.
         cpus: Number of CPUs of each client actor.
         gpus: GPU of each client actor: 0, 1, 0.5, 0.25, ...; auto uses all GPUs.
@@ -79,6 +83,7 @@ class SweepOptions:
 
     scale: str = "paper"
     only: list[str] | None = None
+    shard: str | None = None
     resume: bool = True
     stale: Stale = Stale.FAIL
     dry_run: bool = False
@@ -86,6 +91,7 @@ class SweepOptions:
     quiet: bool = False
     executor: ExecutorName = ExecutorName.AUTO
     address: str | None = None
+    wait_nodes: int = 0
     actors: int = 1
     cpus: float = 1.0
     gpus: str = "auto"

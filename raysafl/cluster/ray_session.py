@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -22,10 +23,20 @@ from raysafl.cluster.ray_private import (
 
 # Seconds that a cluster's head node has to answer the first connection.
 CONNECT_TIMEOUT_SECONDS = 10
+# Seconds that a cluster has to come up, if its nodes are waited for.
+WAIT_SECONDS = 600.0
+# Seconds between two looks whether it is up.
+LOOK_SECONDS = 0.5
+
+
+class NoClusterError(ValueError):
+    """No Ray cluster answers at an address."""
 
 
 @contextmanager
-def ray_session(address: str | None, preload: str = "") -> Iterator[None]:
+def ray_session(
+    address: str | None, preload: str = "", wait_nodes: int = 0
+) -> Iterator[None]:
     """Provide Ray for the block: use a running Ray, join a cluster, or start one here.
 
     A Ray that ran before the block is left running. A Ray that the block started, or a
@@ -36,21 +47,58 @@ def ray_session(address: str | None, preload: str = "") -> Iterator[None]:
             on this machine that listens on loopback only.
         preload: the name of a module that the workers of a Ray that is started here
             import before they are needed.
+        wait_nodes: how many living nodes the cluster at the address must have before the
+            block begins. A cluster that is not up is waited for only if this is not 0.
 
     Raises:
-        ValueError: no cluster answers at the address, or this version of Ray cannot be
-            kept on loopback.
+        ValueError: no cluster answers at the address, or too few of its nodes live after
+            `WAIT_SECONDS`, or this version of Ray cannot be kept on loopback.
     """
+    deadline = time.monotonic() + (WAIT_SECONDS if wait_nodes else 0.0)
     if ray.is_initialized():
+        _wait_for_nodes(wait_nodes, deadline)
         yield
         return
     try:
-        _start(address, preload)
+        _start_when_up(address, preload, deadline)
+        _wait_for_nodes(wait_nodes, deadline)
         with nullcontext() if address else trials_without_settings():
             yield
     finally:
         # Ctrl-C may have come when Ray had started in part.
         _shut_down()
+
+
+def _start_when_up(address: str | None, preload: str, deadline: float) -> None:
+    """Join the cluster at the address as soon as it answers, or start a Ray here.
+
+    Raises:
+        NoClusterError: no cluster has answered until the deadline.
+    """
+    while True:
+        try:
+            _start(address, preload)
+            return
+        except NoClusterError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_SECONDS)
+
+
+def _wait_for_nodes(wanted: int, deadline: float) -> None:
+    """Wait until so many nodes of the running Ray live.
+
+    Raises:
+        ValueError: at the deadline there are fewer.
+    """
+    while wanted and (living := len(resources_of_nodes())) < wanted:
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"the Ray cluster has {living} of the {wanted} nodes that are waited for "
+                f"(--wait-nodes) after {WAIT_SECONDS:g} s; the output of `ray start` on the "
+                "others says why they have not come"
+            )
+        time.sleep(LOOK_SECONDS)
 
 
 def _start(address: str | None, preload: str) -> None:
@@ -79,7 +127,7 @@ def _start(address: str | None, preload: str) -> None:
                 "files in /tmp/ray. Where these cannot be written, set RAY_AUTH_TOKEN_PATH "
                 "and RAY_TMPDIR to places that can, or give executor='here' (--executor here)"
             ) from error
-        raise ValueError(
+        raise NoClusterError(
             f"cannot connect to a Ray cluster at '{address}' ({error}). Is it up "
             "(`ray status`)? If ~/.ray/auth_token exists where it was started, it "
             "asks for that token: set RAY_AUTH_MODE=token here, or start it with "

@@ -20,6 +20,7 @@ from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display
 from raysafl.sweep.sampling import known_runs
+from raysafl.sweep.shard import in_shard
 
 
 class Attempt:
@@ -41,6 +42,8 @@ class Attempt:
         self.manifest = known.replace(command=options.command or command_of_script())
         only = {axis: str(label) for axis, label in options.only.items()}
         self.chosen = self.manifest.select(only)
+        if options.shard is not None:
+            self.chosen = in_shard(self.chosen, options.shard)
         # The manifest that was in the folder before, or None.
         self.earlier: Manifest | None = None
         # The cells whose results are deleted; None for all results.

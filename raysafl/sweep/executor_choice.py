@@ -92,7 +92,7 @@ def choose_executor(options: Options, seconds: Callable[[], float]) -> "Executor
         return Here(hardware)
     from raysafl.sweep.on_ray.tuning import OnRay
 
-    return OnRay(options.hardware, options.address, options.note)
+    return OnRay(options.hardware, options.address, options.note, options.wait_nodes)
 
 
 def choose(options: Options, seconds: Callable[[], float]) -> tuple[ExecutorName, str]:

@@ -133,7 +133,9 @@ def _plan(
         # Imported here, because Ray may not be installed, and takes a second to import.
         from raysafl.sweep.on_ray.tuning import OnRay
 
-        executor = OnRay(options.hardware, options.address, lines.append)
+        executor = OnRay(
+            options.hardware, options.address, lines.append, options.wait_nodes
+        )
         with executor.started():
             room = executor.room()
         hardware = executor.hardware

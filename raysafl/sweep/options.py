@@ -19,6 +19,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.choices import FLUSH_SECONDS, ExecutorName, Stale
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.progress import plain_console
+from raysafl.sweep.shard import parse_shard
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ TAKEN = {
     "hardware": (Hardware, "a Hardware, such as Hardware(actors=2)"),
     **dict.fromkeys(("address", "tracking_uri"), (str | None, "text")),
     **dict.fromkeys(("resume", "quiet", "try_first", "keep_states"), SWITCH),
+    "shard": (str | None, "text such as '3/8'"),
+    "wait_nodes": (int, "a number of nodes"),
     "only": (Mapping, "a mapping from axis to label, such as {'n0': 20}"),
     "flush_seconds": (int | float, "a number of seconds"),
 }
@@ -44,10 +47,12 @@ class Options:
     out: str | Path | None = None
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
+    wait_nodes: int = 0
     executor: ExecutorName | str = ExecutorName.AUTO
     resume: bool = True
     stale: Stale = Stale.FAIL
     only: Mapping[str, Label] = field(default_factory=dict)
+    shard: str | None = None
     quiet: bool = False
     tracking_uri: str | None = None
     track: Tracking = Tracking.AUTO
@@ -69,6 +74,13 @@ class Options:
         for name, (kind, what) in TAKEN.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise ValueError(f"{name} is {in_brief(value)}; give {what}")
+        if self.shard is not None:
+            parse_shard(self.shard)
+        if self.wait_nodes and self.address is None:
+            raise ValueError(
+                f"wait_nodes={self.wait_nodes} (--wait-nodes) waits for the nodes of a running "
+                "Ray cluster; give its address, too (address, --address)"
+            )
         uris = [self.tracking_uri, self.address]
         if self.track != Tracking.NONE:
             uris.append(os.environ.get("MLFLOW_TRACKING_URI"))

@@ -30,6 +30,9 @@ class Runner(Options):
         hardware: what a trial runs on.
         address: the address of a running Ray cluster (`auto` for the one of this
             machine); by default Ray is started here.
+        wait_nodes: how many living nodes the cluster at the address must have before the
+            sweep starts. A cluster that has just been started is waited for up to ten
+            minutes.
         executor: who carries out the runs: `here`, this process; `ray`, trials of Ray
             Tune with client actors; `auto` takes `here` if all of the work takes less
             time than Ray takes to start. Results do not depend on it.
@@ -40,6 +43,9 @@ class Runner(Options):
             from no checkpoint of other code.
         only: axis to label, or to several as text, `"A,B"`: run only the runs that have
             these labels.
+        shard: a text such as `3/8`: run only the third of eight parts of the sweep. Each
+            run belongs to one part, by its id alone; `raysafl merge` puts the folders of
+            all parts together.
         quiet: print neither progress nor the table and the place of the results.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
             database beside the sweep.
@@ -127,7 +133,8 @@ class Runner(Options):
             rules_of(self.stop, self.sweep.reported)
         if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
             need("mlflow", f"track '{self.track}'")
-        if self.only and self.sweep.is_searched:
+        if (self.only or self.shard) and self.sweep.is_searched:
             raise ValueError(
-                f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so there are no labels to choose by"
+                f"sweep '{self.sweep.name}': {AS_RESULTS_COME}, so no part of "
+                "them can be chosen before (only, shard)"
             )

@@ -46,7 +46,7 @@ class NoRay(Exception):
 
 @pytest.fixture(autouse=True)
 def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(address: object, preload: str) -> NoReturn:
+    def start(address: object, preload: str, wait_nodes: int) -> NoReturn:
         raise NoRay
 
     monkeypatch.setattr("raysafl.sweep.on_ray.tuning.ray_session", start)

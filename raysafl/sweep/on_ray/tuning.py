@@ -51,6 +51,7 @@ class OnRay:
         hardware: what a trial runs on.
         address: the address of a running Ray cluster; None starts a Ray here.
         say: takes a message for the user.
+        wait_nodes: how many nodes the cluster must have before anything runs.
     """
 
     preparation: ClassVar[str] = "starting Ray"
@@ -58,6 +59,7 @@ class OnRay:
     hardware: Hardware
     address: str | None
     say: Callable[[str], None]
+    wait_nodes: int = 0
     # The bytes of the smallest GPU, once Ray has started; None if none is needed or known.
     _gpu_memory: int | None = field(default=None, init=False)
 
@@ -69,7 +71,9 @@ class OnRay:
             ValueError: no cluster answers, or a trial does not fit it, or needs GPUs that
                 torch does not see.
         """
-        with ray_session(self.address, preload=Coordinator.__module__):
+        with ray_session(
+            self.address, preload=Coordinator.__module__, wait_nodes=self.wait_nodes
+        ):
             nodes = resources_of_nodes()
             gpus = sum(node.get("GPU", 0) for node in nodes)
             self.hardware = self.hardware.where_there_are(gpus)
