@@ -34,7 +34,7 @@ class FOCUS(Algorithm):
     the clients' learning rate there too. As y is a sum over N clients, and not a mean, the
     paper's rates are small (0.002 with N = 32).
 
-    Source: Ying et al. 2025, algorithm 1 (docs/papers.md#focus). The last gradient has the
+    Source: Ying et al. 2025, NeurIPS, algorithm 1 (docs/papers.md#focus). The last gradient has the
     weight decay and the clipping of the run's local training, which the paper leaves open.
     """
 
