@@ -1,5 +1,6 @@
 # raysafl with Ray and MLflow, in the versions of constraints.txt.
-# This file was linted by tests/house/test_release.py, and no image was built from it.
+# buildah built it on 2026-11-29, on a stand-in for the base below (docs/cluster.md).
+# tests/house/test_release.py reads it.
 #
 #   docker build -t raysafl .
 #   mkdir -p results        # or Docker makes it as root, and nobody else can write into it
@@ -16,9 +17,10 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 RAYSAFL_DATA=/sweeps/data
 WORKDIR /opt/raysafl
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY raysafl ./raysafl
-# torch comes first, so that the rest takes the build that is there.
+# torch comes first, so that the rest takes the build that is there. ray[default] brings Ray's job server,
+# by which Kubernetes gives the sweep to the cluster (deploy/kuberay.yaml).
 RUN pip install torch torchvision -c constraints.txt $TORCH \
-    && pip install . -c constraints.txt
+    && pip install . 'ray[default]' -c constraints.txt
 
 RUN useradd --create-home researcher && mkdir /sweeps && chown researcher /sweeps
 USER researcher

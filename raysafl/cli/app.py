@@ -398,10 +398,27 @@ def list_command(
 
 
 @app.command("doctor")
-def doctor_command() -> None:
+def doctor_command(
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Look at the nodes of the Ray cluster at this address, and not at this "
+            "machine: what Ray counts there, what torch sees, and whether they have the "
+            "raysafl of this machine. 'auto' is the cluster of this machine."
+        ),
+    ] = None,
+) -> None:
     """Say what works on this machine, and how to fix what does not."""
-    from raysafl.cli.doctor import examine
+    from raysafl.cli.doctor import examine, examine_nodes
 
+    if address is not None:
+        table, problems = examine_nodes(address)
+        console.print(table)
+        for problem in problems:
+            console.print(f"FAIL  {problem}", soft_wrap=True)
+        if problems:
+            raise typer.Exit(1)
+        return
     checks = examine()
     for check in checks:
         mark = "ok  " if check.passed else "FAIL"

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from rich.table import Table
+
 from raysafl.cli.device_check import check_gpu
 from raysafl.cluster.gpus import in_words, num_gpus, why_unseen
 from raysafl.cluster.hardware import usable_cores
 from raysafl.cluster.provenance import provenance
 from raysafl.core.needs import OPTIONAL, is_installed
+from raysafl.core.text import format_bytes
 from raysafl.data import data_root
 from raysafl.storage.redaction import redacted
 
@@ -133,7 +136,7 @@ def checks() -> dict[str, tuple[Callable[[], str], str]]:
         "devices": (
             check_devices,
             "install the driver that this torch needs, or the torch that fits this "
-            f"driver, see docs/cluster.md; {VISIBLE}='' hides the GPUs",
+            f"driver, see docs/one_server.md; {VISIBLE}='' hides the GPUs",
         ),
         **{
             f"GPU {index}": (
@@ -165,3 +168,45 @@ def examine() -> list[CheckResult]:
             )
             report.append(CheckResult(name, False, message))
     return report
+
+
+def examine_nodes(address: str) -> tuple[Table, list[str]]:
+    """Look at every node of a Ray cluster.
+
+    Args:
+        address: the cluster's address, such as "auto" or "host:port".
+
+    Returns:
+        A table with a row for each node, and what is wrong, each with the node's address.
+
+    Raises:
+        ValueError: no cluster answers at the address.
+    """
+    # Imported here, because Ray may be missing.
+    import ray
+
+    from raysafl.cluster.nodes import (
+        DOCTOR_SECONDS,
+        Machine,
+        ask_nodes,
+        machine_here,
+        problems_of,
+    )
+    from raysafl.cluster.ray_session import ray_session
+
+    table = Table("node", "cores", "GPUs", "torch sees", "memory", "raysafl", "state")
+    wrong: list[str] = []
+    with ray_session(address):
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        for node, answer in ask_nodes(machine_here, alive, DOCTOR_SECONDS):
+            host = node["NodeManagerAddress"]
+            resources = node["Resources"]
+            problems = problems_of(answer)
+            wrong += [f"{host}: {problem}" for problem in problems]
+            said = ["", "", ""]
+            if isinstance(answer, Machine):
+                names = ", ".join(answer.gpus) or "no GPU"
+                said = [names, format_bytes(answer.memory), answer.version]
+            counted = [f"{resources.get(kind, 0):g}" for kind in ("CPU", "GPU")]
+            table.add_row(host, *counted, *said, "see below" if problems else "ok")
+    return table, wrong

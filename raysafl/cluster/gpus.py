@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -13,10 +13,6 @@ from raysafl.cluster.hardware import Hardware
 # If this variable is "1" on a node, the node's GPUs are only numbers to Ray, and clients
 # train on the CPU.
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
-# How long nodes have to say what torch sees. A node whose answer is late, such as one
-# that is still reading torch from a slow disk, is not waited for: its client actors look
-# themselves.
-ANSWER_SECONDS = 30.0
 
 
 def are_logical() -> bool:
@@ -95,7 +91,8 @@ def check_seen() -> int | None:
     """Check that torch sees a GPU on every node of the running Ray that counts some.
 
     So a sweep that needs GPUs ends before it begins, instead of failing trial by trial.
-    A node that is lost meanwhile, or that does not answer in time, is passed over.
+    A node that is lost meanwhile, or that does not answer in time, is passed over: its
+    client actors look themselves.
 
     Returns:
         The bytes of memory of the smallest GPU; None if no node has told.
@@ -105,29 +102,13 @@ def check_seen() -> int | None:
     """
     # Imported here, because this module is also for machines without Ray.
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # The process of a task that has looked at the GPUs does not notice any more which of
-    # them Ray gives it later. So it ends with the task, and hosts no client actor.
-    remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(seen_here)
-    answers = [
-        # It takes no resources, and so it waits for none on a node that is full.
-        remote.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(
-                node["NodeID"], soft=False
-            )
-        ).remote(node["Resources"]["GPU"])
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("GPU")
-    ]
-    if not answers:
-        return None
+    from raysafl.cluster.nodes import ask_nodes
+
+    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
     memories: list[int] = []
-    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
-    for answer in ready:
-        try:
-            seen = ray.get(answer)
-        except ray.exceptions.RayError:
+    for _, seen in ask_nodes(seen_here, nodes):
+        if not isinstance(seen, Seen):
             continue
         if seen.problem:
             raise ValueError(seen.problem)

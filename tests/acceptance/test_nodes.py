@@ -429,6 +429,34 @@ def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_not
     assert len(Store(tmp_path / "results").ledger()) == 4
 
 
+@pytest.mark.usefixtures("unseen_gpus")
+def test_the_doctor_says_what_each_node_of_a_cluster_has_and_which_is_of_no_use(
+    nodes: Nodes,
+) -> None:
+    nodes.become({"num_gpus": 2}, BROKEN)
+    done = subprocess.run(
+        [*RAYSAFL, "doctor", "--address", nodes.address],
+        env=nodes.env | {"COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+    )
+    said = done.stdout + done.stderr
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in said.splitlines()
+        if line.startswith("│")
+    ]
+    assert done.returncode == 1 and len(rows) == 3, said
+    columns = [(row[1], row[2], row[3], row[6]) for row in rows]
+    assert sorted(columns) == [
+        ("0", "0", "no GPU", "ok"),  # the head
+        ("8", "2", "no GPU", "see below"),
+        ("8", "2", "only numbers", "ok"),
+    ]
+    assert said.count("FAIL  ") == said.count("Ray counts 2 GPUs on") == 1, said
+
+
 ASK_FOR_A_DEVICE = """
 import sys, ray
 from raysafl.cluster.gpus import own_device

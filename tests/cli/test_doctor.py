@@ -11,6 +11,7 @@ import torch
 import raysafl as fl
 from raysafl.cli.device_check import TOLERANCE, check_training
 from raysafl.cli.doctor import DATASETS, check_data, check_devices, checks, examine
+from raysafl.cluster.nodes import machine_here, problems_of
 from raysafl.data import image_sets
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
@@ -110,3 +111,18 @@ def test_a_driver_that_does_not_fit_torch_fails_with_a_cure(
         match=r"a GPU with driver 470.10, .* driver and torch do not fit",
     ):
         check_devices()
+
+
+def test_a_node_that_is_late_or_has_no_raysafl_or_another_one_is_told_in_a_sentence() -> (
+    None
+):
+    here = machine_here(0.0)
+    assert problems_of(here) == []
+    (late,) = problems_of(None)
+    assert late.startswith("It gave no answer in 120 s.")
+    (missing,) = problems_of(RuntimeError("\nModuleNotFoundError: No module"))
+    assert "cannot be used there: ModuleNotFoundError: No module. Install" in missing
+    other = here._replace(package="0" * 64, problem="Ray counts 2 GPUs here")
+    unseen, changed = problems_of(other)
+    assert unseen == "Ray counts 2 GPUs here"
+    assert "another raysafl" in changed and "`ray rsync-up FILE --all-nodes`" in changed

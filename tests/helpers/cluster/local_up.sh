@@ -38,7 +38,7 @@ if [ -z "${INSIDE:-}" ]; then
         python3 -m venv "$VENV"
         (cd "$WORK/repo" && time "$VENV/bin/pip" install -q 'ray[default,tune]==2.60.0' -e '.[all]' -c constraints.txt)
     fi
-    "$VENV/bin/pip" install -q setuptools # below there is no network to build the package with
+    "$VENV/bin/pip" install -q 'setuptools>=77' # below there is no network to build the package with
     INSIDE=1 WORK=$WORK VENV=$VENV LOG=${LOG:-$WORK/log} unshare --pid --fork --kill-child --mount --mount-proc --net \
         bash "$0" "$MACHINES"
     exit
