@@ -108,9 +108,10 @@ def header_bytes(runs: Sequence[Run], work: Any) -> int:
 
     simulations = Pack(runs, work).simulations.values()
     members = [own for one in simulations for own in one.replicates]
-    table = ClientTable(work.model.num_parameters, runs[0].data.clients)
-    asked = next(Replicates(members, table, is_lifted=True).next_round())
-    tasks = Tasks.of([one for one in asked if isinstance(one, Training)])
+    table = ClientTable(work.model.num_parameters)
+    group = Replicates(members, table, is_lifted=True)
+    group.go_on(None)
+    tasks = Tasks.of([one for one in group.requests if isinstance(one, Training)])
     sent = packed(replace(tasks, starts=[], offsets=[], moments=[]))
     return len(sent if isinstance(sent, bytes) else sent[0])
 

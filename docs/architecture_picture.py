@@ -73,18 +73,17 @@ def played() -> tuple[list[Part], int]:
     cells = [cell for run in runs for cell in run.cells]
     work = Worker(cells, base.data.load(), base.model)
     members = [Simulation(run, work, k).replicates[0] for k, run in enumerate(runs)]
-    table = ClientTable(len(work.init(cell=0)), base.data.clients)
-    round = Replicates(members, table).next_round()
-    asked: list[Any] = list(next(round))
+    table = ClientTable(len(work.init(cell=0)))
+    group = Replicates(members, table, is_lifted=True)
+    group.go_on(None)
+    asked: list[Any] = list(group.requests)
     tasks = Tasks.of(asked)
     ((_, update),) = work.trainer.train_stacks(tasks)
     share = work.train_share(tasks)
     (trained,) = combine_shares(asked, tasks, [slice(None)], [share])
-    (evaluation,) = round.send([trained])
-    try:
-        round.send(work.sums([evaluation]))
-    except StopIteration as end:
-        record = end.value[0]
+    group.go_on([trained])
+    group.go_on(work.sums(list(group.requests)))
+    record = group.end_round(seconds=0)[0]
 
     one, other = asked[0].clients_RM.tolist()
     seen = zip(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysafl.core.component import Component
-from raysafl.core.randomness import Key
+from raysafl.core.randomness import Key, Keys
 from raysafl.core.users_parts import is_users_class
 
 # How many clients times replicates a policy picks from at once at most: the draws for more
@@ -197,8 +197,7 @@ class Participation(Component):
         self,
         states: Sequence[Any],
         num_clients: int,
-        round: int,
-        seeds_R: NDArray[np.uint64],
+        keys: Keys,
         accuracies: Sequence[float | None],
     ) -> tuple[list[Any], Cohorts] | None:
         """Choose the clients of several replicates in a round, each as `pick` does.
@@ -208,8 +207,7 @@ class Participation(Component):
         Args:
             states: The state of each replicate.
             num_clients: The number of all clients.
-            round: The number of the round.
-            seeds_R: The seed of each replicate.
+            keys: The sources of randomness of all replicates in this round.
             accuracies: The training accuracy of each replicate.
 
         Returns:
@@ -220,7 +218,10 @@ class Participation(Component):
 
 
 class PicksTogether(Participation):
-    """A policy of raysafl's own: one method draws the cohorts of one or more replicates."""
+    """A policy of raysafl's own: one method draws the cohorts of one or more replicates.
+
+    It goes by no accuracy.
+    """
 
     abstract: ClassVar[bool] = True
 
@@ -228,17 +229,15 @@ class PicksTogether(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Choose the clients of round `key.round`."""
-        (after,), (ids, _, enforced_R, _) = self.choose(
-            [state], num_clients, key.round, np.array([key.seed], np.uint64), [accuracy]
-        )
+        keys = Keys(np.array([key.seed], np.uint64), key.round)
+        (after,), (ids, _, enforced_R, _) = self.choose([state], num_clients, keys)
         return after, Cohort(ids.tolist(), bool(enforced_R[0]))
 
     def pick_all(
         self,
         states: Sequence[Any],
         num_clients: int,
-        round: int,
-        seeds_R: NDArray[np.uint64],
+        keys: Keys,
         accuracies: Sequence[float | None],
     ) -> tuple[list[Any], Cohorts] | None:
         """Choose the clients of several replicates in a round.
@@ -248,15 +247,10 @@ class PicksTogether(Participation):
         """
         if is_users_class(type(self)) or len(states) * num_clients > MOST_TOGETHER:
             return None
-        return self.choose(states, num_clients, round, seeds_R, accuracies)
+        return self.choose(states, num_clients, keys)
 
     @abstractmethod
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: NDArray[np.uint64],
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Choose as `pick_all` does, for any number of clients."""

@@ -72,3 +72,19 @@ class Key(NamedTuple):
         """Return a torch generator whose seed is drawn from the same stream."""
         seed = int(self(purpose, client).integers(2**63))
         return torch.Generator().manual_seed(seed)
+
+
+class Keys(NamedTuple):
+    """The keys of several replicates in one round.
+
+    Args:
+        seeds_R: the seed of each replicate.
+        round: the number of the round.
+    """
+
+    seeds_R: NDArray[np.uint64]
+    round: int
+
+    def each(self) -> list[Key]:
+        """Return the key of each replicate."""
+        return [Key(seed, self.round) for seed in self.seeds_R.tolist()]

@@ -8,11 +8,10 @@ import numpy as np
 from pydantic import Field, SerializeAsAny
 
 from raysafl.core.participation import Cohorts, PicksTogether
-from raysafl.core.randomness import Key
+from raysafl.core.randomness import Key, Keys
 from raysafl.participation.distributions import Distribution
 from raysafl.participation.sampling import (
     Floats,
-    Seeds,
     check_m,
     come,
     of_one_size,
@@ -71,17 +70,12 @@ class Arbitrary(PicksTogether):
             )
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Draw m clients in proportion to their probabilities."""
         mass_N = masses(self.dist, num_clients)
         mass_RN = np.broadcast_to(mass_N, (len(states), num_clients))
-        ids_RM = weighted(mass_RN, self.m, round, seeds_R, "arbitrary")
+        ids_RM = weighted(mass_RN, self.m, keys, "arbitrary")
         return list(states), of_one_size(ids_RM)
 
 
@@ -113,18 +107,13 @@ class ArbitraryRates(PicksTogether):
         masses(self.dist, num_clients)
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Draw the cohort by the clients' rates."""
-        rate_RN = rates(self.dist, num_clients, tuple(seeds_R.tolist()))
+        rate_RN = rates(self.dist, num_clients, tuple(keys.seeds_R.tolist()))
         purpose = "arbitrary rates"
         if self.m is not None:
-            ids_RM = weighted(rate_RN, self.m, round, seeds_R, purpose)
+            ids_RM = weighted(rate_RN, self.m, keys, purpose)
             return list(states), of_one_size(ids_RM)
-        u_RN = uniforms(num_clients, round, seeds_R, purpose)
+        u_RN = uniforms(num_clients, keys, purpose)
         return list(states), come(rate_RN, u_RN, at_least_one=True)[1]

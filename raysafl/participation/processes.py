@@ -7,11 +7,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from raysafl.core.participation import Cohorts, PicksTogether, Sampling
+from raysafl.core.randomness import Keys
 from raysafl.participation.sampling import (
     Floats,
     Ints,
     Most,
-    Seeds,
     at_most,
     check_m,
     come,
@@ -77,18 +77,13 @@ class Bernoulli(PicksTogether):
         return Sampling(expected, is_fixed=False, at_least_one=self.at_least_one)
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Draw for each client whether it comes."""
         rate_N = per_client("rate", self.rate, num_clients)
-        u_RN = uniforms(num_clients, round, seeds_R, "bernoulli")
+        u_RN = uniforms(num_clients, keys, "bernoulli")
         _, cohorts = come(rate_N, u_RN, self.at_least_one)
-        return list(states), at_most(cohorts, self.m, round, seeds_R)
+        return list(states), at_most(cohorts, self.m, keys)
 
 
 class Markov(PicksTogether):
@@ -137,12 +132,7 @@ class Markov(PicksTogether):
         per_client("mean", self.mean, num_clients)
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Take one step of every chain."""
         mean_N = per_client("mean", self.mean, num_clients)
@@ -153,10 +143,10 @@ class Markov(PicksTogether):
             digits = np.frombuffer("".join(states).encode(), np.uint8)
             on_RN = digits.reshape(-1, num_clients) == ord("1")
             chance_RN = np.where(on_RN, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
-        u_RN = uniforms(num_clients, round, seeds_R, "markov")
+        u_RN = uniforms(num_clients, keys, "markov")
         on_RN, cohorts = come(chance_RN, u_RN, self.at_least_one)
         after = [row_N.tobytes().decode() for row_N in on_RN + np.uint8(ord("0"))]
-        return after, at_most(cohorts, self.m, round, seeds_R)
+        return after, at_most(cohorts, self.m, keys)
 
 
 class Cyclic(PicksTogether):
@@ -208,14 +198,9 @@ class Cyclic(PicksTogether):
                 )
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Return the group whose turn it is."""
         count = self.groups if isinstance(self.groups, int) else len(self.groups)
-        ids = self.group(round // self.length % count, num_clients)
-        return list(states), some_of(ids, self.m, round, seeds_R)
+        ids = self.group(keys.round // self.length % count, num_clients)
+        return list(states), some_of(ids, self.m, keys)

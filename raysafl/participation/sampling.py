@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from raysafl.core.participation import Cohorts
-from raysafl.core.randomness import Key, checksum
+from raysafl.core.randomness import Keys, checksum
 
 # The number of clients up to which cohorts are drawn by a compiled loop, which takes a fifth
 # of the time that it takes to make numpy's generator and to draw. Of more clients numpy may
@@ -18,7 +18,6 @@ from raysafl.core.randomness import Key, checksum
 MOST_COMPILED = 10_000
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Seeds = NDArray[np.uint64]
 # The largest number of clients of a cohort, see `at_most`.
 Most = Annotated[
     int | None,
@@ -43,58 +42,53 @@ def check_m(m: int | None, num_clients: int) -> None:
         )
 
 
-def draw(
-    count_R: Ints, m: int, round: int, seeds_R: Seeds, purpose: str = "cohort"
-) -> Ints:
-    """Draw m distinct numbers below a count for each seed, uniformly; return them sorted.
+def draw(count_R: Ints, m: int, keys: Keys, purpose: str = "cohort") -> Ints:
+    """Draw m distinct numbers below a count for each key, uniformly; return them sorted.
 
-    They are those of numpy's `Key(seed, round)(purpose).choice(count, m, replace=False)`.
+    They are those of numpy's `key(purpose).choice(count, m, replace=False)`.
 
     Args:
-        count_R: the count for each seed.
-        m: how many numbers are drawn for each seed.
-        round: the number of the round.
-        seeds_R: the seeds.
+        count_R: the count for each key.
+        m: how many numbers are drawn for each key.
+        keys: the keys of all replicates.
         purpose: the purpose of the draws.
 
     Returns:
         The numbers [R, m].
     """
     if count_R.max() > MOST_COMPILED or m > count_R.min():
-        keys = [Key(int(seed), round) for seed in seeds_R]
-        pairs = zip(keys, count_R.tolist(), strict=True)
+        pairs = zip(keys.each(), count_R.tolist(), strict=True)
         return np.sort([key(purpose).choice(n, m, replace=False) for key, n in pairs])
     # Imported here, because numba takes some tenths of a second to import.
     from raysafl.kernels.draws import choose_clients
 
-    chosen_RM = np.empty((len(seeds_R), m), np.int64)
-    choose_clients(seeds_R, checksum(purpose), round, count_R, chosen_RM)
+    chosen_RM = np.empty((len(count_R), m), np.int64)
+    choose_clients(keys.seeds_R, checksum(purpose), keys.round, count_R, chosen_RM)
     return chosen_RM
 
 
-def at_most(cohorts: Cohorts, m: int | None, round: int, seeds_R: Seeds) -> Cohorts:
+def at_most(cohorts: Cohorts, m: int | None, keys: Keys) -> Cohorts:
     """Return the cohorts; of those that are larger than m, m clients drawn uniformly."""
     count_R = cohorts.count_R
     if m is None or count_R.max(initial=0) <= m:
         return cohorts
     is_large_R = count_R > m
     start_R = np.cumsum(count_R) - count_R
-    chosen_LM = draw(count_R[is_large_R], m, round, seeds_R[is_large_R], "at most")
+    keys_L = keys._replace(seeds_R=keys.seeds_R[is_large_R])
+    chosen_LM = draw(count_R[is_large_R], m, keys_L, "at most")
     stays = np.repeat(~is_large_R, count_R)
     stays[start_R[is_large_R, None] + chosen_LM] = True
     return cohorts._replace(ids=cohorts.ids[stays], count_R=np.minimum(count_R, m))
 
 
-def some_of(ids: Ints, m: int | None, round: int, seeds_R: Seeds) -> Cohorts:
-    """Return these clients for each seed; if they are more than m, m drawn uniformly."""
-    R = len(seeds_R)
-    chosen = at_most(of_one_size(np.tile(ids, (R, 1))), m, round, seeds_R)
+def some_of(ids: Ints, m: int | None, keys: Keys) -> Cohorts:
+    """Return these clients for each key; if they are more than m, m drawn uniformly."""
+    R = len(keys.seeds_R)
+    chosen = at_most(of_one_size(np.tile(ids, (R, 1))), m, keys)
     return of_one_size(np.sort(chosen.ids.reshape(R, -1), axis=1))
 
 
-def weighted(
-    weight_RN: Floats, m: int, round: int, seeds_R: Seeds, purpose: str
-) -> Ints:
+def weighted(weight_RN: Floats, m: int, keys: Keys, purpose: str) -> Ints:
     """Draw m distinct clients one after another, in proportion to the weights of the rest.
 
     The draw is done as an exponential race, which has the same distribution (Efraimidis
@@ -103,23 +97,20 @@ def weighted(
     weight 0 arrive last, in the order of their numbers.
 
     Args:
-        weight_RN: weight of each client, at least 0; a row for each seed.
-        m: number of clients to draw for each seed.
-        round: the number of the round.
-        seeds_R: the seeds.
+        weight_RN: weight of each client, at least 0; a row for each key.
+        m: number of clients to draw for each key.
+        keys: the keys of all replicates.
         purpose: the purpose of the draws.
 
     Returns:
-        The clients [R, m], in ascending order for each seed.
+        The clients [R, m], in ascending order for each key.
     """
     with np.errstate(divide="ignore"):
         arrival_RN = np.stack(
             [
-                np.log(
-                    Key(int(seed), round)(purpose).standard_exponential(len(weight_N))
-                )
+                np.log(key(purpose).standard_exponential(len(weight_N)))
                 - np.log(weight_N)
-                for seed, weight_N in zip(seeds_R, weight_RN, strict=True)
+                for key, weight_N in zip(keys.each(), weight_RN, strict=True)
             ]
         )
     last_R1 = np.partition(arrival_RN, m - 1, axis=1)[:, m - 1 : m]
@@ -130,19 +121,18 @@ def weighted(
     return np.nonzero(is_taken_RN)[1].reshape(-1, m)
 
 
-def uniforms(count: int, round: int, seeds_R: Seeds, purpose: str) -> Floats:
+def uniforms(count: int, keys: Keys, purpose: str) -> Floats:
     """Draw numbers that are uniform on [0, 1), [R, count].
 
-    They are those of numpy's `Key(seed, round)(purpose).random(count)`.
+    They are those of numpy's `key(purpose).random(count)`.
     """
     if count > MOST_COMPILED:
-        keys = [Key(int(seed), round) for seed in seeds_R]
-        return np.stack([key(purpose).random(count) for key in keys])
+        return np.stack([key(purpose).random(count) for key in keys.each()])
     # Imported here, because numba takes some tenths of a second to import.
     from raysafl.kernels.draws import draw_uniforms
 
-    u_RN = np.empty((len(seeds_R), count))
-    draw_uniforms(seeds_R, checksum(purpose), round, u_RN)
+    u_RN = np.empty((len(keys.seeds_R), count))
+    draw_uniforms(keys.seeds_R, checksum(purpose), keys.round, u_RN)
     return u_RN
 
 

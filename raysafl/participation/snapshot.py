@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE
-from raysafl.core.randomness import Key
+from raysafl.core.randomness import Key, Keys
 from raysafl.core.users_parts import is_users_class
-from raysafl.participation.sampling import Seeds, uniforms
+from raysafl.participation.sampling import uniforms
 
 
 class Snapshot(Participation):
@@ -101,14 +100,8 @@ class Snapshot(Participation):
 
     def init(self) -> Any:
         """Return the state before round 0."""
-        return {
-            "base": self.base.init(),
-            "uniform": self.uniform.init(),
-            "enforce_prob": 1 / self.every
-            if self.every is not None
-            else self.snapshot_prob or 0.0,
-            "accuracy": None,
-        }
+        prob = self.snapshot_prob or 0.0 if self.every is None else 1 / self.every
+        return _state(self.base.init(), self.uniform.init(), prob, None)
 
     def measured_on(self, cohort: list[int]) -> list[int] | None:
         """Return the clients on whose samples the accuracy is measured, as `accuracy` says."""
@@ -123,91 +116,67 @@ class Snapshot(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Pick from both policies; return the cohort of the one whose turn it is."""
-        seeds_R = np.array([key.seed], np.uint64)
-        (prob,) = self._probs([state], [accuracy])
-        (enforced,) = self._enforced([prob], key.round, seeds_R).tolist()
+        prob = self._prob(state, accuracy)
+        keys = Keys(np.array([key.seed], np.uint64), key.round)
+        (enforced,) = self._enforced([prob], keys)
         base_state, base = self.base.pick(state["base"], num_clients, key, accuracy)
         uniform_state, uniform = self.uniform.pick(
             state["uniform"], num_clients, key, accuracy
         )
-        after = {
-            "base": base_state,
-            "uniform": uniform_state,
-            "enforce_prob": prob,
-            "accuracy": accuracy,
-        }
-        ids = uniform.ids if enforced else base.ids
-        return after, Cohort(ids, enforced, enforce_prob=prob)
+        after = _state(base_state, uniform_state, prob, accuracy)
+        return after, Cohort(uniform.ids if enforced else base.ids, enforced, prob)
 
     def pick_all(
         self,
         states: Sequence[Any],
         num_clients: int,
-        round: int,
-        seeds_R: Seeds,
+        keys: Keys,
         accuracies: Sequence[float | None],
     ) -> tuple[list[Any], Cohorts] | None:
         """Pick for several replicates, if both policies do so."""
-        asked = (num_clients, round, seeds_R, accuracies)
-        from_base = self.base.pick_all([state["base"] for state in states], *asked)
-        from_uniform = self.uniform.pick_all(
+        asked = (num_clients, keys, accuracies)
+        of_base = self.base.pick_all([state["base"] for state in states], *asked)
+        of_uniform = self.uniform.pick_all(
             [state["uniform"] for state in states], *asked
         )
-        if is_users_class(type(self)) or from_base is None or from_uniform is None:
+        if is_users_class(type(self)) or of_base is None or of_uniform is None:
             return None
-        base_states, base = from_base
-        uniform_states, uniform = from_uniform
-        probs = self._probs(states, accuracies)
-        enforced_R = self._enforced(probs, round, seeds_R)
-        after = [
-            {
-                "base": base_state,
-                "uniform": uniform_state,
-                "enforce_prob": prob,
-                "accuracy": accuracy,
-            }
-            for base_state, uniform_state, prob, accuracy in zip(
-                base_states, uniform_states, probs, accuracies, strict=True
-            )
-        ]
-        # The ids of both policies stand one after the other, and those that come are put
-        # in the order of their replicates.
-        replicate_R = np.arange(len(states))
-        replicate = np.concatenate(
+        base_states, base = of_base
+        uniform_states, uniform = of_uniform
+        probs = list(map(self._prob, states, accuracies))
+        enforced = self._enforced(probs, keys)
+        after = list(map(_state, base_states, uniform_states, probs, accuracies))
+        return after, Cohorts.of(
             [
-                np.repeat(replicate_R, base.count_R),
-                np.repeat(replicate_R, uniform.count_R),
+                Cohort(from_uniform if is_enforced else from_base, is_enforced, prob)
+                for from_uniform, from_base, is_enforced, prob in zip(
+                    uniform.lists(), base.lists(), enforced, probs, strict=True
+                )
             ]
         )
-        comes = enforced_R[replicate]
-        comes[: len(base.ids)] ^= True
-        order = np.argsort(replicate[comes], kind="stable")
-        return after, Cohorts(
-            np.concatenate([base.ids, uniform.ids])[comes][order],
-            np.where(enforced_R, uniform.count_R, base.count_R),
-            enforced_R,
-            np.array(probs),
-        )
 
-    def _probs(
-        self, states: Sequence[Any], accuracies: Sequence[float | None]
-    ) -> list[float]:
-        """Return the probabilities for this round, as algorithm 2 updates them in line 5."""
-        if self.adapt is None:
-            return [state["enforce_prob"] for state in states]
-        probs = []
-        for state, now in zip(states, accuracies, strict=True):
-            prob = state["enforce_prob"]
-            before = state["accuracy"]
-            if before is not None and now is not None:
-                prob = min(1.0, max(0.0, prob + self.adapt * (before - now)))
-            probs.append(prob)
-        return probs
+    def _prob(self, state: Any, accuracy: float | None) -> float:
+        """Return the probability for this round, as algorithm 2 updates it in line 5."""
+        prob: float = state["enforce_prob"]
+        before: float | None = state["accuracy"]
+        if self.adapt is None or before is None or accuracy is None:
+            return prob
+        return min(1.0, max(0.0, prob + self.adapt * (before - accuracy)))
 
-    def _enforced(
-        self, probs: Sequence[float], round: int, seeds_R: Seeds
-    ) -> NDArray[np.bool_]:
+    def _enforced(self, probs: Sequence[float], keys: Keys) -> list[bool]:
         """Return whether this round is a snapshot in each replicate."""
         if self.every is not None:
-            return np.full(len(seeds_R), round % self.every == 0)
-        return uniforms(1, round, seeds_R, "snapshot")[:, 0] < probs
+            return [keys.round % self.every == 0] * len(probs)
+        is_enforced_R = uniforms(1, keys, "snapshot")[:, 0] < probs
+        enforced: list[bool] = is_enforced_R.tolist()
+        return enforced
+
+
+def _state(base: Any, uniform: Any, prob: float, accuracy: float | None) -> Any:
+    """Return the state of a `Snapshot`."""
+    return {
+        "base": base,
+        "uniform": uniform,
+        "enforce_prob": prob,
+        "accuracy": accuracy,
+    }

@@ -11,14 +11,9 @@ import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from raysafl.core.participation import Cohorts, PicksTogether
+from raysafl.core.randomness import Keys
 from raysafl.core.text import nearest
-from raysafl.participation.sampling import (
-    Ints,
-    Most,
-    Seeds,
-    check_m,
-    some_of,
-)
+from raysafl.participation.sampling import Ints, Most, check_m, some_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,12 +200,7 @@ class Trace(PicksTogether):
         return known
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Return the clients that have an interval around this round."""
         # The trace starts over after its last round.
@@ -223,6 +213,6 @@ class Trace(PicksTogether):
                     "the data give them by `for_clients`"
                 )
             client = self._ids[client]
-        t = round % end.max()
+        t = keys.round % end.max()
         there = np.unique(client[(start <= t) & (t < end)])
-        return list(states), some_of(there, self.m, round, seeds_R)
+        return list(states), some_of(there, self.m, keys)

@@ -7,7 +7,8 @@ import numpy as np
 from pydantic import Field
 
 from raysafl.core.participation import Cohorts, PicksTogether, Sampling
-from raysafl.participation.sampling import Seeds, check_m, draw, of_one_size
+from raysafl.core.randomness import Keys
+from raysafl.participation.sampling import check_m, draw, of_one_size
 
 
 class Full(PicksTogether):
@@ -22,12 +23,7 @@ class Full(PicksTogether):
         return Sampling(num_clients, is_fixed=True)
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Return all clients."""
         ids_RN = np.tile(np.arange(num_clients), (len(states), 1))
@@ -58,16 +54,11 @@ class Uniform(PicksTogether):
         return Sampling(self.m, is_fixed=True)
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Draw m of all clients uniformly."""
         count_R = np.full(len(states), num_clients)
-        ids_RM = draw(count_R, self.m, round, seeds_R)
+        ids_RM = draw(count_R, self.m, keys)
         return list(states), of_one_size(ids_RM, enforced=True)
 
 
@@ -111,18 +102,13 @@ class Absent(PicksTogether):
                 )
 
     def choose(
-        self,
-        states: Sequence[Any],
-        num_clients: int,
-        round: int,
-        seeds_R: Seeds,
-        accuracies: Sequence[float | None],
+        self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
         """Draw m of the clients that ever come."""
         # These are positions in the list of the clients that come. By default the last
         # clients are absent, and then position k is id k.
         count_R = np.full(len(states), num_clients - self.s)
-        ids_RM = draw(count_R, self.m, round, seeds_R)
+        ids_RM = draw(count_R, self.m, keys)
         if self.clients is not None:
             # Position k among the clients that come is id k + (absent ids up to there).
             away = np.sort(self.clients)

@@ -22,8 +22,9 @@ from raysafl.core.algorithm import (
     TrainMean,
 )
 from raysafl.core.component import Component
-from raysafl.core.participation import Cohort, Participation
+from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE
+from raysafl.core.randomness import Keys
 from raysafl.core.text import in_brief
 from raysafl.core.users_parts import method_name, users_parts
 
@@ -74,6 +75,34 @@ def checked_pick(
         what = f"the cohort holds a client twice: {in_brief(ids)}"
         _refuse(policy, must, round, what)
     return state, replace(cohort, ids=ids, enforced=bool(cohort.enforced))
+
+
+def checked_picks(
+    policy: Participation,
+    states: Sequence[Any],
+    num_clients: int,
+    keys: Keys,
+    accuracies: Sequence[float | None],
+) -> tuple[list[Any], Cohorts]:
+    """Return what a policy picks for several replicates, see `Participation.pick_all`.
+
+    A policy that does not pick for all of them at once is asked for one after another, and
+    what it picks is checked.
+
+    Raises:
+        ValueError: what it picked for a replicate is no cohort.
+    """
+    together = policy.pick_all(states, num_clients, keys, accuracies)
+    if together is not None:
+        return together
+    after: list[Any] = []
+    cohorts: list[Cohort] = []
+    for state, key, accuracy in zip(states, keys.each(), accuracies, strict=True):
+        picked = policy.pick(state, num_clients, key, accuracy)
+        new, cohort = checked_pick(policy, picked, num_clients, keys.round)
+        after.append(new)
+        cohorts.append(cohort)
+    return after, Cohorts.of(cohorts)
 
 
 def checked_round(algorithm: Algorithm, generator: Any, round: int) -> Round:

@@ -5,8 +5,7 @@ has come. Where many replicates take their rounds together, those of all of them
 one matrix, so that a round reads and writes them by one operator each.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,78 +17,54 @@ from raysafl.core.work import Ints
 class ClientTable:
     """The matrix, which grows. Row 0 is zero: it is that of clients without a vector.
 
-    The rows of one owner, a replicate, are found by numbers: each owner has a range of them,
-    in the middle of which its client 0 is, as ids may be negative (`State.clients`).
-
     Args:
         num_parameters: The number P of the matrix's columns.
-        num_clients: The number of clients.
     """
 
-    def __init__(self, num_parameters: int, num_clients: int) -> None:
+    def __init__(self, num_parameters: int) -> None:
         self.rows_SP = torch.zeros(1, num_parameters)
-        self.num_clients = num_clients
-        self._owners = 0
-        # The numbers of clients that have a row, ascending, and these rows.
-        self._numbers = np.empty(0, np.int64)
-        self._places = np.empty(0, np.int64)
+        self._free: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def new_owner(self) -> int:
-        """Return the number of a further owner."""
-        self._owners += 1
-        return self._owners - 1
-
-    def ids(self, owner: int) -> Ints:
-        """Return the clients of an owner that have a row, in the order in which they came."""
-        middle = self._number(owner)
-        range_2 = (middle - self.num_clients, middle + self.num_clients)
-        begin, end = np.searchsorted(self._numbers, range_2)
-        # Rows are given one after the other.
-        order = np.argsort(self._places[begin:end])
-        ids: Ints = self._numbers[begin:end][order] - middle
-        return ids
-
-    def read(self, owner_R: Ints, ids_RM: Ints) -> Tensor:
-        """Return the vectors [R, M, P] of clients of some owners; zeros without one."""
-        places = self._found((self._number(owner_R)[:, None] + ids_RM).ravel())
-        row_TP = self.rows_SP[torch.from_numpy(places)]
+    def read(self, owners: "Sequence[ClientRows]", ids_RM: Ints) -> Tensor:
+        """Return the vectors [R, M, P] of clients of some replicates; zeros without one."""
+        rows = [
+            owner.row_of[i] if i in owner.row_of else 0
+            for owner, ids_M in zip(owners, ids_RM.tolist(), strict=True)
+            for i in ids_M
+        ]
+        row_TP = self.rows_SP[torch.tensor(rows, dtype=torch.int64)]
         return row_TP.view(*ids_RM.shape, row_TP.shape[1])
 
-    def write(self, owner_R: Ints, ids_RM: Ints, vector_RMP: Tensor) -> None:
-        """Write the vectors of distinct clients of some owners."""
-        numbers = (self._number(owner_R)[:, None] + ids_RM).ravel()
-        places = self._found(numbers)
-        is_new = places == 0
-        if is_new.any():
-            first = len(self._numbers) + 1
-            places[is_new] = np.arange(first, first + is_new.sum())
-            merged = np.concatenate([self._numbers, numbers[is_new]])
-            order = np.argsort(merged, kind="stable")
-            self._numbers = merged[order]
-            self._places = np.concatenate([self._places, places[is_new]])[order]
-            self._grow(len(merged) + 1)
-        self.rows_SP.index_copy_(0, torch.from_numpy(places), vector_RMP.flatten(0, 1))
+    def write(
+        self, owners: "Sequence[ClientRows]", ids_RM: Ints, vector_RMP: Tensor
+    ) -> None:
+        """Write the vectors of distinct clients of some replicates."""
+        pairs = [
+            (owner.row_of, i)
+            for owner, ids_M in zip(owners, ids_RM.tolist(), strict=True)
+            for i in ids_M
+        ]
+        new = [pair for pair in pairs if pair[1] not in pair[0]]
+        if len(new) > len(self._free):
+            self._grow(len(new) - len(self._free))
+        for (row_of, i), row in zip(new, self._free, strict=False):
+            row_of[i] = row
+        del self._free[: len(new)]
+        rows = torch.tensor([row_of[i] for row_of, i in pairs], dtype=torch.int64)
+        self.rows_SP.index_copy_(0, rows, vector_RMP.flatten(0, 1))
 
-    def _number(self, owner: Any) -> Any:
-        """Return the number of client 0 of an owner, or of each of several."""
-        return (2 * owner + 1) * self.num_clients
-
-    def _found(self, numbers: Ints) -> Ints:
-        """Return the rows of numbers; 0 for one without a row."""
-        if not len(self._numbers):
-            return np.zeros_like(numbers)
-        at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
-        return np.where(self._numbers[at] == numbers, self._places[at], 0)
+    def free(self, owner: "ClientRows") -> None:
+        """Let the rows of a replicate be those of other clients."""
+        self._free += owner.row_of.values()
+        owner.row_of = {}
 
     def _grow(self, rows: int) -> None:
-        """Have at least so many rows."""
+        """Make room for at least so many rows more."""
         before = self.rows_SP
-        if rows > len(before):
-            self.rows_SP = before.new_empty(2 * rows, before.shape[1])
-            self.rows_SP[: len(before)] = before
+        size = len(before) + max(rows, len(before) // 2)
+        self.rows_SP = before.new_empty(size, before.shape[1])
+        self.rows_SP[: len(before)] = before
+        self._free += range(len(before), size)
 
 
 class ClientRows(Mapping[int, Tensor]):
@@ -98,30 +73,29 @@ class ClientRows(Mapping[int, Tensor]):
     Args:
         table: The table.
         vectors: The vectors that are put into it.
+
+    Attributes:
+        row_of: The row of each client that has one, in the order in which they came.
     """
 
     def __init__(self, table: ClientTable, vectors: Mapping[int, Tensor]) -> None:
         self.table = table
-        self.owner = table.new_owner()
+        self.row_of: dict[int, int] = {}
         if vectors:
-            ids_1M = np.array([list(vectors)], np.int64)
-            vector_1MP = torch.stack(list(vectors.values())).unsqueeze(0)
-            table.write(np.array([self.owner]), ids_1M, vector_1MP)
+            ids_1M = np.array([list(vectors)])
+            table.write([self], ids_1M, torch.stack([*vectors.values()])[None])
 
     def __getitem__(self, client: int) -> Tensor:
-        if client not in self.table.ids(self.owner):
-            raise KeyError(client)
-        ids_11 = np.array([[client]], np.int64)
-        return self.table.read(np.array([self.owner]), ids_11)[0, 0]
+        return self.table.rows_SP[self.row_of[client]].clone()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.table.ids(self.owner).tolist())
+        return iter(self.row_of)
 
     def __len__(self) -> int:
-        return len(self.table.ids(self.owner))
+        return len(self.row_of)
 
-    def copied(self) -> dict[int, Tensor]:
-        """Return the vectors as a dictionary of its own."""
-        ids = self.table.ids(self.owner)
-        row_MP = self.table.read(np.array([self.owner]), ids[None])[0]
-        return dict(zip(ids.tolist(), row_MP.clone().unbind(), strict=True))
+    def taken_out(self) -> dict[int, Tensor]:
+        """Return the vectors as a dictionary of its own, and give their rows back."""
+        vectors = dict(self)
+        self.table.free(self)
+        return vectors

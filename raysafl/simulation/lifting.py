@@ -40,7 +40,7 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
 )
-from raysafl.core.randomness import Key, checksum
+from raysafl.core.randomness import Key, Keys, checksum
 from raysafl.core.users_parts import is_users_class
 from raysafl.core.work import Floats, Ints
 from raysafl.simulation.checks import (
@@ -50,12 +50,11 @@ from raysafl.simulation.checks import (
     checked_state,
     refuse_no_request,
 )
-from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.client_table import ClientRows
 
-Seeds: TypeAlias = NDArray[np.uint64]
 # The fields in which algorithms of a group differ: a number of each replicate, or for an
 # algorithm inside of another one, its own such fields.
-Columns: TypeAlias = "Mapping[str, Tensor | Columns]"
+Numbers: TypeAlias = "Mapping[str, Tensor | Numbers]"
 
 functorch: Any = untyped_functorch
 # Whether this torch has the private functions that are used here. Without them, all replicates
@@ -235,10 +234,9 @@ class _Outcome:
 class _Generator:
     """What a key returns for a purpose: of numpy's generator, only single draws."""
 
-    def __init__(self, seeds_R: Seeds, purpose: str, round: int) -> None:
-        self._seeds_R = seeds_R
+    def __init__(self, keys: Keys, purpose: str) -> None:
+        self._keys = keys
         self._purpose = purpose
-        self._round = round
         self._drawn = 0
 
     def random(self) -> _Draw:
@@ -247,8 +245,9 @@ class _Generator:
         from raysafl.kernels.draws import draw_uniforms
 
         self._drawn += 1
-        u_RN = np.empty((len(self._seeds_R), self._drawn))
-        draw_uniforms(self._seeds_R, checksum(self._purpose), self._round, u_RN)
+        seeds_R, round = self._keys
+        u_RN = np.empty((len(seeds_R), self._drawn))
+        draw_uniforms(seeds_R, checksum(self._purpose), round, u_RN)
         return _Draw(u_RN[:, -1])
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -258,12 +257,12 @@ class _Generator:
 class _Key:
     """The keys of all replicates, in place of a `Key`."""
 
-    def __init__(self, seeds_R: Seeds, round: int) -> None:
-        self._seeds_R = seeds_R
-        self.round = round
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self.round = keys.round
 
     def __call__(self, purpose: str) -> _Generator:
-        return _Generator(self._seeds_R, purpose, self.round)
+        return _Generator(self._keys, purpose)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -326,12 +325,12 @@ def _numbers(value: Any) -> Any:
     return value
 
 
-def differences(algorithms: Sequence[Algorithm]) -> Columns:
+def differences(algorithms: Sequence[Algorithm]) -> Numbers:
     """Return the fields in which algorithms of one shape differ, as columns."""
     first, *others = algorithms
     if all(own is first for own in others):
         return {}
-    columns: dict[str, Tensor | Columns] = {}
+    columns: dict[str, Tensor | Numbers] = {}
     for name, value in first:
         values = [getattr(own, name) for own in algorithms]
         if isinstance(value, Algorithm):
@@ -352,7 +351,7 @@ def can_be_column(algorithm: Algorithm, name: str) -> bool:
     return is_number and not is_users_class(type(algorithm))
 
 
-def some_of(columns: Columns, rows: Tensor) -> Columns:
+def some_of(columns: Numbers, rows: Tensor) -> Numbers:
     """Return the columns of some replicates."""
     return {
         name: own[rows] if isinstance(own, Tensor) else some_of(own, rows)
@@ -360,7 +359,7 @@ def some_of(columns: Columns, rows: Tensor) -> Columns:
     }
 
 
-def with_columns(algorithm: Algorithm, columns: Columns) -> Algorithm:
+def with_columns(algorithm: Algorithm, columns: Numbers) -> Algorithm:
     """Return an algorithm whose fields that differ stand for those of all replicates."""
     if not columns:
         return algorithm
@@ -377,41 +376,43 @@ class LiftedClients(ClientVectors):
     """The clients' vectors of a group, with what a round will have written into them.
 
     Args:
-        table: Where they are.
-        owner_R: Each replicate's number there.
+        owners: The vectors of each replicate's clients.
         ids_RM: The clients that remember something in this round, if any do.
         vector_RMP: What they will remember.
     """
 
     def __init__(
         self,
-        table: ClientTable,
-        owner_R: Ints,
+        owners: Sequence[ClientRows],
         ids_RM: Ints | None = None,
         vector_RMP: Tensor | None = None,
     ) -> None:
-        self.table = table
-        self.owner_R = owner_R
+        self.owners = owners
+        self.table = owners[0].table
         self.ids_RM = ids_RM
         self.vector_RMP = vector_RMP
 
     def recall(self, ids: Sequence[int]) -> Tensor:
         """Return the vectors of the cohort."""
-        return lifted(self.table.read(self.owner_R, self._cohort(ids)))
+        return lifted(self.table.read(self.owners, self._cohort(ids)))
 
     def remember(self, ids: Sequence[int], row_MP: Tensor) -> "LiftedClients":
         """Return these vectors with those of the cohort replaced, once the round ends."""
         ids_RM = self._cohort(ids)
-        vector_RMP = bare(row_MP, len(self.owner_R))
+        vector_RMP = bare(row_MP, len(self.owners))
         shape = (*ids_RM.shape, self.table.rows_SP.shape[1])
         if vector_RMP.dtype != torch.float32 or vector_RMP.shape != shape:
             raise NotLiftable("what it remembers of a client is no float32 vector [P]")
-        return LiftedClients(self.table, self.owner_R, ids_RM, vector_RMP)
+        return LiftedClients(self.owners, ids_RM, vector_RMP)
 
     def write(self) -> None:
         """Write what is remembered, once the round has ended."""
         if self.ids_RM is not None and self.vector_RMP is not None:
-            self.table.write(self.owner_R, self.ids_RM, self.vector_RMP)
+            self.table.write(self.owners, self.ids_RM, self.vector_RMP)
+
+    def are_empty(self) -> bool:
+        """Return whether no client has a vector."""
+        return not any([owner.row_of for owner in self.owners])
 
     def _cohort(self, ids: Sequence[int]) -> Ints:
         if self.vector_RMP is not None or not isinstance(ids, _Ids):
@@ -643,19 +644,17 @@ class Lifted:
         columns: The fields in which the others' differ from it.
         state: Their states: each tensor has an axis of replicates.
         ids_RM: Their cohorts.
-        seeds_R: Their seeds.
-        round: The number of the round.
+        keys: Their sources of randomness.
         is_users_own: Whether the algorithm has a part of the user's own.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        columns: Columns,
+        columns: Numbers,
         state: State,
         ids_RM: Ints,
-        seeds_R: Seeds,
-        round: int,
+        keys: Keys,
         is_users_own: bool,
     ) -> None:
         self.algorithm = algorithm
@@ -666,7 +665,7 @@ class Lifted:
         self._size, self._cohort_size = ids_RM.shape
         self._ids_RM = ids_RM
         self._ids: Any = _Ids(ids_RM)
-        self._key: Any = _Key(seeds_R, round)
+        self._key: Any = _Key(keys)
         self._generator: Any = None
         self._request: Any = None
         self._has_asked = False
@@ -736,7 +735,7 @@ class Lifted:
             raise NotLiftable("it returns parameters of another shape")
         server = {name: bare(own, size) for name, own in state.server.items()}
         clients = state.clients
-        if type(clients) is dict and not clients and not len(self._clients.table):
+        if type(clients) is dict and not clients and self._clients.are_empty():
             clients = self._clients
         if not isinstance(clients, LiftedClients):
             raise NotLiftable(

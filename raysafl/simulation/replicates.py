@@ -6,7 +6,7 @@ for each. So a round costs Python about as much for a thousand replicates as for
 algorithm cannot be run for all of them at once (`raysafl.simulation.lifting`), or a group has
 one replicate, each has a generator of its own, and all else is the same.
 
-A round (`Replicates.next_round`) is one generator, which is read from top to bottom:
+A round (`Replicates._round`) is one generator, which is read from top to bottom:
 
 1. The participation policy picks the cohort of each replicate.
 2. The algorithm's round is started, once for all replicates whose cohorts are equally large.
@@ -33,7 +33,7 @@ import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ from raysafl.core.means import relative_weights
 from raysafl.core.objective import Value
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
-from raysafl.core.randomness import Key
+from raysafl.core.randomness import Key, Keys
 from raysafl.core.record import Record
 from raysafl.core.users_parts import method_name
 from raysafl.core.work import (
@@ -71,6 +71,7 @@ from raysafl.core.work import (
     Training,
     WorkRequest,
 )
+from raysafl.simulation.checks import checked_picks
 from raysafl.simulation.client_table import ClientRows, ClientTable
 from raysafl.simulation.lifting import (
     Alone,
@@ -84,7 +85,6 @@ from raysafl.simulation.lifting import (
     structure,
 )
 from raysafl.simulation.per_client import PERSONAL_CALL, ClientHistory, served_columns
-from raysafl.simulation.picking import pick_all
 from raysafl.simulation.replicate import Counts, Progress, Replicate, Standing
 from raysafl.simulation.scores import (
     client_scores,
@@ -107,10 +107,8 @@ SNAPSHOTS, SERVER_ROUNDS, STEPS, DOWN, UP = range(len(SPENT))
 NO_UPDATE = MeanUpdate(*[torch.empty(0)] * 6)
 
 Flags: TypeAlias = NDArray[np.bool_]
-RoundOfReplicates: TypeAlias = Generator[
-    Sequence[WorkRequest], list[Any], dict[int, Record]
-]
-"""One round: yields requests, is sent their answers, returns the records by place."""
+Steps: TypeAlias = Generator[Sequence[WorkRequest], Any, None]
+"""A round, or a part of it: yields requests, and is sent the list of their answers."""
 
 
 class Apart(Exception):
@@ -187,11 +185,11 @@ class Columns:
             recorded_R=np.array([own.recorded for own in standings]),
         )
 
-    def copied(self) -> "Columns":
-        """Return columns of which each can be replaced by another one."""
+    def with_others(self, **others: Any) -> "Columns":
+        """Return these columns with others in place of some; faster than `replace`."""
         columns = Columns.__new__(Columns)
-        vars(columns).update(vars(self))
-        vars(columns).pop("counts", None)
+        columns.__dict__ = {**vars(self), **others}
+        columns.__dict__.pop("counts", None)
         return columns
 
     def accuracy(self, place: int) -> float | None:
@@ -232,6 +230,7 @@ class Replicates:
         members: The replicates.
         round: The number of the next round.
         columns: Where they stand.
+        requests: What the round that they take asks for; nothing if it has ended.
         is_left: Whether a replicate takes part no more, so that others form a new group.
     """
 
@@ -264,13 +263,7 @@ class Replicates:
         )
         self.columns = Columns.of([member.standing for member in members])
         self.columns.clients = [self._kept(own, table) for own in self.columns.clients]
-        self.table = table
-        # The number of each replicate in the table.
-        self.owner_R = np.array(
-            [own.owner for own in self.columns.clients if isinstance(own, ClientRows)]
-        )
-        self._next: Columns | None = None
-        self._diverged: dict[int, str] = {}
+        self.requests: Sequence[Any] = ()
         for place, member in enumerate(members):
             member.join(self, place)
 
@@ -281,7 +274,7 @@ class Replicates:
         if self.is_lifted:
             is_there = isinstance(clients, ClientRows) and clients.table is table
             return clients if is_there else ClientRows(table, clients)
-        return clients.copied() if isinstance(clients, ClientRows) else clients
+        return clients.taken_out() if isinstance(clients, ClientRows) else clients
 
     @cached_property
     def samples_RX(self) -> Tensor:
@@ -305,60 +298,70 @@ class Replicates:
             recorded=float(columns.recorded_R[place]),
         )
 
-    def next_round(self) -> RoundOfReplicates:
-        """Run one round, as the module's docstring describes."""
-        current = self._pick()
-        after = current.after
+    def go_on(self, answers: list[Any] | None) -> None:
+        """Take the round as far as its next `requests`, or to its end.
+
+        Args:
+            answers: Those to the requests; None begins a round.
+        """
+        if answers is None:
+            self._steps = self._round()
+        try:
+            self.requests = self._steps.send(answers)
+        except StopIteration:
+            self.requests = ()
+
+    def _round(self) -> Steps:
+        """Take a round, as the module's docstring describes."""
+        current = self._current = self._pick()
         yield from self._train(current)
         yield from self._measure_accuracy(current)
         self._finish(current)
-        records: dict[int, Record] = {}
         alive = [place for place in range(self.size) if place not in current.diverged]
         if alive and self._is_evaluated():
-            measured = yield from self._sums(
-                after, alive, [self.evaluated_on] * len(alive)
+            sums = yield from self._sums(
+                current.after, alive, [self.evaluated_on] * len(alive)
             )
-            records = self._judged(current, dict(zip(alive, measured, strict=True)))
-            yield from self._evaluate_clients(current, records)
-        self._next = after
-        self._diverged = current.diverged
+            self._judge(current, dict(zip(alive, sums, strict=True)))
+            yield from self._evaluate_clients(current)
+
+    def end_round(self, seconds: float) -> dict[int, Record]:
+        """Stand where the round has led, and let those leave for which it was the last one.
+
+        Args:
+            seconds: How long a run's share of the round took.
+
+        Returns:
+            The records of an evaluated round, by the places of replicates.
+        """
+        current = self._current
+        columns = self.columns = current.after
+        columns.seconds_R = columns.seconds_R + seconds
+        self.round += 1
         for clients in current.remembered:
             clients.write()
         for place, came_N in current.participations.items():
             self._clients(place).participations_N = came_N
         for (place, client), progress in current.progress.items():
-            after.progress[place][client] = progress
-        return records
-
-    def end_round(self, records: Mapping[int, Record], seconds: float) -> None:
-        """Stand where the round has led, and let those leave for which it was the last one.
-
-        Args:
-            records: What `next_round` has returned, which are told how long it took.
-            seconds: How long a run's share of the round took.
-        """
-        assert self._next is not None
-        self.columns = self._next
-        self._next = None
-        self.round += 1
-        self.columns.seconds_R = self.columns.seconds_R + seconds
-        for place, why in self._diverged.items():
+            columns.progress[place][client] = progress
+        for place, why in current.diverged.items():
             self._leave(place)
             self.members[place].diverged = why
-        if not records:
-            return
-        since_R = self.columns.seconds_R - self.columns.recorded_R
-        for place, record in records.items():
-            record.seconds = float(since_R[place])
+        if not current.records:
+            return {}
+        since_R = columns.seconds_R - columns.recorded_R
         # What is counted begins anew.
-        self.columns = self.columns.copied()
-        self.columns.recorded_R = self.columns.seconds_R
-        self.columns.cohorts = []
-        self.columns.trained = []
-        self.columns.spent_5R = np.zeros_like(self.columns.spent_5R)
-        for place in records:
+        self.columns = columns.with_others(
+            recorded_R=columns.seconds_R,
+            cohorts=[],
+            trained=[],
+            spent_5R=np.zeros_like(columns.spent_5R),
+        )
+        for place, record in current.records.items():
+            record.seconds = float(since_R[place])
             if self.members[place].done:
                 self._leave(place)
+        return current.records
 
     def _leave(self, place: int) -> None:
         """Let a replicate leave the group, with copies of what it keeps."""
@@ -367,7 +370,7 @@ class Replicates:
         server = {name: own.clone() for name, own in state.server.items()}
         clients = state.clients
         if isinstance(clients, ClientRows):
-            clients = clients.copied()
+            clients = clients.taken_out()
         standing.state = State(state.w_P.clone(), server, clients)
         self.members[place].stand(standing)
 
@@ -407,29 +410,25 @@ class Replicates:
             None if accuracy != accuracy else accuracy
             for accuracy in columns.accuracy_R.tolist()
         ]
-        policies, cohorts = pick_all(
-            self.policy,
-            columns.policies,
-            self.run.data.clients,
-            self.round,
-            self.seeds_R,
-            accuracies,
+        keys = Keys(self.seeds_R, self.round)
+        policies, cohorts = checked_picks(
+            self.policy, columns.policies, self.run.data.clients, keys, accuracies
         )
-        after = columns.copied()
-        after.policies = policies
-        after.has_trained_R = columns.has_trained_R.copy()
-        after.accuracy_R = columns.accuracy_R.copy()
-        after.loss_R = columns.loss_R.copy()
-        after.spent_5R = columns.spent_5R.copy()
-        after.reached = list(columns.reached)
+        after = columns.with_others(
+            policies=policies,
+            has_trained_R=columns.has_trained_R.copy(),
+            accuracy_R=columns.accuracy_R.copy(),
+            loss_R=columns.loss_R.copy(),
+            spent_5R=columns.spent_5R.copy(),
+            reached=list(columns.reached),
+            clients=list(columns.clients),
+        )
         nobody = np.zeros(self.size, bool)
         return _Round(
             cohorts, after, nobody, kinds=np.full(self.size, "nobody", object)
         )
 
-    def _train(
-        self, current: "_Round"
-    ) -> Generator[Sequence[WorkRequest], list[Any], None]:
+    def _train(self, current: "_Round") -> Steps:
         """Answer the algorithm's requests until it has returned its new states."""
         count_R = current.cohorts.count_R
         first_R = np.cumsum(count_R) - count_R
@@ -481,15 +480,13 @@ class Replicates:
             if isinstance(state.clients, LiftedClients):
                 current.remembered.append(state.clients)
             if isinstance(part.turn, Separate):
-                kept = zip(part.rows.tolist(), part.turn.clients, strict=True)
-                after.clients = [
-                    *(dict(enumerate(after.clients)) | dict(kept)).values()
-                ]
+                for place, clients in zip(
+                    part.rows.tolist(), part.turn.clients, strict=True
+                ):
+                    after.clients[place] = clients
             part.count(current)
 
-    def _measure_accuracy(
-        self, current: "_Round"
-    ) -> Generator[Sequence[WorkRequest], list[Any], None]:
+    def _measure_accuracy(self, current: "_Round") -> Steps:
         """Measure the new parameters' training accuracy, if the policy wants that."""
         if type(self.policy).measured_on is Participation.measured_on:
             return
@@ -525,37 +522,30 @@ class Replicates:
                 f"round {self.round}: parameters are not finite{why}"
             )
 
-    def _judged(
-        self, current: "_Round", found: Mapping[int, dict[Rows, GroupSums]]
-    ) -> dict[int, Record]:
-        """Judge replicates by what was measured of them, and return their records."""
+    def _judge(
+        self, current: "_Round", sums_of: Mapping[int, dict[Rows, GroupSums]]
+    ) -> None:
+        """Judge replicates by what was measured of them, and make their records."""
         after = current.after
-        measured: dict[int, dict[str, Value | None]] = {
-            place: {
+        probs = current.cohorts.enforce_prob_R.tolist()
+        for place, sums in sums_of.items():
+            measured: dict[str, Value | None] = {
                 "train_accuracy": after.accuracy(place),
                 "train_loss": after.loss(place),
                 **scores(self.work.measures, sums),
             }
-            for place, sums in found.items()
-        }
-        probs = current.cohorts.enforce_prob_R.tolist()
-        records = {}
-        for place, own in measured.items():
             member = self.members[place]
-            member.keep_if_best(own, self.round, after.w_RP[place])
-            member.stop_without_improvement(own, self.round)
-            records[place] = member.record(
+            member.keep_if_best(measured, self.round, after.w_RP[place])
+            member.stop_without_improvement(measured, self.round)
+            current.records[place] = member.record(
                 self.round,
                 current.kinds[place],
                 after.counts[place],
                 None if math.isnan(probs[place]) else probs[place],
-                own,
+                measured,
             )
-        return records
 
-    def _evaluate_clients(
-        self, current: "_Round", records: Mapping[int, Record]
-    ) -> Generator[Sequence[WorkRequest], list[Any], None]:
+    def _evaluate_clients(self, current: "_Round") -> Steps:
         """Complete records by the evaluation of clients, if the round is due for it.
 
         The last round of a replicate is always due, also if it stops here.
@@ -563,6 +553,7 @@ class Replicates:
         asked = self.run.eval_clients
         if asked is None:
             return
+        records = current.records
         is_due = asked.is_due(self.round, self.run.rounds)
         tests = {
             place: own
@@ -630,6 +621,7 @@ class _Round:
         after: Where the group will stand.
         trained_R: Whether clients have trained.
         kinds: Who has trained in each replicate, as `Record.kind`.
+        records: The records of an evaluated round, by the places of replicates.
         diverged: Why replicates stop, by their places.
         remembered: What replicates remember of clients from this round on.
         participations: In how many rounds each client has trained, this one included, of
@@ -643,6 +635,7 @@ class _Round:
     after: Columns
     trained_R: Flags
     kinds: NDArray[Any]
+    records: dict[int, Record] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)
     remembered: list[LiftedClients] = field(default_factory=list)
     participations: dict[int, Ints] = field(default_factory=dict)
@@ -737,16 +730,15 @@ class _Part:
                     for r, place in enumerate(self.rows.tolist())
                 ]
             )
-        state = State(
-            w_RP, server, LiftedClients(group.table, group.owner_R[self.rows])
-        )
+        owners = [columns.clients[place] for place in self.rows.tolist()]
+        clients = LiftedClients(cast("list[ClientRows]", owners))
+        state = State(w_RP, server, clients)
         return Lifted(
             group.algorithm,
             some_of(group.algorithm_columns, index),
             state,
             self.ids_RM,
-            group.seeds_R[self.rows],
-            group.round,
+            Keys(group.seeds_R[self.rows], group.round),
             group.is_users_own,
         )
 

@@ -28,7 +28,7 @@ from raysafl.simulation import lifting
 from raysafl.simulation.client_table import ClientTable
 from raysafl.simulation.lifting import NotLiftable, can_be_column, structure
 from raysafl.simulation.replicate import KeptModel, Replicate
-from raysafl.simulation.replicates import Replicates, RoundOfReplicates
+from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.run import Run
 
 LOG = logging.getLogger(__name__)
@@ -185,39 +185,35 @@ class Lockstep(Generic[K]):
             self._groups = self._formed(list(self._key_of))
             self._is_divided = False
         failed: dict[K, BaseException] = {}
-        ended: list[_Turn] = []
-        waiting: list[_Turn] = []
-        ready: list[tuple[_Turn, Any]] = [(_Turn(own), None) for own in self._groups]
+        ended: list[Replicates] = []
+        waiting: list[Replicates] = []
+        ready: list[tuple[Replicates, Any]] = [(own, None) for own in self._groups]
         while ready:
-            for turn, answer in ready:
-                for own in self._gone_on(turn, answer, failed):
+            for group, answers in ready:
+                for own in self._gone_on(group, answers, failed):
                     (waiting if own.requests else ended).append(own)
             ready, waiting = self._answered(waiting)
-        self._groups = [turn.group for turn in ended]
+        self._groups = ended
         # A run that has failed is in no group any more.
         self._is_divided |= bool(failed)
         share = (time.monotonic() - begin) / max(1, len(runs))
-        return {**self._records(ended, share), **failed}
+        return {**self._records(share), **failed}
 
-    def _records(
-        self, ended: "Sequence[_Turn]", seconds: float
-    ) -> dict[K, list[Record]]:
+    def _records(self, seconds: float) -> dict[K, list[Record]]:
         """End the round, and return the records of the runs of which there is something to tell.
 
         Args:
-            ended: The groups, all of whose requests were answered.
             seconds: A run's share of the time that the round took.
         """
         records: dict[K, list[Record]] = {}
-        for turn in ended:
-            group = turn.group
-            group.end_round(turn.records, seconds)
-            if not turn.records and not group.is_left:
+        for group in self._groups:
+            of_group = group.end_round(seconds)
+            if not of_group and not group.is_left:
                 continue
             for place, member in enumerate(group.members):
-                if place in turn.records:
+                if place in of_group:
                     own = records.setdefault(self._key_of[member], [])
-                    own.append(turn.records[place])
+                    own.append(of_group[place])
                 elif member.done:
                     records.setdefault(self._key_of[member], [])
         for own in records.values():
@@ -225,27 +221,24 @@ class Lockstep(Generic[K]):
         return records
 
     def _gone_on(
-        self, turn: "_Turn", answer: Any, failed: dict[K, BaseException]
-    ) -> "list[_Turn]":
+        self, group: Replicates, answers: Any, failed: dict[K, BaseException]
+    ) -> list[Replicates]:
         """Give a group the answers that it waits for; return what it has become.
 
         If its round could not be carried out, it is taken again by smaller groups.
         """
-        group = turn.group
         try:
-            if isinstance(answer, BaseException):
-                raise answer
-            turn.go_on(answer)
-            return [turn]
+            if isinstance(answers, BaseException):
+                raise answers
+            group.go_on(answers)
+            return [group]
         # The user's own code may call `sys.exit`, which must not end the other runs.
         except (Exception, SystemExit, KeyboardInterrupt, NotLiftable) as error:
             if group.size == 1 or isinstance(error, KeyboardInterrupt):
                 failed |= {self._key_of[member]: error for member in group.members}
                 return []
             parts = self._divided(group, error)
-        return [
-            own for part in parts for own in self._gone_on(_Turn(part), None, failed)
-        ]
+        return [own for part in parts for own in self._gone_on(part, None, failed)]
 
     def _divided(self, group: Replicates, error: BaseException) -> list[Replicates]:
         """Return smaller groups of the same replicates."""
@@ -290,9 +283,8 @@ class Lockstep(Generic[K]):
         return lifting.CAN_LIFT and _classes(algorithm) not in self._alone
 
     def _group(self, members: Sequence[Replicate], is_lifted: bool) -> Replicates:
-        clients = members[0].run.data.clients
-        if self._table is None or self._table.num_clients < clients:
-            self._table = ClientTable(len(members[0].state.w_P), clients)
+        if self._table is None:
+            self._table = ClientTable(len(members[0].state.w_P))
         return Replicates(members, self._table, is_lifted and len(members) > 1)
 
     def _likeness(self, replicate: Replicate) -> Hashable:
@@ -338,8 +330,8 @@ class Lockstep(Generic[K]):
         return known[1][without_numbers]
 
     def _answered(
-        self, waiting: "list[_Turn]"
-    ) -> "tuple[list[tuple[_Turn, Any]], list[_Turn]]":
+        self, waiting: list[Replicates]
+    ) -> tuple[list[tuple[Replicates, Any]], list[Replicates]]:
         """Have the requests of the earliest kind carried out.
 
         Returns:
@@ -347,23 +339,23 @@ class Lockstep(Generic[K]):
             that go on to wait.
         """
         for kind in KINDS:
-            asking = [turn for turn in waiting if type(turn.requests[0]) is kind]
+            asking = [group for group in waiting if type(group.requests[0]) is kind]
             if asking:
-                others = [turn for turn in waiting if turn not in asking]
+                others = [group for group in waiting if group not in asking]
                 return self._carried_out(asking), others
         return [], []
 
-    def _carried_out(self, asking: "list[_Turn]") -> "list[tuple[_Turn, Any]]":
+    def _carried_out(self, asking: list[Replicates]) -> list[tuple[Replicates, Any]]:
         """Carry out requests of one kind; return the answers to each group, or an error."""
-        answered: list[tuple[_Turn, Any]] = []
+        answered: list[tuple[Replicates, Any]] = []
         batches = [asking]
         while batches:
             batch = batches.pop()
-            size = sum(turn.group.size for turn in batch)
+            size = sum(group.size for group in batch)
             if len(batch) > 1 and size > (self.most or size):
                 batches += _halves(batch)
                 continue
-            requests = [request for turn in batch for request in turn.requests]
+            requests = [request for group in batch for request in group.requests]
             try:
                 answers = requests[0].carry_out(self.work, requests)
             except Exception as error:
@@ -375,8 +367,8 @@ class Lockstep(Generic[K]):
                 batches += _halves(batch)
                 continue
             rest = iter(answers)
-            for turn in batch:
-                answered.append((turn, [next(rest) for _ in turn.requests]))
+            for group in batch:
+                answered.append((group, [next(rest) for _ in group.requests]))
         return answered
 
     def _halve(self, replicates: int, error: BaseException) -> None:
@@ -386,32 +378,6 @@ class Lockstep(Generic[K]):
             f"replicates are computed at most {self.most} at a time, because {replicates} were "
             f"too many for the machine: {lines[-1].strip()}"
         )
-
-
-class _Turn:
-    """A round of a group, as far as it has come.
-
-    Args:
-        group: The group.
-
-    Attributes:
-        requests: What it asks for; nothing if its round has ended.
-        records: What its round has returned, by the places of replicates.
-    """
-
-    def __init__(self, group: Replicates) -> None:
-        self.group = group
-        self.requests: Sequence[Any] = ()
-        self.records: dict[int, Record] = {}
-        self._generator: RoundOfReplicates = group.next_round()
-
-    def go_on(self, answers: Any) -> None:
-        """Give the group the answers to its requests; None at first."""
-        self.requests = ()
-        try:
-            self.requests = self._generator.send(answers)
-        except StopIteration as end:
-            self.records = end.value
 
 
 def _classes(algorithm: Algorithm) -> Hashable:
@@ -451,7 +417,7 @@ def _hashable(value: Any) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
-def _halves(batch: "list[_Turn]") -> "tuple[list[_Turn], list[_Turn]]":
+def _halves(batch: list[Replicates]) -> tuple[list[Replicates], list[Replicates]]:
     middle = (len(batch) + 1) // 2
     return batch[middle:], batch[:middle]
 

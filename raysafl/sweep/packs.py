@@ -60,6 +60,9 @@ VECTORS_PER_REPLICATE = 6
 # Vectors of a client whose own update is asked for: its offset, and the update as it came,
 # beside those of the others, and as the algorithm changes it.
 VECTORS_PER_UPDATE = 4
+# Vectors of a client that an algorithm remembers: the matrix of all of them grows by half of its
+# rows, and both matrices are there while it is copied.
+VECTORS_PER_CLIENT = 2.5
 
 
 @dataclass(frozen=True)
@@ -253,8 +256,10 @@ def estimate(run: Run, dataset: Dataset, parameters: int, passes: int) -> Need:
 
     moments = run.local.num_moments
     algorithms = [c for c in run.algorithm.components() if isinstance(c, Algorithm)]
-    kept = moments + any(algorithm.remembers_clients for algorithm in algorithms)
-    vectors = VECTORS_PER_REPLICATE + kept * min(clients, run.rounds * cohort)
+    of_client: float = moments
+    if any(algorithm.remembers_clients for algorithm in algorithms):
+        of_client += VECTORS_PER_CLIENT
+    vectors = VECTORS_PER_REPLICATE + of_client * min(clients, run.rounds * cohort)
     vectors += 2 * moments * cohort
     if not _asks_for_a_mean(run, dataset, ids):
         vectors += VECTORS_PER_UPDATE * cohort

@@ -146,7 +146,7 @@ def test_a_stream_is_uniform_by_chi_square() -> None:
 # How a purpose is written: where a generator is made, as an argument, or as a default.
 PURPOSE = re.compile(
     r"\b(?:(?:key|Key\([^()]*\)|checksum)(?:\.torch)?\(\s*|key, |tasks, "
-    r'|seeds_R(?:\[\w+\])?, )f?"([^"{]+)'
+    r'|keys(?:_\w)?, )f?"([^"{]+)'
     r'|\bpurpose(?:: str)? = "([^"]+)',
     re.IGNORECASE,
 )

@@ -9,6 +9,7 @@ from raysafl import LocalTraining
 from raysafl.algorithms import SERVER, Key
 from raysafl.core.algorithm import ContinuedTraining
 from raysafl.core.problem import EVERYONE
+from raysafl.core.randomness import Keys
 from raysafl.participation import sampling
 from raysafl.training.inputs import Held, StepCounts, draw_plan, step_seeds
 
@@ -24,7 +25,7 @@ def test_any_number_of_clients_is_chosen_as_by_numpy(count: int, m: int) -> None
     # Every other seed has one number less to choose from, where there is one to spare.
     count_R = np.array([max(m, count - r % 2) for r in range(len(SEEDS))])
     for round in (0, 1, 2**31 - 1):
-        chosen_RM = sampling.draw(count_R, m, round, seeds_R)
+        chosen_RM = sampling.draw(count_R, m, Keys(seeds_R, round))
         for seed, n, chosen_M in zip(SEEDS, count_R, chosen_RM, strict=True):
             expected = Key(seed, round)("cohort").choice(n, m, replace=False)
             assert (chosen_M == np.sort(expected)).all()
@@ -34,7 +35,7 @@ def test_any_number_of_clients_is_chosen_as_by_numpy(count: int, m: int) -> None
 def test_uniform_numbers_are_those_of_numpy(count: int) -> None:
     seeds_R = np.array(SEEDS, np.uint64)
     for round in (0, 2**31 - 1):
-        u_RN = sampling.uniforms(count, round, seeds_R, "x")
+        u_RN = sampling.uniforms(count, Keys(seeds_R, round), "x")
         for seed, u_N in zip(SEEDS, u_RN, strict=True):
             assert (u_N == Key(seed, round)("x").random(count)).all()
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from raysafl import Absent, Participation, Uniform
 from raysafl.algorithms import Key
+from raysafl.core.randomness import Keys
 from raysafl.participation import (
     Arbitrary,
     ArbitraryRates,
@@ -69,7 +70,7 @@ def test_a_weighted_draw_takes_the_first_arrivals_in_stable_order(
 ) -> None:
     m = data.draw(st.integers(1, len(weights)))
     weight_RN = np.array([weights] * len(seeds))
-    drawn_RM = weighted(weight_RN, m, 4, np.array(seeds, np.uint64), "x")
+    drawn_RM = weighted(weight_RN, m, Keys(np.array(seeds, np.uint64), 4), "x")
     for seed, ids in zip(seeds, drawn_RM.tolist(), strict=True):
         wait = np.log(Key(seed, 4)("x").standard_exponential(len(weights)))
         with np.errstate(divide="ignore"):
@@ -84,7 +85,7 @@ def test_a_weighted_draw_takes_the_first_arrivals_in_stable_order(
 def test_clients_come_by_chance_and_if_asked_at_least_the_nearest_does(
     rate: list[float], seeds: list[int]
 ) -> None:
-    u_RN = uniforms(len(rate), 5, np.array(seeds, np.uint64), "x")
+    u_RN = uniforms(len(rate), Keys(np.array(seeds, np.uint64), 5), "x")
     for at_least_one in (False, True):
         on_RN, cohorts = come(np.array(rate), u_RN, at_least_one)
         came = np.split(cohorts.ids, np.cumsum(cohorts.count_R)[:-1])
@@ -114,7 +115,7 @@ def test_at_most_m_are_kept_of_those_that_came(
         expected.append(ids if few else drawn(ids, m or 0, key, "at most"))
     flat = np.array([i for ids in came for i in sorted(ids)], np.int64)
     cohorts = of_sizes(flat, np.array([len(ids) for ids in came]))
-    kept = at_most(cohorts, m, 6, np.array(seeds, np.uint64))
+    kept = at_most(cohorts, m, Keys(np.array(seeds, np.uint64), 6))
     assert kept.ids.tolist() == [i for ids in expected for i in ids]
     assert kept.count_R.tolist() == [len(ids) for ids in expected]
 

@@ -13,6 +13,7 @@ from raysafl import Absent, Participation, Snapshot, Uniform
 from raysafl.algorithms import Key
 from raysafl.core import participation
 from raysafl.core.participation import Cohort, Cohorts
+from raysafl.core.randomness import Keys
 from raysafl.participation import (
     Arbitrary,
     ArbitraryRates,
@@ -24,7 +25,7 @@ from raysafl.participation import (
     Markov,
     Trace,
 )
-from raysafl.simulation.picking import pick_all
+from raysafl.simulation.checks import checked_picks
 
 SEEDS = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)
 
@@ -74,7 +75,8 @@ def assert_equals_pick(
             for state, seed, accuracy in zip(alone, seeds, now, strict=True)
         ]
         alone = [state for state, _ in pairs]
-        states, cohorts = pick_all(policy, states, num_clients, round, seeds_R, now)
+        keys = Keys(seeds_R, round)
+        states, cohorts = checked_picks(policy, states, num_clients, keys, now)
         assert states == alone
         assert one_by_one(cohorts) == [cohort for _, cohort in pairs]
 
@@ -172,10 +174,10 @@ def test_so_many_clients_that_draws_would_fill_the_memory_are_picked_one_by_one(
     monkeypatch.setattr(participation, "MOST_TOGETHER", 20_001)
     # Of more than 10,000 clients, numpy draws; two times 10,001 are one by one.
     for num_clients, seeds in ((10_000, [0, 1]), (20_001, [0]), (10_001, [0, 1])):
-        seeds_R = np.array(seeds, np.uint64)
+        keys = Keys(np.array(seeds, np.uint64), round=0)
         nothing: list[float | None] = [None] * len(seeds)
         states = [policy.init()] * len(seeds)
-        together = policy.pick_all(states, num_clients, 0, seeds_R, nothing)
+        together = policy.pick_all(states, num_clients, keys, nothing)
         assert (together is None) == (num_clients == 10_001)
         assert_equals_pick(policy, num_clients, seeds, [nothing])
 
@@ -210,6 +212,6 @@ class Twice(Participation):
     "policy", [Twice(), Snapshot(base=Twice(), uniform=Full(), every=2)], ids=repr
 )
 def test_what_a_policy_of_the_users_picks_is_checked(policy: Participation) -> None:
-    seeds_R = np.arange(2, dtype=np.uint64)
+    keys = Keys(np.arange(2, dtype=np.uint64), round=1)
     with pytest.raises(ValueError, match=r"Twice\.pick .* holds a client twice"):
-        pick_all(policy, [policy.init()] * 2, 5, 1, seeds_R, [None, None])
+        checked_picks(policy, [policy.init()] * 2, 5, keys, [None, None])
