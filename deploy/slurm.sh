@@ -53,7 +53,8 @@ driver=$!
 # cannot go on.
 {
     trap : TERM
-    srun --export=ALL --cpu-bind=none --kill-on-bad-exit=0 --wait=0 bash -c start_ray || true
+    srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --export=ALL --cpu-bind=none \
+        --kill-on-bad-exit=0 --wait=0 bash -c start_ray || true
     kill -KILL "$driver" 2> /dev/null
 } &
 ray=$!

@@ -134,7 +134,7 @@ class Slurm:
 
     def wait_until_put_back(self, job: str) -> None:
         """Wait until a job is in the queue again."""
-        eventually(lambda: self.fact(job, "Restarts") == "1")
+        eventually(lambda: self.fact(job, "Restarts") != "0")
 
     def lose(self, host: str) -> None:
         """End all processes of a host at once."""
@@ -263,7 +263,9 @@ def test_of_two_jobs_at_once_a_signal_puts_one_back_and_a_lost_node_the_other_on
     slurm.wait_until_put_back(jobs[second])
     for folder, job in jobs.items():
         (folder / "go").touch()
-        slurm.call("scontrol", "update", f"JobId={job}", "NumNodes=1")
+        # Another node is not to come.
+        for number in ("NumNodes=1", "NumTasks=1"):
+            slurm.call("scontrol", "update", f"JobId={job}", number)
     for folder, job in jobs.items():
         slurm.wait_for_end(job)
         assert slurm.fact(job, "NodeList") == "n1"

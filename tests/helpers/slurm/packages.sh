@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Debian's Slurm, unpacked into FOLDER/root; nothing is installed: packages.sh FOLDER
 #
-# Needs apt-get with a package list (apt-get update), dpkg and curl's worth of network: 3.4 MB.
+# Needs apt-get with a package list (apt-get update), dpkg and a network: it downloads 3.4 MB.
 set -euo pipefail
 mkdir -p "$1/packages"
 cd "$1/packages"
