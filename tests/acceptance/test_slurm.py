@@ -108,7 +108,7 @@ class Slurm:
             text=True,
             timeout=PATIENCE,
         )
-        return done.stdout.strip()
+        return str(done.stdout).strip()
 
     def submit(self, *command: str, **environment: str) -> str:
         """Submit a job, and return its number."""
@@ -118,9 +118,9 @@ class Slurm:
 
     def fact(self, job: str, name: str) -> str:
         """Return what Slurm says of a job."""
-        return re.findall(
-            rf"\b{name}=(\S+)", self.call("scontrol", "show", "job", job)
-        )[0]
+        shown = self.call("scontrol", "show", "job", job)
+        values: list[str] = re.findall(rf"\b{name}=(\S+)", shown)
+        return values[0]
 
     def log(self, job: str) -> str:
         """Return what a job has said."""

@@ -7,6 +7,7 @@ import pytest
 from raysafl import Run, Runner, Sweep
 from raysafl.quickstart import SWEEP
 from raysafl.sweep.shard import in_shard
+from raysafl.tracking.choice import Tracking
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8, 100])
@@ -30,7 +31,12 @@ def test_a_part_without_runs_ends_well_and_names_all_runs(
     sweep = Sweep("mine", [tiny])
     (empty,) = [s for s in ("1/2", "2/2") if not in_shard([tiny.id], s)]
     outcome = Runner(
-        sweep, tmp_path / "s", executor="here", track="none", quiet=True, shard=empty
+        sweep,
+        tmp_path / "s",
+        executor="here",
+        track=Tracking.NONE,
+        quiet=True,
+        shard=empty,
     ).run()
     assert outcome.ok
     assert [entry.run_id for entry in outcome.manifest.entries] == [tiny.id]
