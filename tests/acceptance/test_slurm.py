@@ -213,6 +213,40 @@ def test_the_parts_of_an_array_are_merged_to_the_rows_of_one_machine(
     check_rows(slurm.home / "array/whole", reference)
 
 
+def test_a_job_goes_on_where_a_signal_has_put_it_back_and_leaves_another_one_alone(
+    slurm: Slurm, reference: Store
+) -> None:
+    jobs = {}
+    for name in ("first", "second"):
+        out = slurm.home / name
+        out.mkdir()
+        # This Slurm knows of no GPUs.
+        gpus = {"SLURM_GPUS_ON_NODE": "1", "RAYSAFL_LOGICAL_GPUS": "1"}
+        jobs[name] = slurm.submit(
+            *("--nodes=2", "--cpus-per-task=2", str(DEPLOY / "slurm.sh"), "study.py"),
+            *("--out", f"{out}/results", *QUICK),
+            HELD=str(out),
+            **(gpus if name == "first" else {}),
+        )
+    for name in jobs:
+        eventually((slurm.home / name / "begun").exists)
+    tokens = list(slurm.home.glob("*.token"))
+    assert [file.stat().st_mode & 0o777 for file in tokens] == [0o600] * 2
+    # As `--signal=B:TERM@120` does before the time limit.
+    slurm.call("scancel", "--batch", "--signal=TERM", jobs["first"])
+    slurm.wait_until_put_back(jobs["first"])
+    assert list((slurm.home / "first/results/open").glob("*.ckpt"))
+    assert slurm.fact(jobs["second"], "JobState") == "RUNNING"
+    for name, job in jobs.items():
+        (slurm.home / name / "go").touch()
+        slurm.wait_for_end(job)
+        check_rows(slurm.home / name / "results", reference)
+    assert slurm.log(jobs["first"]).count("Trains on 2 GPUs") == 2
+    assert slurm.fact(jobs["second"], "Restarts") == "0"
+    assert not list(slurm.home.glob("*.token"))
+    assert slurm.call("srun", "--nodes=2", "ls", "/tmp") == ""
+
+
 def test_a_job_that_is_cancelled_is_not_put_back_and_leaves_nothing_behind(
     slurm: Slurm,
 ) -> None:
@@ -232,43 +266,25 @@ def test_a_job_that_is_cancelled_is_not_put_back_and_leaves_nothing_behind(
     assert slurm.call("srun", "--nodes=2", "ls", "/tmp") == ""
 
 
-def test_of_two_jobs_at_once_a_signal_puts_one_back_and_a_lost_node_the_other_one(
+def test_a_job_that_loses_a_node_is_put_back_and_ends_with_the_rows_of_one_machine(
     slurm: Slurm, reference: Store
 ) -> None:
     """It is the last test, as the node stays lost."""
-    first, second = slurm.home / "first", slurm.home / "second"
-    jobs = {}
-    for folder in (first, second):
-        folder.mkdir()
-        # This Slurm knows of no GPUs.
-        gpus = {"SLURM_GPUS_ON_NODE": "1", "RAYSAFL_LOGICAL_GPUS": "1"}
-        jobs[folder] = slurm.submit(
-            *("--nodes=2", "--cpus-per-task=2", str(DEPLOY / "slurm.sh"), "study.py"),
-            *("--out", f"{folder}/results", *QUICK),
-            HELD=str(folder),
-            **(gpus if folder == first else {}),
-        )
-    for folder in jobs:
-        eventually((folder / "begun").exists)
-    tokens = list(slurm.home.glob("*.token"))
-    assert [file.stat().st_mode & 0o777 for file in tokens] == [0o600] * 2
-    assert "Trains on 2 GPUs" in slurm.log(jobs[first])
-    # As `--signal=B:TERM@120` does before the time limit.
-    slurm.call("scancel", "--batch", "--signal=TERM", jobs[first])
-    slurm.wait_until_put_back(jobs[first])
-    assert list((first / "results/open").glob("*.ckpt"))
-    assert slurm.fact(jobs[second], "JobState") == "RUNNING"
-    assert slurm.fact(jobs[second], "Restarts") == "0"
+    out = slurm.home / "lost"
+    out.mkdir()
+    job = slurm.submit(
+        *("--nodes=2", str(DEPLOY / "slurm.sh"), "study.py"),
+        *("--out", f"{out}/results", *QUICK),
+        HELD=str(out),
+    )
+    eventually((out / "begun").exists)
     slurm.lose("n2")
-    slurm.wait_until_put_back(jobs[second])
-    for folder, job in jobs.items():
-        (folder / "go").touch()
-        # Another node is not to come.
-        for number in ("NumNodes=1", "NumTasks=1"):
-            slurm.call("scontrol", "update", f"JobId={job}", number)
-    for folder, job in jobs.items():
-        slurm.wait_for_end(job)
-        assert slurm.fact(job, "NodeList") == "n1"
-        check_rows(folder / "results", reference)
-    assert not list(slurm.home.glob("*.token"))
-    assert slurm.call("srun", "ls", "/tmp") == ""
+    slurm.wait_until_put_back(job)
+    (out / "go").touch()
+    # Another node does not come back. Slurm refuses this while the job is still ending.
+    update = ("scontrol", "update", f"JobId={job}")
+    eventually(lambda: not slurm.call(*update, "NumNodes=1"))
+    eventually(lambda: not slurm.call(*update, "NumTasks=1"))
+    slurm.wait_for_end(job)
+    assert slurm.fact(job, "NodeList") == "n1"
+    check_rows(out / "results", reference)
