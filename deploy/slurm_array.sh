@@ -2,7 +2,7 @@
 # A sweep as a Slurm job array: each task runs a part of it on its own, and knows of no other task.
 # Submit it where `raysafl` is found, in an environment that all nodes see; the jobs inherit it. The
 # study and a folder for the results come after the script, and then options of `raysafl run`. Without
-# --array, the same script puts the parts together, as soon as all of them have ended:
+# --array, the same script puts the parts together, as soon as all of them have ended well:
 #
 #   parts=$(sbatch --parsable --array=1-8 --cpus-per-task=8 --gpus=1 --time=8:00:00 \
 #       deploy/slurm_array.sh study.py /shared/study)
