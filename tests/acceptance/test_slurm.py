@@ -60,8 +60,11 @@ QUICK = ("--track", "none", "--no-try")
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Return once a condition holds; fail if it does not for a long time."""
-    deadline = time.monotonic() + PATIENCE
+    """Return once a condition holds; fail if it does not for a long time.
+
+    Each host starts a Ray for each job, all of them on this machine.
+    """
+    deadline = time.monotonic() + 2 * PATIENCE
     while not holds():
         assert time.monotonic() < deadline, "what the test waits for never happens"
         time.sleep(0.2)
