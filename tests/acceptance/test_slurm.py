@@ -129,15 +129,30 @@ class Slurm:
         """Return what a job has said."""
         return (self.home / f"slurm-{job}.out").read_text()
 
+    def has_ended(self, job: str) -> bool:
+        """Return whether a job is neither in the queue nor at work."""
+        at_work = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+        return self.fact(job, "JobState") not in at_work
+
+    def wait_until_it_trains(self, job: str, out: Path) -> None:
+        """Wait until the study of a job has begun its rounds."""
+        eventually(lambda: (out / "begun").exists() or self.has_ended(job))
+        assert (out / "begun").exists(), self.log(job)
+
     def wait_for_end(self, job: str) -> None:
         """Wait until a job has ended well."""
-        running = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
-        eventually(lambda: self.fact(job, "JobState") not in running)
+        eventually(lambda: self.has_ended(job))
         assert self.fact(job, "JobState") == "COMPLETED", self.log(job)
 
     def wait_until_put_back(self, job: str) -> None:
         """Wait until a job is in the queue again."""
         eventually(lambda: self.fact(job, "Restarts") != "0")
+
+    def left_behind(self) -> str:
+        """Return which files there are in the hosts' own /tmp."""
+        return self.call(
+            "srun", "--nodes=2", "find", "/tmp", "-xdev", "-not", "-type", "d"
+        )
 
     def lose(self, host: str) -> None:
         """End all processes of a host at once."""
@@ -157,9 +172,11 @@ def slurm() -> Iterator[Slurm]:
         download = [str(SCRIPTS / "packages.sh"), name]
         if subprocess.run(download, capture_output=True).returncode:
             pytest.skip("Debian's packages of Slurm cannot be downloaded")
+        seen = [p for p in (sys.prefix, str(DEPLOY.parent)) if p.startswith("/tmp/")]
         with (folder / "output").open("w") as output:
             process = subprocess.Popen(
                 ["unshare", *NAMESPACES, "--mount-proc", SCRIPTS / "cluster.sh", name],
+                env=os.environ | {"SEEN": " ".join(seen)},
                 stdout=output,
                 stderr=output,
             )
@@ -208,6 +225,8 @@ def test_the_parts_of_an_array_are_merged_to_the_rows_of_one_machine(
     what = [str(DEPLOY / "slurm_array.sh"), "study.py", str(slurm.home / "array")]
     parts = slurm.submit("--array=1-3", *what, *QUICK)
     merged = slurm.submit(f"--dependency=afterok:{parts}", *what)
+    for part in ("1", "2", "3"):
+        slurm.wait_for_end(f"{parts}_{part}")
     slurm.wait_for_end(merged)
     of_parts = [Store(part) for part in sorted((slurm.home / "array/parts").iterdir())]
     assert [store.path.name for store in of_parts] == ["1-of-3", "2-of-3", "3-of-3"]
@@ -231,8 +250,8 @@ def test_a_job_goes_on_where_a_signal_has_put_it_back_and_leaves_another_one_alo
             HELD=str(out),
             **(gpus if name == "first" else {}),
         )
-    for name in jobs:
-        eventually((slurm.home / name / "begun").exists)
+    for name, job in jobs.items():
+        slurm.wait_until_it_trains(job, slurm.home / name)
     tokens = list(slurm.home.glob("*.token"))
     assert [file.stat().st_mode & 0o777 for file in tokens] == [0o600] * 2
     # As `--signal=B:TERM@120` does before the time limit.
@@ -247,7 +266,7 @@ def test_a_job_goes_on_where_a_signal_has_put_it_back_and_leaves_another_one_alo
     assert slurm.log(jobs["first"]).count("Trains on 2 GPUs") == 2
     assert slurm.fact(jobs["second"], "Restarts") == "0"
     assert not list(slurm.home.glob("*.token"))
-    assert slurm.call("srun", "--nodes=2", "ls", "/tmp") == ""
+    assert slurm.left_behind() == ""
 
 
 def test_a_job_that_is_cancelled_is_not_put_back_and_leaves_nothing_behind(
@@ -260,13 +279,13 @@ def test_a_job_that_is_cancelled_is_not_put_back_and_leaves_nothing_behind(
         *("--out", f"{out}/results", *QUICK),
         HELD=str(out),
     )
-    eventually((out / "begun").exists)
+    slurm.wait_until_it_trains(job, out)
     slurm.call("scancel", job)
     eventually(lambda: slurm.fact(job, "JobState") == "CANCELLED")
     eventually(lambda: slurm.call("sinfo", "-h", "-o", "%D %t") == "2 idle")
     assert slurm.fact(job, "Restarts") == "0"
     assert not list(slurm.home.glob("*.token"))
-    assert slurm.call("srun", "--nodes=2", "ls", "/tmp") == ""
+    assert slurm.left_behind() == ""
 
 
 def test_a_job_that_loses_a_node_is_put_back_and_ends_with_the_rows_of_one_machine(
@@ -280,7 +299,7 @@ def test_a_job_that_loses_a_node_is_put_back_and_ends_with_the_rows_of_one_machi
         *("--out", f"{out}/results", *QUICK),
         HELD=str(out),
     )
-    eventually((out / "begun").exists)
+    slurm.wait_until_it_trains(job, out)
     slurm.lose("n2")
     slurm.wait_until_put_back(job)
     (out / "go").touch()

@@ -4,7 +4,8 @@
 # FOLDER, which must not be below /tmp, holds `root`, which packages.sh has made. Started as root by
 #   unshare --net --pid --mount --uts --fork --kill-child --mount-proc cluster.sh FOLDER
 # this is the login host, with the controller. Each of the hosts n1 and n2 has a network, processes
-# and a /tmp of its own, and sees all other folders. `cluster.sh FOLDER n1` is such a host.
+# and a /tmp of its own, and sees all other folders, and those below /tmp that SEEN lists: a Python
+# may be there. `cluster.sh FOLDER n1` is such a host.
 set -euo pipefail
 cd "$1"
 PROGRAMS=$1/root/usr/sbin
@@ -13,7 +14,13 @@ export SLURM_CONF=$1/slurm.conf LD_LIBRARY_PATH=$LIBRARIES:$LIBRARIES/slurm-wlm
 
 if [ -n "${2:-}" ]; then
     hostname "$2"
+    mkdir "$1/tmp.$2"
+    mount --bind /tmp "$1/tmp.$2"
     mount -t tmpfs tmpfs /tmp
+    for folder in ${SEEN:-}; do
+        mkdir -p "$folder"
+        mount --bind "$1/tmp.$2${folder#/tmp}" "$folder"
+    done
     ip link set lo up
     until ip link show "$2" > /dev/null 2>&1; do sleep 0.1; done
     ip addr add "10.77.0.${2#n}/24" dev "$2"
