@@ -59,9 +59,10 @@ driver=$!
 } &
 ray=$!
 
-# Signals the job's steps, of which Ray is the only one, and not this script.
+# Signals the job's steps, of which Ray is the only one, and not this script. Where a node is lost,
+# Slurm ends them itself, and `scancel` would ask it again and again for a minute.
 end_ray() {
-    scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null || true
+    timeout 5 scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null || true
     wait "$ray" || true
     rm -f "$RAY_AUTH_TOKEN_PATH"
 }

@@ -235,20 +235,21 @@ def test_the_parts_of_an_array_are_merged_to_the_rows_of_one_machine(
     check_rows(slurm.home / "array/whole", reference)
 
 
-def test_a_job_goes_on_where_a_signal_has_put_it_back_and_leaves_another_one_alone(
+def test_a_job_goes_on_where_a_signal_has_put_it_back_beside_one_that_is_cancelled(
     slurm: Slurm, reference: Store
 ) -> None:
+    """Both are of one user, at once on the same two nodes."""
     jobs = {}
-    for name in ("first", "second"):
+    # This Slurm knows of no GPUs.
+    gpus = {"SLURM_GPUS_ON_NODE": "1", "RAYSAFL_LOGICAL_GPUS": "1"}
+    for name, has in {"first": gpus, "second": {}}.items():
         out = slurm.home / name
         out.mkdir()
-        # This Slurm knows of no GPUs.
-        gpus = {"SLURM_GPUS_ON_NODE": "1", "RAYSAFL_LOGICAL_GPUS": "1"}
         jobs[name] = slurm.submit(
-            *("--nodes=2", "--cpus-per-task=2", str(DEPLOY / "slurm.sh"), "study.py"),
+            *("--nodes=2", str(DEPLOY / "slurm.sh"), "study.py"),
             *("--out", f"{out}/results", *QUICK),
             HELD=str(out),
-            **(gpus if name == "first" else {}),
+            **has,
         )
     for name, job in jobs.items():
         slurm.wait_until_it_trains(job, slurm.home / name)
@@ -258,32 +259,16 @@ def test_a_job_goes_on_where_a_signal_has_put_it_back_and_leaves_another_one_alo
     slurm.call("scancel", "--batch", "--signal=TERM", jobs["first"])
     slurm.wait_until_put_back(jobs["first"])
     assert list((slurm.home / "first/results/open").glob("*.ckpt"))
-    assert slurm.fact(jobs["second"], "JobState") == "RUNNING"
-    for name, job in jobs.items():
-        (slurm.home / name / "go").touch()
-        slurm.wait_for_end(job)
-        check_rows(slurm.home / name / "results", reference)
+    (slurm.home / "first/go").touch()
+    slurm.wait_for_end(jobs["first"])
+    check_rows(slurm.home / "first/results", reference)
     assert slurm.log(jobs["first"]).count("Trains on 2 GPUs") == 2
+    assert slurm.fact(jobs["second"], "JobState") == "RUNNING"
+    slurm.call("scancel", jobs["second"])
+    eventually(lambda: slurm.has_ended(jobs["second"]))
+    assert slurm.fact(jobs["second"], "JobState") == "CANCELLED"
     assert slurm.fact(jobs["second"], "Restarts") == "0"
-    assert not list(slurm.home.glob("*.token"))
-    assert slurm.left_behind() == ""
-
-
-def test_a_job_that_is_cancelled_is_not_put_back_and_leaves_nothing_behind(
-    slurm: Slurm,
-) -> None:
-    out = slurm.home / "cancelled"
-    out.mkdir()
-    job = slurm.submit(
-        *("--nodes=2", str(DEPLOY / "slurm.sh"), "study.py"),
-        *("--out", f"{out}/results", *QUICK),
-        HELD=str(out),
-    )
-    slurm.wait_until_it_trains(job, out)
-    slurm.call("scancel", job)
-    eventually(lambda: slurm.fact(job, "JobState") == "CANCELLED")
     eventually(lambda: slurm.call("sinfo", "-h", "-o", "%D %t") == "2 idle")
-    assert slurm.fact(job, "Restarts") == "0"
     assert not list(slurm.home.glob("*.token"))
     assert slurm.left_behind() == ""
 
