@@ -45,7 +45,9 @@ class Held(FedAvg):
         held = os.environ.get("HELD")
         if held and not Path(held, "go").exists():
             Path(held, "begun").touch()
-            time.sleep(1)
+            for _ in range(40):
+                if not Path(held, "go").exists():
+                    time.sleep(0.2)
         return (yield from super().round(state, ids, key))
 
 
