@@ -41,7 +41,7 @@ def cpu(given: Given) -> Measured:
 
 
 def gpu(given: Given) -> Measured:
-    """Measure whether a GPU computes right and fast (docs/gpu.md); other parts of the file stay."""
+    """Measure whether a GPU computes right and fast (docs/gpu_benchmark.md); keep other parts."""
     from benchmarks import tables
     from benchmarks.device import device_of, name_of
     from benchmarks.gpu import Setting, measures

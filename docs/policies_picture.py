@@ -1,4 +1,4 @@
-"""Draw docs/policies/: who comes in 60 rounds under each participation policy.
+"""Draw docs/policies/: the cohorts of 60 rounds under each participation policy.
 
     python docs/policies_picture.py
 

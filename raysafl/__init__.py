@@ -1,4 +1,4 @@
-"""raysafl: sweeps of server-assisted federated learning, and of clients that do not come.
+"""raysafl: sweeps of server-assisted federated learning under partial participation.
 
 The names of a first sweep stand here, all others in the namespaces `algorithms`, `data`,
 `models`, `objectives`, `participation` and `training`. They are imported when first used

@@ -1,6 +1,6 @@
 """The sweep of `raysafl quickstart`: FedAvg and SAFARI on digits, with absent clients.
 
-s of 10 clients never come, and each client holds p of the 10 classes.
+s of 10 clients never participate, and each client holds p of the 10 classes.
 """
 
 from raysafl.algorithms import SAFARI, FedAvg
@@ -29,7 +29,7 @@ BASE = Run(
 )
 SWEEP = Sweep(
     name="quickstart",
-    title="FedAvg against SAFARI on digits: s of 10 clients never come, p classes each",
+    title="FedAvg against SAFARI on digits: s of 10 clients unavailable, p classes each",
     axes=("s", "algorithm", "p"),
     runs={
         (s, name, p): BASE.replace(

@@ -18,9 +18,9 @@ class AFL(Algorithm):
         w <- w - lr * mean_i(Delta_i / steps_i)
 
     The mean is over the cohort, which is the paper's rule AFA-CD. With `memory` it is
-    over all N clients, each with the mean step of the last round in which it came (zero
-    if it never came), which is the paper's AFA-CS. Only with `memory` does the server keep
-    a vector of P numbers for each client that has come.
+    over all N clients, each with the mean step of the last round in which it participated
+    (zero if there is none), which is the paper's AFA-CS. Only with `memory` does the server
+    keep a vector of P numbers for each client that has participated.
 
     Each client starts from the model of tau client rounds ago, with tau drawn uniformly
     from 0..max_delay (at most the number of rounds so far) for each client. lr

@@ -25,8 +25,8 @@ class AmplifiedSCAFFOLD(Algorithm):
     client participates within P rounds. P and gamma depend on that process and so have no
     default.
 
-    The traffic is that of SCAFFOLD: c goes down with w, and the sum of gradients comes up
-    with Delta_i. The state holds 2 N vectors [P] whoever participates.
+    The traffic is that of SCAFFOLD: c goes down with w, and the sum of gradients goes up
+    with Delta_i. The state holds 2 N vectors [P] whatever the participation.
 
     Source: Crawshaw and Liu 2024, NeurIPS, algorithm 1 (docs/papers.md#amplified-scaffold).
     A client that did not participate keeps its c_i as in the authors' code.

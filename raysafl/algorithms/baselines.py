@@ -21,7 +21,7 @@ from raysafl.core.randomness import Key
 
 
 class ServerOnly(Algorithm):
-    """Only the server trains, on its data D0, whoever comes.
+    """Only the server trains, on its data D0, whichever clients participate.
 
     This is SAFARI with client_prob = 0 (docs/papers.md#safari).
     """
@@ -51,7 +51,7 @@ class ServerOnly(Algorithm):
 
 
 class Centralised(Algorithm):
-    """All clients' data, also those of clients that never come, are trained on in one place.
+    """Training in one place on all clients' data, also of clients that never participate.
 
     It shows what could be reached without federation. One round is the run's local
     training on the union of the data, so `epochs` are passes over all data. Nothing is

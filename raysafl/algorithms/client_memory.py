@@ -1,6 +1,6 @@
-"""Memory of an algorithm per client: one row of P numbers for each client that has come.
+"""Memory of an algorithm: one row of P numbers for each client that has participated.
 
-Clients that have never come have no row, so that a large population costs nothing.
+Clients that have never participated have no row, so a large population costs nothing.
 """
 
 import torch

@@ -180,7 +180,7 @@ class Compressed(Algorithm):
 
         p_i  = Delta_i + e_i
         sent = C(p_i)                   what arrives at the server as Delta_i
-        e_i  <- p_i - C(p_i)            stays with the client until it comes again
+        e_i  <- p_i - C(p_i)            stays with the client until its next round
 
     e_i is client i's residual, zero at first: the sum of all that it has sent, and the
     residual, is the sum of all its updates. Without `error_feedback` the residual is

@@ -17,9 +17,9 @@ class FedAmplify(Algorithm):
         w <- w_start + eta (w - w_start)
 
     where w_start is the model P client rounds ago. P should be so large that every
-    client comes within P rounds. P and eta depend on that process and so have no
+    client participates within P rounds. P and eta depend on that process and so have no
     default; eta = 1 is FedAvg. Inside SAFARI, server rounds add to the progress, but
-    they are not counted. A round in which nobody comes is not counted.
+    they are not counted. A round without participants is not counted.
 
     Source: Wang and Ji 2022, NeurIPS (docs/papers.md#fedamplify).
     """

@@ -1,4 +1,4 @@
-"""FedAU: clients are weighted by how rarely they come (docs/papers.md#fedau)."""
+"""FedAU: clients are weighted by how rarely they participate (docs/papers.md#fedau)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,9 +26,9 @@ class FedAU(Algorithm):
 
     over the cohort, with N clients in all. weight_i is the mean length of client i's
     participation intervals so far, and 1 before the first of them has ended. An
-    interval ends when the client comes, or after K rounds, and then has the length K.
-    The interval that ends in this round counts from the next round on. A round in which
-    nobody comes counts, and one in which no client is asked to train (a server round of
+    interval ends when the client participates, or after K rounds, and then has the length
+    K. The interval that ends in this round counts from the next round on. A round without
+    participants counts. A round in which no client is asked to train (a server round of
     SAFARI) does not.
 
     Source: Wang and Ji 2024, ICLR, algorithms 1 and 2 (docs/papers.md#fedau); K = 50 is
@@ -59,7 +59,7 @@ class FedAU(Algorithm):
         weight_N = state.server["weight"]
         waited_N = state.server["waited"] + 1
 
-        # An interval ends for the clients that came, and for those that waited too long.
+        # An interval ends for the cohort, and for the clients that waited too long.
         ends_N = waited_N >= self.K
         ends_N[cohort_M] = True
         ended_N = state.server["ended"] + ends_N

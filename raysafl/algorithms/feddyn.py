@@ -40,7 +40,7 @@ class FedDyn(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort with its offsets, then update h, the h_i and the model."""
-        # Clients that come for the first time have h_i = 0.
+        # Clients that participate for the first time have h_i = 0.
         h_MP = state.recall(ids)
         update: Update = yield Train(state.w_P, ids, -h_MP, prox=self.alpha)
         delta_MP = update.delta_MP

@@ -27,8 +27,8 @@ def _samples_seen(local: LocalTraining, samples: float) -> float:
 
     A pass over n samples has ceil(n / B) mini-batches, of which the last may be small.
     So with epochs E it is E n, and with K steps, which are p whole passes and k more
-    steps, it is p n + k B. K is what `local` says of a client that comes for the first
-    time, so `ContinuedTraining` has at most one pass.
+    steps, it is p n + k B. K is what `local` says of a client that participates for the
+    first time, so `ContinuedTraining` has at most one pass.
 
     Args:
         local: The client's training.
@@ -45,9 +45,9 @@ class FSL(Algorithm):
     """After each client round of `inner`, the server learns on D0 from the result.
 
     The server trains for E_s epochs at the learning rate gamma * eta_0, where
-    eta_0 = sqrt(S) * `rate` for a cohort of S clients. gamma = 0 is `inner` itself. Where
-    nobody comes, the server learns from the parameters as they are, with S = 1; the paper
-    has no such round.
+    eta_0 = sqrt(S) * `rate` for a cohort of S clients. gamma = 0 is `inner` itself. In a
+    round without participants, the server learns from the parameters as they are, with
+    S = 1; the paper has no such round.
 
     Defaults that depend on the run are filled in by `prepare`, as in section IV-A:
 
@@ -66,12 +66,12 @@ class FSL(Algorithm):
 
     Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
     epochs at 0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the
-    default, does not. Inside SAFARI it comes before the first client round, so that
-    server rounds may come before it.
+    default, does not. Inside SAFARI it precedes the first client round, so that
+    server rounds may precede it.
 
     Raises:
-        ValueError: An FSL that pre-trains is inside another one, so that it would not come
-            before the first round.
+        ValueError: An FSL that pre-trains is inside another one, so that it would not
+            train before the first round.
     """
 
     acts_without_clients: ClassVar[bool] = True
@@ -114,7 +114,7 @@ class FSL(Algorithm):
         for part in self.inner.components():
             if isinstance(part, FSL) and part.pretrain:
                 raise ValueError(
-                    f"pretrain={part.pretrain} of an inner FSL would not come before the "
+                    f"pretrain={part.pretrain} of an inner FSL would not train before the "
                     "first round; give pretrain to the outermost FSL"
                 )
         return self

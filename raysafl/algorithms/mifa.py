@@ -16,12 +16,12 @@ class MIFA(Algorithm):
 
         w <- w - lr * mean_i(row_i)
 
-    where row_i is the update of client i's last round. The server steps in a round in
-    which nobody comes, too.
+    where row_i is the update of client i's last round. The server also steps in a round
+    without participants.
 
     Source: Gu et al. 2021, NeurIPS, algorithm 1 (docs/papers.md#mifa). The paper
-    assumes that all clients come in the first round. `over` says what happens where
-    they do not.
+    assumes that all clients participate in the first round. `over` says what happens
+    where they do not.
     """
 
     remembers_clients: ClassVar[bool] = True
@@ -29,8 +29,8 @@ class MIFA(Algorithm):
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
     over: Literal["all", "seen"] = Field(
         default="all",
-        description='"all": the mean is over all clients, and a client that never came counts as '
-        'zero, so that the first steps are small; "seen": it is over those that have come.',
+        description='"all": the mean is over all clients, and new clients count as zero, so that '
+        'the first steps are small; "seen": it is over clients that have participated.',
     )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:

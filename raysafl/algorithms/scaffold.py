@@ -21,7 +21,7 @@ class SCAFFOLD(Algorithm):
 
     c_i becomes the client's mean gradient of this round (option II). All c start at
     zero. SCAFFOLD moves twice the bytes of FedAvg: c goes down with w, and the change
-    of c_i comes up with Delta_i. It is made of the update that the client computed,
+    of c_i goes up with Delta_i. It is made of the update that the client computed,
     also where another one arrives (`Compressed`).
 
     Source: Karimireddy et al. 2020, ICML, algorithm 1 (docs/papers.md#scaffold).

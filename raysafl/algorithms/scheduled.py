@@ -75,6 +75,6 @@ class ScheduledServer(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run a round of the inner algorithm with the rate of this round."""
         lr = global_rate(cast(FedAvg, self.inner).lr, ids)
-        # Where the rate is that of the cohort's size, and nobody comes, it is not used.
+        # Where the rate is that of the cohort's size, an empty cohort does not use it.
         rate = lr * self.schedule.factor(key.round) or None
         return (yield from self.inner.replace(lr=rate).turn(state, ids, key))

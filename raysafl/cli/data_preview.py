@@ -1,4 +1,4 @@
-"""`raysafl data show`: what clients hold and when they come, before anything runs."""
+"""`raysafl data show`: what clients hold and when they take part, before anything runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,8 +70,8 @@ def preview(
         lines.append(line)
     for number, (name, run, _) in enumerate(_distinct_parts(runs, _policy_of), 1):
         kind = type(run.participation).__name__
-        came = _simulate_cohorts(run, datasets, min(rounds, run.rounds))
-        raster = participation_raster(came, f"{kind} ({name})")
+        took_part = _simulate_cohorts(run, datasets, min(rounds, run.rounds))
+        raster = participation_raster(took_part, f"{kind} ({name})")
         files[f"participation-{number}.png"] = raster
     out.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
@@ -148,15 +148,15 @@ def _client_table(
 def _simulate_cohorts(
     run: Run, datasets: dict[str, Dataset], rounds: int
 ) -> NDArray[np.bool_]:
-    """Return which clients come in which rounds, as booleans [rounds, clients]."""
-    came = np.zeros((rounds, run.data.clients), bool)
+    """Return which clients take part in which rounds, as booleans [rounds, clients]."""
+    took_part = np.zeros((rounds, run.data.clients), bool)
     policy = run.policy_on(dataset_of(run, datasets))
     state = policy.init()
     for number in range(rounds):
         key = Key(run.seed, number)
         state, cohort = policy.pick(state, run.data.clients, key, None)
-        came[number, cohort.ids] = True
-    return came
+        took_part[number, cohort.ids] = True
+    return took_part
 
 
 def entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:

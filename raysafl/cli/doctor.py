@@ -1,4 +1,4 @@
-"""`raysafl doctor`: check what works on this machine, and say how to mend what does not."""
+"""`raysafl doctor`: check what works on this machine, and say how to fix what does not."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ class CheckResult:
     Attributes:
         name: what was checked.
         passed: whether it works.
-        message: what was found, or what is wrong and how to mend it.
+        message: what was found, or what is wrong and how to fix it.
     """
 
     name: str
@@ -107,7 +107,7 @@ def check_data() -> str:
     root = data_root()
     if "RAYSAFL_DATA" in os.environ and not root.is_dir():
         raise ValueError(f"RAYSAFL_DATA names {root}, which is no folder")
-    loaders = ["fl.Digits() (embedded)"]
+    loaders = ["fl.Digits() (bundled)"]
     loaders += [load for file, load in DATASETS.items() if (root / file).is_file()]
     folders = sorted(file.parent.name for file in root.glob("*/train.parquet"))
     loaders += [f'fl.from_parquet("{name}")' for name in folders]
@@ -164,7 +164,7 @@ def examine() -> list[CheckResult]:
         except Exception as error:
             # Whatever a check raises, the other checks must run.
             message = (
-                f"{type(error).__name__}: {redacted(str(error))}. To mend it: {cure}"
+                f"{type(error).__name__}: {redacted(str(error))}. To fix it: {cure}"
             )
             report.append(CheckResult(name, False, message))
     return report

@@ -195,7 +195,7 @@ class LocalTraining(Component):
 
 
 class ContinuedTraining(LocalTraining):
-    """Local training that a client goes on with in the next round in which it comes.
+    """Local training that a client continues in its next round.
 
     With `steps` = K, a client goes through its data pass by pass, whatever the rounds.
     A pass over n samples is cut into S = ceil(n / batch_size) mini-batches. A client
@@ -204,8 +204,8 @@ class ContinuedTraining(LocalTraining):
         min(K, S - k mod S)
 
     steps more: it stops where its pass ends, also before its K-th step, and begins a
-    new pass in the next round in which it comes. With `epochs`, each round has whole
-    passes, as in `LocalTraining`.
+    new pass in the next round in which it participates. With `epochs`, each round has
+    whole passes, as in `LocalTraining`.
 
     With `keep_optimizer`, the momentum v, or Adam's moments and its number of steps, are
     those with which the client's last training ended. They are the client's own memory
@@ -230,7 +230,7 @@ class ContinuedTraining(LocalTraining):
     keep_optimizer: bool = Field(
         default=True,
         description="whether a client keeps its momentum, or Adam's moments, from one "
-        "round in which it comes to the next",
+        "round in which it participates to the next",
     )
     shuffle: bool = Field(
         default=True,
@@ -573,10 +573,10 @@ class Algorithm(Component):
         "replace(state, server={**state.server, 'v': ...}), where v is a tensor; of each "
         "client, as clients=state.remember(ids, row_MP), a vector [P] each"
     )
-    # Whether `State.clients` holds a vector for each client that has come. The memory
-    # that a run needs is estimated by it.
+    # Whether `State.clients` holds a vector for each client that has participated. The
+    # memory that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
-    # Whether `round` is called where nobody comes. If not, the state stays as it was.
+    # Whether `round` is called without participants. If not, the state stays as it was.
     acts_without_clients: ClassVar[bool] = False
 
     def check(self, participation: Participation, num_clients: int) -> None:
@@ -606,8 +606,8 @@ class Algorithm(Component):
         Args:
             state: The state after the round before.
             ids: The cohort: distinct client ids in ascending order. It is never empty,
-                unless the class says `acts_without_clients = True`: then nobody may have
-                come, who cannot be asked to train either.
+                unless the class says `acts_without_clients = True`: then it may be empty,
+                and no client can be asked to train.
             key: The source of randomness for this seed and round.
 
         Returns:
@@ -615,7 +615,7 @@ class Algorithm(Component):
         """
 
     def turn(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """Return the `round`; where nobody comes, one that keeps the state, if it acts in none.
+        """Return the `round`; for an empty cohort, one that keeps the state if it must.
 
         An algorithm around another one carries out `inner.turn(state, ids, key)`.
         """

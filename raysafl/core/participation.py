@@ -33,7 +33,7 @@ class Cohort:
 
     Args:
         ids: The client ids, from 0 to num_clients - 1: distinct, in ascending order.
-            Without any, nobody comes in this round.
+            Without any, no client participates in this round.
         enforced: Whether the server enforced this cohort (a snapshot round of FAST).
             Policies that are uniform in every round count each of their rounds as
             enforced, so that FAST's ratio of rounds without enforcement is 0 % for
@@ -93,9 +93,9 @@ class Sampling:
     Args:
         cohort: The expected number of clients in a round.
         is_fixed: Whether each round has exactly that many clients, drawn uniformly
-            without replacement. Otherwise each client comes independently of the others
-            and of the past, with probability cohort / (number of all clients).
-        at_least_one: Whether one client comes in a round in which nobody would.
+            without replacement. Otherwise each client participates independently of the
+            others and of the past, with probability cohort / (number of all clients).
+        at_least_one: Whether one client participates where otherwise none would.
     """
 
     cohort: float

@@ -89,7 +89,7 @@ class Federation(FederatedData):
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of each client's samples that nobody trains on and that "
+        description="Share of each client's samples that no training uses and that "
         'become the client\'s own test samples, for `PerClient(on="own")`.',
     )
 

@@ -197,7 +197,7 @@ class IndependentClasses(ClassesPerClient):
     """Each client draws its p classes independently; otherwise as `ClassesPerClient`.
 
     This is the literal reading of SAFARI's appendix B.1 ("each client randomly selects
-    p classes", docs/papers.md#safari). Some classes may be held by nobody: with 10
+    p classes", docs/papers.md#safari). Some classes may be held by no client: with 10
     clients and p = 1, about 6.5 of ten classes are held.
     """
 
@@ -219,7 +219,7 @@ class DealtClasses(ClassesPerClient):
     takes a part of each. So all classes are held equally often, as in
     `ClassesPerClient`, but a few clients can be the only holders of a class: with 10
     clients, 10 classes and p = 2, the last four clients hold both parts of two classes
-    on average. A class that has as many parts left as there are clients to come must be
+    on average. A class that has as many parts left as there are clients left must be
     drawn, as otherwise the last clients would not find p classes.
 
     Source: the public code of Li et al. 2020 (docs/papers.md#li2020), whose partition
@@ -249,7 +249,7 @@ class Shards(Partition):
 
     All shards have the same size, and they are dealt out at random. With N p = 20 and
     ten classes, each class has two shards; one client may get both, and if it never
-    comes, nobody else holds that class. With p = 1 and as many clients as classes this
+    participates, the class is lost. With p = 1 and as many clients as classes this
     equals `ClassesPerClient`.
 
     Source: McMahan et al. 2017 (docs/papers.md#fedavg), which SAFARI (section 5) says
@@ -343,7 +343,7 @@ class ByColumn(Partition):
     largest: bool = Field(
         default=False,
         description="Whether there may be fewer clients than values; the values with "
-        "the most training samples become clients then, and nobody holds the others.",
+        "the most training samples become clients then, and no client holds the others.",
     )
 
     def users_of(self, samples: Samples) -> Ints:
@@ -417,7 +417,7 @@ class Overlapping(Partition):
 
     The draw is uniform without replacement, and a pure function of (seed, client) that
     is computed when the client trains. So there may be many more clients than samples,
-    and clients that do not come take no memory. This serves studies of scale: the
+    and clients that do not participate take no memory. This serves studies of scale: the
     clients are IID, and two of them share samples^2 / S samples on average, S being the
     training set's size.
     """

@@ -1,4 +1,4 @@
-"""Datasets: the embedded digits, and a subset of another dataset.
+"""Datasets: the bundled digits, and a subset of another dataset.
 
 Images have the shape [n, channels, height, width] and stay uint8 in memory. They are
 scaled to float32, and standardised if the source says so, only when a batch is drawn.
@@ -197,7 +197,7 @@ def samples_of_users(users: Sequence[Sequence[tuple[Any, Any]]]) -> list[Samples
 
 
 class Digits(ImageSource):
-    """Handwritten digits that come with raysafl: 1,797 images of 8x8 pixels in 10 classes.
+    """Handwritten digits, bundled with raysafl: 1,797 images of 8x8 pixels in 10 classes.
 
     They need no download. 80 % of the images are for training and 20 % for testing; the
     classes have the same shares in both parts, and the division is always the same one.

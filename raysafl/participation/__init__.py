@@ -1,4 +1,4 @@
-"""Participation policies: which clients come in which round.
+"""Participation policies: which clients take part in which round.
 
 A policy depends on the round and the seed, not on the algorithm. (An adaptive policy
 also depends on a training accuracy.) So with the same seed, every algorithm sees the

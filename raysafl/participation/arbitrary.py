@@ -1,4 +1,4 @@
-"""Arbitrary participation: a distribution gives each client its probability to come."""
+"""Arbitrary participation: a distribution gives each client's participation probability."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -40,7 +40,7 @@ def rates(dist: Distribution, num_clients: int, seeds: tuple[int, ...]) -> Float
 
 
 class Arbitrary(PicksTogether):
-    """m clients come in each round, drawn in proportion to the masses of a distribution.
+    """m clients participate in each round, drawn in proportion to a distribution's masses.
 
     With N clients, client i has the probability p_i: the distribution's mass on
     [i / N, (i + 1) / N], normalised over [0, 1].
@@ -48,8 +48,8 @@ class Arbitrary(PicksTogether):
     Source: FAST, appendix B.1.3 (docs/papers.md#fast). The paper names the
     distributions, but not how a draw becomes a client, nor how m distinct clients
     result. Here m clients are drawn one after another without replacement, in
-    proportion to p_i among the rest. For m = 1, client i comes with probability p_i.
-    For larger m, the probabilities are closer to one another than m p_i, which may
+    proportion to p_i among the rest. For m = 1, client i participates with probability
+    p_i. For larger m, the probabilities are closer to one another than m p_i, which may
     exceed 1. `ArbitraryRates` is the other reading.
     """
 
@@ -80,13 +80,13 @@ class Arbitrary(PicksTogether):
 
 
 class ArbitraryRates(PicksTogether):
-    """Each client draws a rate once, and comes in each round with that probability.
+    """Each client draws a rate once, and participates in each round with that probability.
 
     rate_i is one draw from the distribution, clipped to [0, 1]; it depends on the seed
-    alone. With m = None, every client comes with probability rate_i, independently of
-    the others. If nobody comes, the client with the least u_i / rate_i does (u_i: its
-    uniform draw). With m, m distinct clients are drawn one after another in proportion
-    to rate_i among the rest; clients of rate 0 come only when the others are used up.
+    alone. With m = None, every client participates with probability rate_i, independently
+    of the others. If no client does, the cohort is the client with the least u_i / rate_i
+    (u_i: its uniform draw). With m, m distinct clients are drawn one after another in
+    proportion to rate_i among the rest; clients of rate 0 are drawn last.
 
     Source: FAST, appendix B.1.3 (docs/papers.md#fast); `Arbitrary` is the other
     reading.

@@ -1,4 +1,4 @@
-"""Clients that come and go on their own: independently, with memory, or in turns."""
+"""Clients that are available at times: independently, with memory, or in turns."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -23,8 +23,8 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 AtLeastOne = Annotated[
     bool,
     Field(
-        description="Whether one client comes in a round in which nobody would: the one "
-        "that was nearest to it."
+        description="Whether one client participates in a round that would otherwise have no "
+        "participants: the client that was nearest to it."
     ),
 ]
 
@@ -44,22 +44,22 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
         )
     if not values.any():
         raise ValueError(
-            f"{name} is 0 for every client, so nobody would ever come; raise one"
+            f"{name} is 0 for every client, so no client would ever participate; raise one"
         )
     return np.broadcast_to(values, num_clients)
 
 
 class Bernoulli(PicksTogether):
-    """Each client comes with its own rate, independently of the others and of the past.
+    """Each client participates with its own rate, independently of others and of the past.
 
-    With `at_least_one`, if nobody comes by chance, the client with the least u_i / rate_i
-    does (u_i: its uniform draw).
+    With `at_least_one`, if no client participates by chance, the client with the least
+    u_i / rate_i does (u_i: its uniform draw).
 
     Source: FedAU, section 6 (docs/papers.md#fedau).
     """
 
     rate: Rate | list[Rate] = Field(
-        description="Probability to come, in [0, 1]: one for all clients, or one per client."
+        description="Probability to participate, in [0, 1]: one for all, or one per client."
     )
     m: Most = None
     at_least_one: AtLeastOne = False
@@ -70,7 +70,7 @@ class Bernoulli(PicksTogether):
         per_client("rate", self.rate, num_clients)
 
     def sampling(self, num_clients: int) -> Sampling | None:
-        """Return that clients come independently, if they have one rate and no limit."""
+        """Return that clients are independent, if they have one rate and no limit."""
         if isinstance(self.rate, list) or self.m is not None:
             return None
         expected = self.rate * num_clients
@@ -79,7 +79,7 @@ class Bernoulli(PicksTogether):
     def choose(
         self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
-        """Draw for each client whether it comes."""
+        """Draw for each client whether it participates."""
         rate_N = per_client("rate", self.rate, num_clients)
         u_RN = uniforms(num_clients, keys, "bernoulli")
         _, cohorts = come(rate_N, u_RN, self.at_least_one)
@@ -94,9 +94,9 @@ class Markov(PicksTogether):
 
     The chains start in their stationary distribution. So a client is on with
     probability `mean` in every round, and a client's presence k rounds later has the
-    correlation `correlation`^k. With `at_least_one`, if nobody is on, the client with the
-    least u_i / P(on) comes in this round (u_i: its uniform draw), and its chain stays
-    off.
+    correlation `correlation`^k. With `at_least_one`, if no client is on, the client with the
+    least u_i / P(on) participates in this round (u_i: its uniform draw), and its chain
+    stays off.
 
     The state is a text with 0 (off) or 1 (on) for each client.
 
@@ -150,7 +150,7 @@ class Markov(PicksTogether):
 
 
 class Cyclic(PicksTogether):
-    """Groups of clients take turns: in round t, group floor(t / length) mod G comes.
+    """Groups of clients take turns: round t is that of group floor(t / length) mod G.
 
     Source: FedAmplify, Wang and Ji 2022 (docs/papers.md#fedamplify).
     """

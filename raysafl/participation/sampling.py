@@ -23,8 +23,8 @@ Most = Annotated[
     int | None,
     Field(
         gt=0,
-        description="If more than m clients come, m of them are drawn uniformly; None: "
-        "no limit.",
+        description="If more than m clients are available, m of them are drawn uniformly; "
+        "None: no limit.",
     ),
 ]
 
@@ -139,32 +139,32 @@ def uniforms(count: int, keys: Keys, purpose: str) -> Floats:
 def come(
     chance_RN: Floats, u_RN: Floats, at_least_one: bool
 ) -> tuple[NDArray[np.bool_], Cohorts]:
-    """Let each client come with its own probability, independently of the others.
+    """Let each client take part with its own probability, independently of the others.
 
-    Client i comes if u_i < chance_i.
+    Client i takes part if u_i < chance_i.
 
     Args:
         chance_RN: the probability of each client, [R, N] or [N].
         u_RN: numbers that are uniform on [0, 1).
-        at_least_one: whether, if nobody comes, the cohort is the client with the least
-            u_i / chance_i, as if all probabilities were raised together until somebody
-            comes.
+        at_least_one: whether, if no client takes part, the cohort is the client with the
+            least u_i / chance_i, as if all probabilities were raised together until one
+            does.
 
     Returns:
-        Who came by chance, as booleans [R, N], and the cohorts.
+        Which clients take part by chance, as booleans [R, N], and the cohorts.
     """
     on_RN = u_RN < chance_RN
-    comes_RN = on_RN
+    takes_part_RN = on_RN
     if at_least_one and not (somebody_R := on_RN.any(axis=1)).all():
         nobody = np.flatnonzero(~somebody_R)
         chance_KN = np.broadcast_to(chance_RN, u_RN.shape)[nobody]
         # The bound avoids a division by zero; a client of probability 0 wins only if
         # all are 0.
         nearest = np.argmin(u_RN[nobody] / np.maximum(chance_KN, 1e-300), axis=1)
-        comes_RN = on_RN.copy()
-        comes_RN[nobody, nearest] = True
-    ids = np.nonzero(comes_RN)[1]
-    return on_RN, of_sizes(ids, np.count_nonzero(comes_RN, axis=1))
+        takes_part_RN = on_RN.copy()
+        takes_part_RN[nobody, nearest] = True
+    ids = np.nonzero(takes_part_RN)[1]
+    return on_RN, of_sizes(ids, np.count_nonzero(takes_part_RN, axis=1))
 
 
 def of_sizes(ids: Ints, count_R: Ints, enforced: bool = False) -> Cohorts:

@@ -38,10 +38,10 @@ class Snapshot(Participation):
     """
 
     base: SerializeAsAny[Participation] = Field(
-        description="Who comes in rounds that are no snapshots."
+        description="Policy of the rounds that are no snapshots."
     )
     uniform: SerializeAsAny[Participation] = Field(
-        description="Who comes in snapshots."
+        description="Policy of the snapshots."
     )
     every: int | None = Field(
         default=None,

@@ -98,7 +98,7 @@ def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
     numbers = numbered.apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if not len(numbers):
         raise ValueError(
-            f"the trace {file} has no intervals, so nobody would ever come"
+            f"the trace {file} has no intervals, so no client would ever be available"
         )
     _, start, end = numbers.T
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
@@ -117,7 +117,7 @@ def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
 
 
 class Trace(PicksTogether):
-    """Clients come when a recorded trace says that they were available.
+    """Clients participate when a recorded trace says that they were available.
 
     The trace is a CSV or Parquet file with the columns `client`, `start` and `end`
     (rounds from 0; `end` itself is outside). Numbers in the column `client` are ids,
@@ -125,8 +125,8 @@ class Trace(PicksTogether):
     or "user 7" under `ByUser`. A name stays that of the same client if another client
     is added or lost, and an id does not. Names that look like numbers must be text in
     Parquet, as those of a CSV file would be ids. A client may have many rows, and
-    they may overlap. In a round without any, nobody comes. After the last `end` the
-    trace starts over, so that it serves a run of any length.
+    they may overlap. A round without any interval has no participants. After the last
+    `end` the trace starts over, so that it serves a run of any length.
 
     The SHA-256 of the file's content is part of a run's id: the same file name with
     other content is another run. Every machine that runs trials must have the file.

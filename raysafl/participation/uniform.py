@@ -1,4 +1,4 @@
-"""Cohorts without preference: all clients, m of all, or m of those that ever come."""
+"""Uniform cohorts: all clients, m of all clients, or m of those that are ever available."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from raysafl.participation.sampling import check_m, draw, of_one_size
 
 
 class Full(PicksTogether):
-    """Every client comes in every round.
+    """Every client participates in every round.
 
     Source: McMahan et al. 2017, with their fraction of clients C = 1
     (docs/papers.md#fedavg).
     """
 
     def sampling(self, num_clients: int) -> Sampling:
-        """Return that every client comes."""
+        """Return that every client participates."""
         return Sampling(num_clients, is_fixed=True)
 
     def choose(
@@ -31,7 +31,7 @@ class Full(PicksTogether):
 
 
 class Uniform(PicksTogether):
-    """m of all clients come in each round, drawn uniformly without replacement.
+    """m of all clients participate in each round, drawn uniformly without replacement.
 
     Source: McMahan et al. 2017 (docs/papers.md#fedavg).
 
@@ -63,35 +63,37 @@ class Uniform(PicksTogether):
 
 
 class Absent(PicksTogether):
-    """s clients never come; in each round, m of the others come, drawn uniformly.
+    """s clients never participate; in each round, m of the others do, drawn uniformly.
 
     Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which
-    clients stay away. By default it is those with the last s ids; `clients` names others.
+    clients are absent. By default it is those with the last s ids; `clients` names others.
     Where clients are alike but for chance (`Iid`, `Shards`, `IndependentClasses`,
-    `Dirichlet`), this loses no generality. `ClassesPerClient` and `DealtClasses` let clients
-    choose one after another: under the first, those that come hold more of the classes than
-    if s random ones stayed away (with 10 clients, 10 classes, p = 2 and s = 4 none is lost,
-    and 1.3 at random), under the second fewer. `ByColumn` orders clients by their names.
+    `Dirichlet`), this loses no generality. `ClassesPerClient` and `DealtClasses` assign
+    classes to one client after another. Under the first, the participating clients hold more
+    of the classes than if s random clients were absent: with 10 clients, 10 classes, p = 2
+    and s = 4 no class is lost, and 1.3 are lost at random. Under the second they hold fewer.
+    `ByColumn` orders clients by their names.
     """
 
-    s: int = Field(ge=0, description="Number of clients that never come.")
+    s: int = Field(ge=0, description="Number of clients that never participate.")
     m: int = Field(gt=0, description="Number of clients in each round.")
     clients: list[int] | None = Field(
         default=None,
-        description="Ids of the clients that never come; None: the last s.",
+        description="Ids of the clients that never participate; None: the last s.",
     )
 
     def check(self, num_clients: int) -> None:
-        """Check that m clients can come, and that `clients` names s clients that exist.
+        """Check that m clients can participate, and that `clients` names s existing clients.
 
         Raises:
-            ValueError: m exceeds the number of clients that come, or `clients` does not
-                name s existing clients.
+            ValueError: m exceeds the number of clients that may participate, or `clients`
+                does not name s existing clients.
         """
         if self.m > num_clients - self.s:
             raise ValueError(
-                f"m = {self.m} clients a round cannot come from N - s = {num_clients} - {self.s} "
-                f"= {num_clients - self.s}; lower m or s, or give Federation(clients=...) more"
+                f"m = {self.m} clients a round, but only N - s = {num_clients} - {self.s} = "
+                f"{num_clients - self.s} ever participate; lower m or s, or give "
+                "Federation(clients=...) more"
             )
         if self.clients is not None:
             unknown = [i for i in self.clients if not 0 <= i < num_clients]
@@ -104,13 +106,13 @@ class Absent(PicksTogether):
     def choose(
         self, states: Sequence[Any], num_clients: int, keys: Keys
     ) -> tuple[list[Any], Cohorts]:
-        """Draw m of the clients that ever come."""
-        # These are positions in the list of the clients that come. By default the last
+        """Draw m of the clients that are not absent."""
+        # These are positions in the list of the other clients. By default the last
         # clients are absent, and then position k is id k.
         count_R = np.full(len(states), num_clients - self.s)
         ids_RM = draw(count_R, self.m, keys)
         if self.clients is not None:
-            # Position k among the clients that come is id k + (absent ids up to there).
+            # Position k among the others is id k + (absent ids up to there).
             away = np.sort(self.clients)
             ids_RM += np.searchsorted(away - np.arange(self.s), ids_RM, side="right")
         return list(states), of_one_size(ids_RM)

@@ -35,8 +35,8 @@ def load(path: Any) -> "SweepResults":
         >>> sweep = fl.grid(BASE, {"rounds": [2, 3]}, seeds=1)
         >>> fl.Runner(sweep, folder, executor="here", track="none", quiet=True).run().ok
         True
-        >>> came = fl.load(folder).participation
-        >>> sorted(came.groupby("run_id")["round"].nunique())
+        >>> rows = fl.load(folder).participation
+        >>> sorted(rows.groupby("run_id")["round"].nunique())
         [2, 3]
 
     Args:
@@ -115,9 +115,9 @@ class SweepResults:
         # The last cohort of a row is that of its round.
         each["round"] -= each.groupby(level=0).cumcount(ascending=False).astype("int32")
         # A round without participants has no client.
-        came = each.explode("cohorts").dropna(subset="cohorts").reset_index(drop=True)
-        came = came.rename(columns={"cohorts": "client"})
-        return came.astype({"client": "int32", "enforced": "bool", "trained": "bool"})
+        rows = each.explode("cohorts").dropna(subset="cohorts").reset_index(drop=True)
+        rows = rows.rename(columns={"cohorts": "client"})
+        return rows.astype({"client": "int32", "enforced": "bool", "trained": "bool"})
 
     @cached_property
     def methods(self) -> "MethodStatistics":

@@ -104,7 +104,7 @@ def reduce_share(tasks: Tasks, stacks: Iterable[tuple[Ints, Update]]) -> ShareRe
     Args:
         tasks: A share of a round's tasks.
         stacks: The positions of some of these tasks, and their updates, until each task
-            has come once. The updates are all on the CPU or all on one GPU.
+            has been named once. The updates are all on the CPU or all on one GPU.
     """
     reduction = Reduction(tasks)
     for positions, update in stacks:

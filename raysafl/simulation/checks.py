@@ -44,7 +44,7 @@ def checked_pick(
             twice or one that does not exist; or checkpoints cannot hold the state.
     """
     must = (
-        "return (state, Cohort(ids)), where ids names each client that comes once, by "
+        "return (state, Cohort(ids)), where ids names each participating client once, by "
         f"whole numbers from 0 to {num_clients - 1}"
     )
     match picked:
@@ -137,11 +137,12 @@ def checked_request(
         num_parameters: the number P of the model's parameters.
         num_clients: the number of all clients.
         round: the number of the round.
-        cohort: the clients that have come in this round.
+        cohort: the clients that participate in this round.
 
     Raises:
-        ValueError: it is no request, names no client, or one that does not exist or has
-            not come, holds a tensor of a wrong shape, or asks for training that goes on.
+        ValueError: it is no request; it names no client, or one that does not exist or
+            does not participate; it holds a tensor of a wrong shape, or asks for training
+            that goes on.
     """
     if not isinstance(request, Request):
         _refuse(algorithm, REQUEST, round, f"it yielded {in_brief(request)}")
@@ -150,11 +151,11 @@ def checked_request(
     # SERVER and EVERYONE, which are below 0, can always be asked.
     if absent := sorted({i for i in ids if i >= 0}.difference(cohort)):
         what = (
-            f"it asked for {in_brief(absent)}, who have not. The run's participation "
-            "decides who comes: give it a policy that lets them come, or ask EVERYONE, "
-            "which is the data of all clients in one place"
+            f"it asked for {in_brief(absent)}, who are not among them. The run's "
+            "participation selects the cohort: give it a policy that selects these clients, "
+            "or ask EVERYONE, which is the data of all clients in one place"
         )
-        _refuse(algorithm, "train clients that have come, its `ids`", round, what)
+        _refuse(algorithm, "train clients of the cohort, its `ids`", round, what)
     if isinstance(request.local, ContinuedTraining):
         what = (
             "local is ContinuedTraining, with which only the run's own clients go on; leave "
@@ -214,7 +215,7 @@ def checked_state(
         state: what it returned.
         num_parameters: the number P of the model's parameters.
         round: the number of the round; None: the state is that of `init`.
-        ids: the clients that came, whose vectors are looked at.
+        ids: the cohort, whose vectors are looked at.
 
     Raises:
         ValueError: it is no `State`, its w_P has another shape than [P], what is
@@ -246,7 +247,7 @@ def refuse_no_request(algorithm: Algorithm, round: int) -> NoReturn:
     Raises:
         ValueError: always.
     """
-    what = "it returned without a yield, so nobody would have trained"
+    what = "it returned without a yield, so no client would have trained"
     _refuse(algorithm, REQUEST, round, what)
 
 

@@ -1,7 +1,7 @@
 """Vectors of clients, of many replicates, in one matrix.
 
 An algorithm that remembers clients (`State.remember`) keeps a vector [P] for each client that
-has come. Where many replicates take their rounds together, those of all of them are rows of
+has trained. Where many replicates take their rounds together, those of all of them are rows of
 one matrix, so that a round reads and writes them by one operator each.
 """
 
@@ -75,7 +75,7 @@ class ClientRows(Mapping[int, Tensor]):
         vectors: The vectors that are put into it.
 
     Attributes:
-        row_of: The row of each client that has one, in the order in which they came.
+        row_of: The row of each client that has one, in the order in which they got it.
     """
 
     def __init__(self, table: ClientTable, vectors: Mapping[int, Tensor]) -> None:

@@ -1,9 +1,9 @@
-"""Who is served: how good a run's model is for each single client.
+"""Per-client accuracy: how good a run's model is for each single client.
 
 Every few rounds, the global model is evaluated on test samples of each client, and if
 the run asks for it, so is each client's personal model, which begins at the global one
-and takes a few local steps. Two things come of it: rows of the table `clients/`, one for
-each client, and the columns `clients_*` of the round's record, which `served` defines.
+and takes a few local steps. This gives rows of the table `clients/`, one for each
+client, and the columns `clients_*` of the round's record, which `served` defines.
 
 Nothing of the training depends on it: the trainings of personal models draw from random
 streams of their own.
@@ -176,7 +176,7 @@ def served(
 ) -> dict[str, float]:
     """Compute the statistics over clients of one evaluation, by the names of `MEANINGS`.
 
-    A tenth of N clients is ceil(N / 10) of them. Where clients that have come equally
+    A tenth of N clients is ceil(N / 10) of them. Where clients that have trained equally
     often would share the last places among the rarest tenth, each of them counts with
     the same weight. That is the mean over all ways to break the tie.
 
@@ -186,7 +186,7 @@ def served(
             a client without any, which is left out. At least one client has some.
         higher_is_better: Whether a higher metric is better.
         personal_N: The metric of each client's personal model, if there are any.
-        absent: The metric on the classes that only clients hold which never came.
+        absent: The metric on the classes that only clients hold which never trained.
 
     Returns:
         The statistics that exist.
@@ -263,7 +263,7 @@ def _mean(values_N: Floats, weight_N: Floats) -> float:
 
 
 def _rarest(participations_N: NDArray[np.int64], count: int) -> Floats:
-    """Return with which weight each client belongs to those that have come least."""
+    """Return with which weight each client belongs to those that have trained least."""
     last = np.sort(participations_N)[count - 1]
     fewer_N = participations_N < last
     tied_N = participations_N == last
@@ -274,7 +274,7 @@ def _rarest(participations_N: NDArray[np.int64], count: int) -> Floats:
 
 @dataclass
 class ClientHistory:
-    """What a replicate knows of its clients: who came how often, and all evaluations.
+    """What a replicate knows of its clients: how often each trained, and all evaluations.
 
     Args:
         participations_N: In how many rounds each client has trained.

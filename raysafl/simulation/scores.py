@@ -86,7 +86,7 @@ def client_scores(
     measures: Measures,
     metric: str,
     tests: ClientTests,
-    came_N: NDArray[np.bool_],
+    trained_N: NDArray[np.bool_],
     found: Mapping[Rows, GroupSums],
 ) -> ClientScores:
     """Return how well a model serves each client.
@@ -95,7 +95,7 @@ def client_scores(
         measures: What is measured.
         metric: The metric by which clients are compared.
         tests: By which test samples each client is judged.
-        came_N: Whether each client has trained so far.
+        trained_N: Whether each client has trained so far.
         found: The sums over the `rows_of_clients`.
     """
     if tests.on == "own":
@@ -105,7 +105,7 @@ def client_scores(
     absent = None
     if tests.labels_NC is not None and tests.sizes_C is not None:
         held_NC = tests.labels_NC > 0
-        absent_C = held_NC.any(0) & ~held_NC[came_N].any(0) & (tests.sizes_C > 0)
+        absent_C = held_NC.any(0) & ~held_NC[trained_N].any(0) & (tests.sizes_C > 0)
         if absent_C.any():
             weight_1C = absent_C[None].astype(np.float64)
             (sums_n,) = weighted_sums(weight_1C, found[CLASSES].sums_Gn)

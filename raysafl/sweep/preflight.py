@@ -258,7 +258,7 @@ def answer_trials() -> NoReturn:
 
 
 def try_run(run: Run, dataset: Dataset) -> None:
-    """Carry out a round of a run twice, and one in which nobody comes.
+    """Carry out a round of a run twice, and one without participants.
 
     Args:
         run: A run of one replicate.
@@ -304,20 +304,20 @@ def _refuse_chance(
         raise ValueError(
             f"{method_name(component, family, method)} has another result each time that "
             "it is called with the same arguments. Draw from `key` alone, as in "
-            'key("who comes").choice(num_clients, 3, replace=False) or '
+            'key("cohort").choice(num_clients, 3, replace=False) or '
             'torch.randn(size, generator=key.torch("noise")), draw nothing in `init`, and '
             "remember nothing outside of the state"
         )
 
 
 def _try_without_clients(simulation: Simulation, algorithm: Algorithm) -> None:
-    """Carry out a round in which nobody comes, of an algorithm that acts in one."""
+    """Carry out a round without participants, of an algorithm that acts in one."""
     simulation.replicates[0].participation = Bernoulli(rate=1e-12)
     try:
         simulation.step()
     except Exception as error:
         raise ValueError(
-            f"{method_name(algorithm, Algorithm, 'round')} fails in a round in which "
-            "nobody comes, for which its class says acts_without_clients = True: "
+            f"{method_name(algorithm, Algorithm, 'round')} fails in a round without "
+            "participants, for which its class says acts_without_clients = True: "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -139,7 +139,7 @@ def test_kernels_that_run_at_the_same_time_are_counted_once_in_the_busy_time() -
 
 
 def test_the_kernels_that_were_measured_are_a_graphs_and_some_for_each_task() -> None:
-    """So none was counted twice: the operators of a step are 84 in docs/gpu.md."""
+    """So none was counted twice: the operators of a step are 84 in docs/gpu_benchmark.md."""
     found = Found.read(ROOT / "benchmarks" / "gpu.json")
     assert found is not None
     packs = found.measures["packs"]["W2"]

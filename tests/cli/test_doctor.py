@@ -51,7 +51,7 @@ def test_every_check_runs_whatever_the_others_give(
     all_checks["three"] = all_checks["one"]
     monkeypatch.setattr("raysafl.cli.doctor.checks", lambda: all_checks)
     monkeypatch.setenv("MY_TOKEN", "hunter2hunter2")
-    said = "RuntimeError: *** is not allowed at http://host/x. To mend it: start it"
+    said = "RuntimeError: *** is not allowed at http://host/x. To fix it: start it"
     assert [(c.name, c.passed, c.message) for c in examine()] == [
         *(("one", False, said), ("two", True, "fine"), ("three", False, said))
     ]
@@ -66,7 +66,7 @@ def test_the_data_that_are_found_are_named_by_what_loads_them(
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     found, where = check_data().split("; ")
     assert found.split(", ") == [
-        *("fl.Digits() (embedded)", "fl.data.FashionMnist()"),
+        *("fl.Digits() (bundled)", "fl.data.FashionMnist()"),
         'fl.from_parquet("wards")',
     ]
     assert where == f"looked in {tmp_path} (RAYSAFL_DATA)"

@@ -1,4 +1,4 @@
-"""Four clients with known samples, of whom two never come."""
+"""Four clients with known samples, of whom two never participate."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ class FourUsers(Source):
 
 
 class FirstTwo(Participation):
-    """Client 0 comes in every round, client 1 in every second one, the others never."""
+    """Client 0 takes part in every round, client 1 in every second one, the others never."""
 
     def pick(
         self, state: Any, num_clients: int, key: Key, train_accuracy: float | None

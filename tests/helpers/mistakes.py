@@ -121,12 +121,12 @@ MISTAKES = {
         "Mine.round",
         "it asked for client 10, but ids go from 0 to 9",
     ),
-    "trains clients that have not come": (
+    "trains clients outside the cohort": (
         algorithm("yield Train(state.w_P, [9 - i for i in ids])", "return state"),
         "algorithm=Mine(), participation=Absent(s=8, m=2)",
         "Mine.round",
-        "must train clients that have come, its `ids`; in round 0 it asked for [8, 9], who "
-        "have not. The run's participation decides who comes",
+        "must train clients of the cohort, its `ids`; in round 0 it asked for [8, 9], who "
+        "are not among them. The run's participation selects the cohort",
     ),
     "an offset of the wrong shape": (
         algorithm(

@@ -60,7 +60,7 @@ def test_a_study_of_images_shows_whom_the_model_serves(tmp_path: Path) -> None:
     never = runs["final_clients_never_accuracy"]
     assert never.between(0.3, 1).all() and (never != runs["final"]).all()
     clients = pd.read_parquet(results / "clients")
-    # Three evaluations of 20 clients in 3 replicates of 3 methods; 6 of 20 never come.
+    # Three evaluations of 20 clients in 3 replicates of 3 methods; 6 of 20 never participate.
     assert len(clients) == 3 * 20 * 9
     absent = clients[clients["client"] >= 14]
     assert (absent["participations"] == 0).all()

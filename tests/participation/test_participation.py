@@ -97,9 +97,10 @@ def test_every_possible_cohort_is_equally_frequent(
         (Uniform(m=11), "m = 11 clients a round, but there are N = 10"),
         (
             Absent(s=4, m=7),
-            "m = 7 clients a round cannot come from N - s = 10 - 4 = 6; lower m or s",
+            "m = 7 clients a round, but only N - s = 10 - 4 = 6 ever participate; "
+            "lower m or s",
         ),
-        (Absent(s=10, m=1), "cannot come from N - s = 10 - 10 = 0; lower m or s"),
+        (Absent(s=10, m=1), "only N - s = 10 - 10 = 0 ever participate"),
         (
             Absent(s=2, m=3, clients=[1, 10]),
             "clients must be s = 2 distinct ids from 0 to 9, not [1, 10]",

@@ -1,4 +1,4 @@
-"""Rounds in which nobody comes: the model stays, and what else an algorithm does is done."""
+"""Rounds without participants: the model stays, and what else an algorithm does is done."""
 
 import itertools
 from collections.abc import Sequence
@@ -134,7 +134,7 @@ class Acts(Stacks):
     acts_without_clients: ClassVar[bool] = True
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """Ask the cohort, whoever has come."""
+        """Ask the cohort, which may be empty."""
         update: Update = yield Train(state.w_P, ids)
         return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
 

@@ -151,7 +151,7 @@ def test_a_round_without_clients_is_tried_of_those_only_that_act_in_one(
     assert refusal(load(tmp_path, STACKS, "algorithm=Mine()")) == ""
     said = refusal(load(tmp_path, ACTS, "algorithm=Mine()"))
     assert said == (
-        f"Mine.round ({place(ACTS, 'def round')}) fails in a round in which nobody comes, "
+        f"Mine.round ({place(ACTS, 'def round')}) fails in a round without participants, "
         "for which its class says acts_without_clients = True: RuntimeError: stack expects "
         f"a non-empty TensorList ({place(ACTS, 'return replace')})"
     )

@@ -85,7 +85,7 @@ def test_the_paths_of_a_cohort_are_summed_and_freed_of_their_noise(tiny: Run) ->
         ]
     )
     rows_NP, noise_N = paths(run, work, w_P, 0, sigma2_N)
-    # Absent(s=4, m=3): clients 6 to 9 never come.
+    # Absent(s=4, m=3): clients 6 to 9 never participate.
     cohort = key("cohort").choice(6, 3, replace=False)
     uniform = key("advice uniform").choice(10, 3, replace=False)
     assert {*cohort} != {*uniform}

@@ -60,7 +60,7 @@ def test_the_report_opens_from_disk_and_can_be_read(
     page.goto(file.as_uri())
     assert (
         page.title()
-        == "FedAvg against SAFARI on digits: s of 10 clients never come, p classes each"
+        == "FedAvg against SAFARI on digits: s of 10 clients unavailable, p classes each"
     )
     assert page.get_by_role("heading", name="Table", exact=True).is_visible()
     assert page.get_by_text("8 of 8").first.is_visible()

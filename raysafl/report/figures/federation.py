@@ -102,36 +102,36 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
 
 
 @ON_SCREEN.used()
-def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
+def participation_raster(took_part: NDArray[np.bool_], title: str) -> bytes:
     """Draw which clients participate when, and beside it how often, as in FAST, figure 2.
 
     Args:
-        came: which clients participated in which rounds, [rounds, clients].
+        took_part: which clients participated in which rounds, [rounds, clients].
         title: the title of the figure.
 
     Returns:
         A PNG file.
     """
     figure = new_figure(WIDTH, 3.8)
-    draw_raster(figure.subplots(), came, title, np.zeros(len(came), bool))
+    draw_raster(figure.subplots(), took_part, title, np.zeros(len(took_part), bool))
     figure.supxlabel("dashed: the mean of the clients", color=GREY)
     return to_png(figure)
 
 
 def draw_raster(
-    axes: Axes, came: NDArray[np.bool_], title: str, enforced: NDArray[np.bool_]
+    axes: Axes, took_part: NDArray[np.bool_], title: str, enforced: NDArray[np.bool_]
 ) -> None:
     """Draw which clients participate, and beside it each client's share of the rounds.
 
     Args:
         axes: where the raster is drawn.
-        came: which clients participated in which rounds, [rounds, clients].
+        took_part: which clients participated in which rounds, [rounds, clients].
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
     """
-    rounds, clients = came.shape
+    rounds, clients = took_part.shape
     colours = np.array([to_rgb(OKABE_ITO[int(second)]) for second in enforced])
-    picture = np.where(came.T[..., None], colours, 1.0)
+    picture = np.where(took_part.T[..., None], colours, 1.0)
     axes.imshow(picture, aspect="auto", origin="lower", interpolation="antialiased")
     if clients <= FEW:
         # Rows of neighbours are told apart.
@@ -140,7 +140,7 @@ def draw_raster(
     axes.set_ylabel("client")
     axes.set_title(fitted(axes, title))
     side = axes.inset_axes((1.04, 0, 0.24, 1), sharey=axes)
-    share = 100 * came.mean(axis=0)
+    share = 100 * took_part.mean(axis=0)
     height = 0.8 if clients <= FEW else 1.0
     side.barh(np.arange(clients), share, height, color=OKABE_ITO[0])
     side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")

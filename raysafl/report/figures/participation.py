@@ -26,12 +26,12 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     figure if nothing has run.
     """
     policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
-    came_of = {str(run_id): rows for run_id, rows in study.came.groupby("run_id")}
+    rows_of = {str(run_id): rows for run_id, rows in study.took_part.groupby("run_id")}
     drawn = [
         (entries, entry.run_id)
         for entries in policies
         for entry in entries
-        if entry.run_id in came_of
+        if entry.run_id in rows_of
     ]
     if not drawn:
         return None
@@ -43,16 +43,16 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     ).fillna(0)
     marked = False
     for axes, (entries, run_id) in zip(panels, drawn, strict=False):
-        rows = came_of[run_id]
+        rows = rows_of[run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
-        came = came_in(rows, int(clients.get(run_id, 0)))
+        took_part = took_part_in(rows, int(clients.get(run_id, 0)))
         enforced = np.concatenate(rows["enforced"].tolist())
         # Under uniform participation every round is, which a colour would not tell.
         enforced &= not enforced.all()
         marked |= bool(enforced.any())
         shared = study.numbers.layout.shared([entry.labels for entry in entries])
         title = labels_text(shared, list(shared)) or study.numbers.manifest.name
-        draw_raster(axes, came, title, enforced)
+        draw_raster(axes, took_part, title, enforced)
     notes = [
         "cohorts of the first seed",
         "dashed lines are means",
@@ -64,7 +64,7 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     return figure
 
 
-def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
+def took_part_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
     """Return which clients are in the cohort of each round, as booleans [rounds, clients].
 
     Args:
@@ -73,7 +73,7 @@ def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
     """
     cohorts = [ids for row in rows["cohorts"] for ids in row]
     seen = max((max(ids, default=-1) for ids in cohorts), default=-1) + 1
-    came = np.zeros((len(cohorts), max(clients, seen, 1)), bool)
+    took_part = np.zeros((len(cohorts), max(clients, seen, 1)), bool)
     for i, ids in enumerate(cohorts):
-        came[i, ids] = True
-    return came
+        took_part[i, ids] = True
+    return took_part

@@ -17,22 +17,22 @@ class Study:
     Attributes:
         numbers: all numbers of its report.
         lines: the entries of which curves are drawn, which may be few of very many.
-        rounds: their rows, as in `rounds/`, but without who came.
-        came: the rows of the runs of which the participation is drawn.
+        rounds: their rows, as in `rounds/`, but without the cohorts.
+        took_part: the rows of the runs of which the participation is drawn.
         clients: rows as in `clients/`.
     """
 
     numbers: Numbers
     lines: Part
     rounds: pd.DataFrame
-    came: pd.DataFrame
+    took_part: pd.DataFrame
     clients: pd.DataFrame
 
     @classmethod
     def of(cls, numbers: Numbers, rounds: pa.Table, clients: pa.Table) -> "Study":
         """Take the rows that are drawn, which may be few of very many.
 
-        Who came takes most of the memory, and curves do not show it.
+        The cohorts take most of the memory, and curves do not show them.
 
         Args:
             rounds: the rows of all runs but the damaged ones, as in `rounds/`.
