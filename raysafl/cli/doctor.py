@@ -27,6 +27,8 @@ DATASETS = {
     "FashionMNIST/raw/train-images-idx3-ubyte": "fl.data.FashionMnist()",
     "EMNIST/raw/emnist-balanced-train-images-idx3-ubyte": "fl.data.Emnist()",
     "cifar-10-batches-py/data_batch_1": "fl.data.Cifar10()",
+    "cifar-100-python/train": "fl.data.Cifar100()",
+    "SVHN/train_32x32.mat": "fl.data.Svhn()",
     "stl10_binary/train_X.bin": "fl.data.Stl10()",
     "shakespeare/input.txt": "fl.data.Shakespeare()",
 }

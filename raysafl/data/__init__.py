@@ -5,13 +5,18 @@ from raysafl.core.problem import Column, Dataset, Samples
 from raysafl.data.augmented import Augmented
 from raysafl.data.dirichlet import Dirichlet, FedLabDirichlet
 from raysafl.data.federation import Federation
+from raysafl.data.femnist import Femnist
+from raysafl.data.flower import FlowerPartitioner
 from raysafl.data.image_sets import (
     EMNIST_LABELS,
     Cifar10,
+    Cifar100,
+    Cinic10,
     Emnist,
     FashionMnist,
     Mnist,
     Stl10,
+    Svhn,
 )
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import from_arrays, from_torch
@@ -48,6 +53,8 @@ __all__ = [
     "ByColumn",
     "ByUser",
     "Cifar10",
+    "Cifar100",
+    "Cinic10",
     "ClassesPerClient",
     "Column",
     "Dataset",
@@ -59,6 +66,8 @@ __all__ = [
     "FashionMnist",
     "FedLabDirichlet",
     "Federation",
+    "Femnist",
+    "FlowerPartitioner",
     "FromClients",
     "Glyphs",
     "Iid",
@@ -79,6 +88,7 @@ __all__ = [
     "Stl10",
     "StratifiedServer",
     "Subset",
+    "Svhn",
     "Synthetic",
     "Validation",
     "data_root",

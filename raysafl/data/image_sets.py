@@ -1,9 +1,9 @@
-"""Image sets that torchvision reads: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, STL-10.
+"""Image sets that torchvision reads: MNIST and its kin, CIFAR, CINIC-10, SVHN, STL-10.
 
 The files lie in the folder that `RAYSAFL_DATA` names, in torchvision's layout. Files
-that are missing are downloaded if there is a network. Images have the shape [n,
-channels, height, width]; they are stored as uint8, and scaled to [0, 1] or standardised
-when a batch is drawn (see `ImageSource`).
+that are missing are downloaded if there is a network (but for CINIC-10). Images have the
+shape [n, channels, height, width]; they are stored as uint8, and scaled to [0, 1] or
+standardised when a batch is drawn (see `ImageSource`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from raysafl.core.problem import Dataset, Samples
+from raysafl.data.own_arrays import pixels_of
 from raysafl.data.sources import ImageSource, data_root
 
 # The 47 classes of EMNIST's balanced split, in the order of its labels.
@@ -163,6 +164,18 @@ class Emnist(ImageSource):
         )
 
 
+def _cifar_like(kind: Any, name: str) -> Dataset:
+    """Load a dataset in the file format of CIFAR with the torchvision class `kind`."""
+    files = [file for file, _ in kind.train_list + kind.test_list]
+    files += [kind.meta["filename"]]
+    parts = read_or_download(name, kind.base_folder, files, kind)
+    images = [part.data.transpose(0, 3, 1, 2) for part in parts]
+    labels = [part.targets for part in parts]
+    return _make_dataset(
+        name.lower().replace("-", ""), images, labels, parts[0].classes
+    )
+
+
 class Cifar10(ImageSource):
     """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32] in ten classes.
 
@@ -173,13 +186,76 @@ class Cifar10(ImageSource):
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import CIFAR10
 
-        files = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
-        files += [CIFAR10.meta["filename"]]
-        parts = read_or_download("CIFAR-10", CIFAR10.base_folder, files, CIFAR10)
-        images = [part.data.transpose(0, 3, 1, 2) for part in parts]
-        return _make_dataset(
-            "cifar10", images, [part.targets for part in parts], parts[0].classes
-        )
+        return _cifar_like(CIFAR10, "CIFAR-10")
+
+
+class Cifar100(ImageSource):
+    """CIFAR-100: 50,000 + 10,000 colour images [3, 32, 32] in 100 classes (fine labels).
+
+    Source: Krizhevsky 2009 (docs/papers.md#cifar10).
+    """
+
+    def read(self) -> Dataset:
+        """Read torchvision's files, or download them if they are missing."""
+        from torchvision.datasets import CIFAR100
+
+        return _cifar_like(CIFAR100, "CIFAR-100")
+
+
+class Cinic10(ImageSource):
+    """CINIC-10: 90,000 + 90,000 colour images [3, 32, 32] in the classes of CIFAR-10.
+
+    They lie in `CINIC-10/train` and `CINIC-10/test`, in a folder for each class; the
+    90,000 in `valid` are not read. Where they are in Parquet, `ParquetImages` reads them.
+
+    Source: Darlow et al. 2018 (docs/papers.md#cinic10).
+    """
+
+    def read(self) -> Dataset:
+        """Read the images in the folders.
+
+        Raises:
+            ValueError: a folder is missing or empty, or images differ in size.
+        """
+        from torchvision.datasets import ImageFolder
+
+        root = data_root() / "CINIC-10"
+        try:
+            parts = [ImageFolder(root / name) for name in ("train", "test")]
+            images = [np.stack([pixels_of(x) for x, _ in part]) for part in parts]
+            if parts[0].classes != parts[1].classes:
+                raise ValueError("train and test differ in their classes")
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"CINIC-10 cannot be read from {root} ({error}); unpack CINIC-10.tar.gz there "
+                "(https://datashare.ed.ac.uk/handle/10283/3192), or set RAYSAFL_DATA"
+            ) from error
+        labels = [part.targets for part in parts]
+        return _make_dataset("cinic10", images, labels, parts[0].classes)
+
+
+class Svhn(ImageSource):
+    """SVHN, house numbers: 73,257 + 26,032 colour images [3, 32, 32] of ten digits.
+
+    The files lie in the folder `SVHN`. The further 531,131 training images, "extra", are
+    not read.
+
+    Source: Netzer et al. 2011 (docs/papers.md#svhn).
+    """
+
+    def read(self) -> Dataset:
+        """Read torchvision's files, or download them if they are missing."""
+        from torchvision.datasets import SVHN
+
+        def read(root: str, train: bool, download: bool) -> SVHN:
+            split = "train" if train else "test"
+            return SVHN(f"{root}/SVHN", split, download=download)
+
+        files = [SVHN.split_list[split][1] for split in ("train", "test")]
+        parts = read_or_download("SVHN", "SVHN", files, read)
+        images = [part.data for part in parts]
+        labels = [part.labels for part in parts]
+        return _make_dataset("svhn", images, labels, "0123456789")
 
 
 class Stl10(ImageSource):

@@ -19,7 +19,7 @@ Example:
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Model
-from raysafl.models.basic import CNN, MLP, Logistic
+from raysafl.models.basic import CNN, MLP, LeNet, Logistic
 from raysafl.models.dropout import Dropout
 from raysafl.models.flat import FlatModel
 from raysafl.models.papers import (
@@ -29,6 +29,7 @@ from raysafl.models.papers import (
     FslCifarNet,
     FslEmnistNet,
 )
+from raysafl.models.resnets import ResNet18, ResNet20
 
 __all__ = [
     "CNN",
@@ -40,7 +41,10 @@ __all__ = [
     "FlatModel",
     "FslCifarNet",
     "FslEmnistNet",
+    "LeNet",
     "Logistic",
     "Model",
+    "ResNet18",
+    "ResNet20",
 ]
 tell_missing_names(__name__)

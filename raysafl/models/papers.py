@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from raysafl.core.problem import Model
-from raysafl.models.basic import CNN
+from raysafl.models.basic import CNN, check_images
 
 
 class _FslNet(Model):
@@ -43,7 +43,7 @@ class _FslNet(Model):
         Raises:
             ValueError: the data are no images of at least 4 pixels a side.
         """
-        _check_images(self, input_shape, 4)
+        check_images(self, input_shape, 4)
         features, width = self._convolutions(*input_shape)
         dropout_features, dropout_dense = self.dropout
         net = nn.Sequential(
@@ -67,15 +67,6 @@ class _FslNet(Model):
         self, depth: int, height: int, width: int
     ) -> tuple[list[nn.Module], int]:
         """Return the convolutions and poolings, and how many numbers they give per image."""
-
-
-def _check_images(model: Model, input_shape: tuple[int, ...], least: int) -> None:
-    """Raise ValueError for samples that are no images of `least` pixels or more."""
-    if len(input_shape) != 3 or min(input_shape[1:]) < least:
-        raise ValueError(
-            f"{type(model).__name__} needs images of at least {least} pixels, "
-            f"[channels, height, width]; the data is {list(input_shape)}"
-        )
 
 
 class FslEmnistNet(_FslNet):
@@ -178,7 +169,7 @@ class FastFashionNet(Model):
             ValueError: the data are no images, or too small for the convolutions.
         """
         shrunk = 2 * len(self.channels)
-        _check_images(self, input_shape, shrunk + 2)
+        check_images(self, input_shape, shrunk + 2)
         depth, height, width = input_shape
         layers: list[nn.Module] = []
         for channels in self.channels:

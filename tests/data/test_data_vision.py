@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 import torchvision.datasets as tv
 from PIL import Image
 
 from raysafl.data import (
     EMNIST_LABELS,
     Cifar10,
+    Cifar100,
+    Cinic10,
     Dataset,
     Emnist,
     FashionMnist,
     Source,
     Stl10,
+    Svhn,
 )
 
 IDX = [
@@ -42,8 +46,9 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         silent.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         monkeypatch.setattr(tv.FashionMNIST, "mirrors", [nowhere])
-        for kind in (tv.EMNIST, tv.CIFAR10, tv.STL10):
+        for kind in (tv.EMNIST, tv.CIFAR10, tv.CIFAR100, tv.STL10):
             monkeypatch.setattr(kind, "url", nowhere + "data.tar.gz")
+        trust_svhn(monkeypatch, nowhere)
         yield tmp_path.resolve()
 
 
@@ -155,6 +160,75 @@ def test_cifar10_reads_the_pickled_batches(
     assert dataset.num_classes == 10 and dataset.names[:2] == ("airplane", "automobile")
 
 
+def test_cifar100_has_the_fine_labels(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = noise(5, 3, 32, 32), [0, 99, 7, 42, 7]
+    folder = root / "cifar-100-python"
+    folder.mkdir()
+    for name, rows in (("train", slice(3)), ("test", slice(3, 5))):
+        labels = {"fine_labels": y[rows], "coarse_labels": [0] * len(y[rows])}
+        batch = {"data": x[rows].reshape(-1, 3072), **labels}
+        (folder / name).write_bytes(pickle.dumps(batch))
+    fine = [f"thing {i}" for i in range(100)]
+    names = {"fine_label_names": fine, "coarse_label_names": ["all"]}
+    (folder / "meta").write_bytes(pickle.dumps(names))
+    trust(monkeypatch, tv.CIFAR100, folder)
+    meta = {**tv.CIFAR100.meta, "md5": md5(folder / "meta")}
+    monkeypatch.setattr(tv.CIFAR100, "meta", meta)
+    dataset = Cifar100().load()
+    check(dataset, x, y, 2)
+    assert dataset.name == "cifar100" and dataset.names == tuple(fine)
+
+
+def trust_svhn(
+    monkeypatch: pytest.MonkeyPatch, address: str, folder: Path | None = None
+) -> None:
+    listed = {
+        split: [address + name, name, md5(folder / name) if folder else "0" * 32]
+        for split, (_, name, _) in tv.SVHN.split_list.items()
+        if split != "extra"
+    }
+    monkeypatch.setattr(tv.SVHN, "split_list", listed)
+
+
+def test_svhn_reads_matlabs_files_in_which_zero_is_ten(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = noise(6, 3, 32, 32), [10, 1, 9, 10, 2, 3]
+    (root / "SVHN").mkdir()
+    for split, rows in (("train", slice(4)), ("test", slice(4, 6))):
+        stored = {"X": x[rows].transpose(2, 3, 1, 0), "y": np.array([y[rows]]).T}
+        scipy.io.savemat(root / "SVHN" / f"{split}_32x32.mat", stored)
+    trust_svhn(monkeypatch, "nowhere", root / "SVHN")
+    dataset = Svhn().load()
+    check(dataset, x, [0, 1, 9, 0, 2, 3], 2)
+    assert dataset.names == tuple("0123456789")
+
+
+def test_cinic10_reads_folders_of_classes(root: Path) -> None:
+    x = noise(5, 32, 32, 3)
+    files = ["train/airplane/b", "train/airplane/c", "train/truck/a"]
+    files += ["test/airplane/a", "test/truck/a"]
+    for name, image in zip(files, x, strict=True):
+        file = root / "CINIC-10" / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+    dataset = Cinic10().load()
+    check(dataset, x.transpose(0, 3, 1, 2), [0, 0, 1, 0, 1], 2)
+    assert dataset.names == ("airplane", "truck")
+    airplane = root / "CINIC-10" / "test" / "airplane" / "a.png"
+    Image.fromarray(x[0, :9]).save(airplane)
+    with pytest.raises(ValueError, match="must have the same shape"):
+        Cinic10().load()
+    airplane.unlink()
+    with pytest.raises(ValueError, match=r"airplane\..* unpack CINIC-10"):
+        Cinic10().load()
+    airplane.parent.rmdir()
+    with pytest.raises(ValueError, match="train and test differ in their classes"):
+        Cinic10().load()
+
+
 def test_stl10_reads_column_major_images_and_labels_from_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +260,13 @@ def test_stl10_reads_column_major_images_and_labels_from_one(
             "cifar-10-batches-py",
             ["data_batch_1", "batches.meta"],
         ),
+        (
+            Cifar100(),
+            "CIFAR-100",
+            "cifar-100-python",
+            ["train", "test", "meta"],
+        ),
+        (Svhn(), "SVHN", "SVHN", ["train_32x32.mat", "test_32x32.mat"]),
         (
             Stl10(),
             "STL-10",
