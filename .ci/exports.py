@@ -49,7 +49,10 @@ MORE = {
         "core.objective": ["ClientStatistic", "Metric", "Objective", "mean_of"],
         "objectives.classification": ["PLAIN", "has_plain_losses", "is_plain"],
     },
-    "participation": {"core.participation": ["Cohort", "Participation", "Sampling"]},
+    "participation": {
+        "core.participation": ["Cohort", "Participation", "Sampling"],
+        "participation.varying": ["diurnal", "rates_by_labels"],
+    },
     "training": {
         "core.algorithm": ["ContinuedTraining", "LocalTraining"],
         "core.rates": [

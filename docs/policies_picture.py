@@ -26,6 +26,12 @@ POLICIES = {
     "absent": fl.Absent(s=6, m=5),
     "bernoulli": P.Bernoulli(rate=RATES),
     "markov": P.Markov(mean=0.3, correlation=0.9),
+    "varying": P.Varying(
+        base=0.8,
+        factor=P.Sine(amplitude=0.6, mean=0.5, period=24),
+        shift=[0.0] * (CLIENTS // 2) + [10.0] * (CLIENTS // 2),
+    ),
+    "separation": P.MinimumSeparation(base=P.Full(), rounds=3, m=4),
     "cyclic": P.Cyclic(groups=4, length=5, m=4),
     "arbitrary": P.Arbitrary(dist=BETA, m=5),
     "arbitrary_rates": P.ArbitraryRates(dist=BETA),

@@ -16,13 +16,14 @@ from raysafl.core.problem import Model
 from raysafl.core.rates import RateSchedule
 from raysafl.core.record import COLUMNS, Summary
 from raysafl.data import Partition, ServerData, Source
-from raysafl.participation import Distribution
+from raysafl.participation import Distribution, Factor
 from raysafl.storage.statistics import STATISTICS
 
 FAMILIES: dict[str, type[Component]] = {
     "algorithm": Algorithm,
     "participation": Participation,
     "distribution": Distribution,
+    "factor": Factor,
     "partition": Partition,
     "server data": ServerData,
     "dataset": Source,

@@ -5,8 +5,8 @@ component checks its fields when it is made, is written as JSON with the name of
 class in the field `kind`, and is read back from that JSON. Your own class can be used
 as soon as it is defined; there is nothing to register.
 
-The JSON has the names that Python uses, and every field, also where it has its default.
-A run's id is a hash of it.
+The JSON has the names that Python uses, and every field, also where it has its default
+(but for later fields, with `exclude_if`). A run's id is a hash of it.
 """
 
 import hashlib

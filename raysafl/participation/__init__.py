@@ -15,10 +15,18 @@ from raysafl.participation.distributions import (
     ScipyDistribution,
     Weibull,
 )
-from raysafl.participation.processes import Bernoulli, Cyclic, Markov
+from raysafl.participation.processes import Bernoulli, Cyclic, Markov, MinimumSeparation
 from raysafl.participation.snapshot import Snapshot
 from raysafl.participation.trace import Trace
 from raysafl.participation.uniform import Absent, Full, Uniform
+from raysafl.participation.varying import (
+    Factor,
+    Sine,
+    Steps,
+    Varying,
+    diurnal,
+    rates_by_labels,
+)
 
 __all__ = [
     "Absent",
@@ -29,15 +37,22 @@ __all__ = [
     "Cohort",
     "Cyclic",
     "Distribution",
+    "Factor",
     "Full",
     "Gamma",
     "Markov",
+    "MinimumSeparation",
     "Participation",
     "Sampling",
     "ScipyDistribution",
+    "Sine",
     "Snapshot",
+    "Steps",
     "Trace",
     "Uniform",
+    "Varying",
     "Weibull",
+    "diurnal",
+    "rates_by_labels",
 ]
 tell_missing_names(__name__)

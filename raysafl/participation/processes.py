@@ -1,13 +1,20 @@
 """Clients that are available at times: independently, with memory, or in turns."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from numpy.typing import NDArray
+from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.participation import Cohorts, PicksTogether, Sampling
-from raysafl.core.randomness import Keys
+from raysafl.core.participation import (
+    Cohort,
+    Cohorts,
+    Participation,
+    PicksTogether,
+    Sampling,
+)
+from raysafl.core.randomness import Key, Keys
 from raysafl.participation.sampling import (
     Floats,
     Ints,
@@ -15,7 +22,7 @@ from raysafl.participation.sampling import (
     at_most,
     check_m,
     come,
-    some_of,
+    of_sizes,
     uniforms,
 )
 
@@ -29,12 +36,14 @@ AtLeastOne = Annotated[
 ]
 
 
-def per_client(name: str, value: float | list[float], num_clients: int) -> Floats:
+def per_client(
+    name: str, value: float | Sequence[float], num_clients: int, may_be_0: bool = False
+) -> Floats:
     """Return one number per client, [N], from a single number or a list.
 
     Raises:
         ValueError: a list has another length than the number of clients, or all numbers
-            are 0.
+            are 0 and must not be.
     """
     values: Floats = np.asarray(value, float)
     if values.ndim and len(values) != num_clients:
@@ -42,11 +51,23 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
             f"{name} has {len(values)} entries for N = {num_clients} clients; "
             "give one for each, or a single number for all"
         )
-    if not values.any():
+    if not values.any() and not may_be_0:
         raise ValueError(
             f"{name} is 0 for every client, so no client would ever participate; raise one"
         )
     return np.broadcast_to(values, num_clients)
+
+
+def as_texts(on_RN: NDArray[np.bool_]) -> list[str]:
+    """Return the chains of each replicate as a text with 0 (off) or 1 (on) per client."""
+    return [row_N.tobytes().decode() for row_N in on_RN + np.uint8(ord("0"))]
+
+
+def from_texts(texts: Sequence[str], num_clients: int) -> NDArray[np.bool_]:
+    """Return whether each chain is on, [R, N], from what `as_texts` returned."""
+    digits = np.frombuffer("".join(texts).encode(), np.uint8)
+    on_RN: NDArray[np.bool_] = digits.reshape(-1, num_clients) == ord("1")
+    return on_RN
 
 
 class Bernoulli(PicksTogether):
@@ -140,19 +161,18 @@ class Markov(PicksTogether):
         # In the first round, the chains are in their stationary distribution.
         chance_RN = mean_N
         if states[0] is not None:
-            digits = np.frombuffer("".join(states).encode(), np.uint8)
-            on_RN = digits.reshape(-1, num_clients) == ord("1")
+            on_RN = from_texts(states, num_clients)
             chance_RN = np.where(on_RN, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
         u_RN = uniforms(num_clients, keys, "markov")
         on_RN, cohorts = come(chance_RN, u_RN, self.at_least_one)
-        after = [row_N.tobytes().decode() for row_N in on_RN + np.uint8(ord("0"))]
-        return after, at_most(cohorts, self.m, keys)
+        return as_texts(on_RN), at_most(cohorts, self.m, keys)
 
 
 class Cyclic(PicksTogether):
-    """Groups of clients take turns: round t is that of group floor(t / length) mod G.
+    """Groups take turns: round t is that of group floor((t + offset) / length) mod G.
 
-    Source: FedAmplify, Wang and Ji 2022 (docs/papers.md#fedamplify).
+    Source: FedAmplify, Wang and Ji 2022 (docs/papers.md#fedamplify). The program of
+    Amplified SCAFFOLD (docs/papers.md#amplified-scaffold) has 5 groups and a random offset.
     """
 
     groups: Annotated[int, Field(gt=0)] | list[list[int]] = Field(
@@ -161,6 +181,12 @@ class Cyclic(PicksTogether):
     )
     length: int = Field(
         default=1, gt=0, description="Rounds that a group's turn takes."
+    )
+    offset: Annotated[int, Field(ge=0)] | Literal["random"] = Field(
+        default=0,
+        exclude_if=lambda offset: offset == 0,
+        description='Rounds by which the turns are ahead; "random": drawn for each seed, '
+        "uniformly from 0 to length - 1, so that the first turn is shorter.",
     )
     m: Most = None
 
@@ -202,5 +228,52 @@ class Cyclic(PicksTogether):
     ) -> tuple[list[Any], Cohorts]:
         """Return the group whose turn it is."""
         count = self.groups if isinstance(self.groups, int) else len(self.groups)
-        ids = self.group(keys.round // self.length % count, num_clients)
-        return list(states), some_of(ids, self.m, keys)
+        ids = []
+        for seed in keys.seeds_R.tolist():
+            ahead = self.offset
+            if isinstance(ahead, str):
+                ahead = int(Key(seed)("offset").integers(self.length))
+            number = (keys.round + ahead) // self.length % count
+            ids.append(np.sort(self.group(number, num_clients)))
+        cohorts = of_sizes(np.concatenate(ids), np.array([len(own) for own in ids]))
+        return list(states), at_most(cohorts, self.m, keys)
+
+
+class MinimumSeparation(Participation):
+    """A client that participates in a round does not in the next `rounds` rounds.
+
+    `base` says who is available; of those that need not wait, at most m participate. The
+    state holds the state of `base` and the cohorts of the last rounds.
+
+    Source: Debiased FedAvg (docs/papers.md#debiased), where R is the minimum separation.
+    """
+
+    base: SerializeAsAny[Participation] = Field(description="Who is available.")
+    rounds: int = Field(gt=0, description="Rounds R that a client waits.")
+    m: Most = None
+
+    def check(self, num_clients: int) -> None:
+        """Raise ValueError if `base` goes by an accuracy, or for fewer than m clients."""
+        measured = type(self.base).measured_on != Participation.measured_on
+        if measured or self.base.uses_accuracy or self.base.goes_by_passes:
+            raise ValueError(
+                "base cannot go by an accuracy; put the MinimumSeparation into the Snapshot"
+            )
+        check_m(self.m, num_clients)
+        self.base.check(num_clients)
+
+    def init(self) -> Any:
+        """Return the state before round 0."""
+        return {"base": self.base.init(), "recent": []}
+
+    def pick(
+        self, state: Any, num_clients: int, key: Key, accuracy: float | None
+    ) -> tuple[Any, Cohort]:
+        """Choose among the clients that are available and need not wait."""
+        base, cohort = self.base.pick(state["base"], num_clients, key, accuracy)
+        ids = sorted({*cohort.ids}.difference(*state["recent"]))
+        if self.m is not None and len(ids) > self.m:
+            chosen = key("separation").choice(ids, self.m, replace=False)
+            ids = sorted(chosen.tolist())
+        recent = [*state["recent"], ids][-self.rounds :]
+        return {"base": base, "recent": recent}, Cohort(ids)

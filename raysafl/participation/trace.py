@@ -46,12 +46,13 @@ def _bytes_of_trace(file: str) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def intervals(file: str, sha256: str) -> Intervals:
+def intervals(file: str, sha256: str, round_seconds: float | None = None) -> Intervals:
     """Read the intervals of a trace.
 
     Args:
         file: the path of a CSV or Parquet file.
         sha256: the SHA-256 that its content must have.
+        round_seconds: the seconds of a round; None: the file counts rounds.
 
     Raises:
         ValueError: the file is missing, is no table, or has another SHA-256; a column
@@ -81,11 +82,11 @@ def intervals(file: str, sha256: str) -> Intervals:
             f"the trace {file} has no column '{missing[0]}': "
             f"{nearest(missing[0], map(str, frame))}"
         )
-    return _valid(file, frame[list(COLUMNS)])
+    return _valid(file, frame[list(COLUMNS)], round_seconds)
 
 
-def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
-    """Check every row and return the intervals."""
+def _valid(file: str, frame: "pd.DataFrame", round_seconds: float | None) -> Intervals:
+    """Check every row and return the intervals, in rounds."""
     import pandas as pd
 
     names: tuple[str, ...] = ()
@@ -95,22 +96,28 @@ def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
         codes, texts = pd.factorize(frame["client"], sort=True)
         names = tuple(map(str, texts))
         numbered = frame.assign(client=np.where(codes < 0, np.nan, codes))
-    numbers = numbered.apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    numbers = numbered.apply(pd.to_numeric, errors="coerce").to_numpy(float, copy=True)
     if not len(numbers):
         raise ValueError(
             f"the trace {file} has no intervals, so no client would ever be available"
         )
-    _, start, end = numbers.T
+    good = numbers[:, 1] < numbers[:, 2]
+    if round_seconds is not None:
+        numbers[:, 1:] -= np.nanmin(numbers[:, 1])
+        numbers[:, 1:] = np.ceil(numbers[:, 1:] / round_seconds)
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
-    good = whole.all(axis=1) & (0 <= start) & (start < end)
+    good &= whole.all(axis=1) & (0 <= numbers[:, 1])
     if not good.all():
         row = int(np.argmin(good))
         values = ", ".join(f"{name} = {frame.iloc[row][name]}" for name in COLUMNS)
         raise ValueError(
             f"the trace {file}, row {row}, has {values}: client (unless it is a name), start and "
-            "end must be whole numbers, and 0 <= start < end (end is exclusive)"
+            "end must be whole numbers (any numbers with round_seconds), and 0 <= start < end "
+            "(end is exclusive)"
         )
     table: Ints = numbers[np.argsort(numbers[:, 1], kind="stable")].astype(np.int64)
+    # Seconds may lie between the beginnings of two rounds.
+    table = table[table[:, 1] < table[:, 2]]
     # The array is cached and shared.
     table.flags.writeable = False
     return Intervals(table, names)
@@ -128,11 +135,21 @@ class Trace(PicksTogether):
     they may overlap. A round without any interval has no participants. After the last
     `end` the trace starts over, so that it serves a run of any length.
 
+    With `round_seconds`, `start` and `end` are seconds, from any origin: round 0 begins at
+    the earliest start, and a client is available in the rounds that begin in one of its
+    intervals.
+
     The SHA-256 of the file's content is part of a run's id: the same file name with
     other content is another run. Every machine that runs trials must have the file.
     """
 
     file: str = Field(description="Path of the CSV or Parquet file.")
+    round_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda seconds: seconds is None,
+        description="Seconds of a round; None: `start` and `end` are rounds.",
+    )
     m: Most = None
     sha256: str = Field(
         default="",
@@ -163,7 +180,7 @@ class Trace(PicksTogether):
     def check(self, num_clients: int) -> None:
         """Raise ValueError if a client is unknown."""
         check_m(self.m, num_clients)
-        rows, names = intervals(self.file, self.sha256)
+        rows, names = intervals(self.file, self.sha256, self.round_seconds)
         ids = rows[:, 0]
         unknown = sorted(set(ids[(ids < 0) | (ids >= num_clients)].tolist()))
         if unknown and not names:
@@ -178,7 +195,7 @@ class Trace(PicksTogether):
         Raises:
             ValueError: A client has a name that none of the data's clients has.
         """
-        _, named = intervals(self.file, self.sha256)
+        _, named = intervals(self.file, self.sha256, self.round_seconds)
         if not named or self._ids is not None:
             return self
         ids = {name: i for i, name in enumerate(names())}
@@ -204,7 +221,7 @@ class Trace(PicksTogether):
     ) -> tuple[list[Any], Cohorts]:
         """Return the clients that have an interval around this round."""
         # The trace starts over after its last round.
-        rows, names = intervals(self.file, self.sha256)
+        rows, names = intervals(self.file, self.sha256, self.round_seconds)
         client, start, end = rows.T
         if names:
             if self._ids is None:

@@ -41,7 +41,10 @@ from raysafl.participation import (
     Cyclic,
     Full,
     Markov,
+    MinimumSeparation,
+    Sine,
     Trace,
+    Varying,
 )
 from raysafl.training import StepRate
 
@@ -89,7 +92,13 @@ POLICIES: dict[str, Participation] = {
     "rates": ArbitraryRates(dist=Beta()),
     "bernoulli": Bernoulli(rate=0.3),
     "markov": Markov(mean=0.3, correlation=0.5),
+    "varying": Varying(
+        base=0.4,
+        factor=Sine(amplitude=0.5, mean=0.8, period=5),
+        correlation=0.5,
+    ),
     "cyclic": Cyclic(groups=3),
+    "separation": MinimumSeparation(base=Full(), rounds=2, m=3),
 }
 
 

@@ -23,8 +23,12 @@ from raysafl.participation import (
     Full,
     Gamma,
     Markov,
+    MinimumSeparation,
     ScipyDistribution,
+    Sine,
+    Steps,
     Trace,
+    Varying,
     Weibull,
     sampling,
 )
@@ -67,13 +71,26 @@ EVERY: list[Participation] = [
     Bernoulli(rate=[0.0, 0.9, *[0.1] * (M - 2)], m=2),
     Markov(mean=0.05, correlation=0.9),
     Markov(mean=0.5, correlation=-1 + 1e-9, m=5),
+    Varying(base=0.3, factor=Sine(amplitude=0.5, mean=0.9, period=7), m=3),
+    Varying(
+        base=[i / 12 for i in range(M)],
+        factor=Steps(values=[0.2, 1.0], length=2),
+        shift=[0.5 * i for i in range(M)],
+        least=0.1,
+        first=2,
+        correlation=0.8,
+    ),
     Cyclic(groups=5, length=3),
     Cyclic(groups=[[0, 7], [3], [3, 4, 11]], m=2),
+    Cyclic(groups=4, length=6, offset="random", m=2),
+    MinimumSeparation(base=Markov(mean=0.4, correlation=0.6), rounds=2, m=3),
     Snapshot(base=Markov(mean=0.2, correlation=0.5), uniform=Uniform(m=4), every=3),
     Snapshot(base=Arbitrary(dist=Beta(), m=3), uniform=Full(), snapshot_prob=0.4),
     Snapshot(base=Cyclic(groups=4), uniform=Uniform(m=2), adapt=5.0),
 ]
-INDEPENDENT = [p for p in EVERY if p.init() is None and not isinstance(p, Markov)]
+INDEPENDENT = [
+    p for p in EVERY if p.init() is None and not getattr(p, "correlation", 0)
+]
 
 
 def cohorts(
@@ -336,6 +353,69 @@ def test_cyclic_groups_take_turns_exactly() -> None:
     assert cohorts(named, 3, clients=5) == [[1, 4], [0], [1, 4]]
 
 
+def test_runs_without_an_offset_keep_their_ids() -> None:
+    plain = Cyclic(groups=5, length=4)
+    assert plain.to_json() == '{"groups":5,"kind":"Cyclic","length":4,"m":null}'
+    later = Cyclic(groups=5, length=4, offset=3)
+    assert Participation.from_json(later.to_json()) == later != plain
+
+
+def test_an_offset_moves_the_turns_and_a_random_one_shortens_the_first() -> None:
+    plain = cohorts(Cyclic(groups=5, length=4), 60)
+    assert cohorts(Cyclic(groups=5, length=4, offset=7), 50) == plain[7:57]
+    ahead = Counter(
+        next(
+            k
+            for k in range(4)
+            if cohorts(Cyclic(groups=5, length=4, offset="random"), 45, seed)
+            == plain[k : k + 45]
+        )
+        for seed in range(400)
+    )
+    assert fits([ahead[k] for k in range(4)], [100] * 4)
+
+
+def test_minimum_separation_lets_those_participate_who_are_available_and_have_waited() -> (
+    None
+):
+    base = Markov(mean=0.5, correlation=0.7)
+    seen = cohorts(MinimumSeparation(base=base, rounds=3), 60)
+    for t, available in enumerate(cohorts(base, 60)):
+        recent = {i for ids in seen[max(0, t - 3) : t] for i in ids}
+        assert seen[t] == sorted(set(available) - recent)
+    # Of twelve clients four participate each round, and wait for two: as in turns.
+    turns = cohorts(MinimumSeparation(base=Full(), rounds=2, m=4), 40)
+    for t in range(38):
+        assert sorted(turns[t] + turns[t + 1] + turns[t + 2]) == list(range(M))
+    # No round is uniform among all clients, as each of Full is.
+    policy = MinimumSeparation(base=Full(), rounds=2, m=4)
+    assert not policy.pick(policy.init(), M, Key(0, 0), None)[1].enforced
+    # Each is drawn as often as any other.
+    first = Counter(
+        i
+        for seed in range(300)
+        for i in cohorts(MinimumSeparation(base=Full(), rounds=2, m=4), 1, seed)[0]
+    )
+    assert fits([first[i] for i in range(M)], [100] * M)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        OfEveryone(),
+        OfPasses(),
+        Snapshot(base=Full(), uniform=Full(), adapt=1.0),
+        Snapshot(base=Full(), uniform=Full(), every=2),
+    ],
+    ids=repr,
+)
+def test_minimum_separation_refuses_a_policy_that_goes_by_an_accuracy(
+    base: Participation,
+) -> None:
+    with pytest.raises(ValueError, match="put the MinimumSeparation into the Snapshot"):
+        MinimumSeparation(base=base, rounds=1).check(M)
+
+
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
@@ -361,6 +441,8 @@ def test_cyclic_groups_take_turns_exactly() -> None:
         (Cyclic(groups=[[0], [1, 12]]), "group 1 must hold at least one id"),
         (Cyclic(groups=[[0], []]), "group 1 must hold"),
         (Cyclic(groups=[[2, 2]]), "group 0 must hold"),
+        (MinimumSeparation(base=Uniform(m=20), rounds=1), "m = 20 clients a round"),
+        (MinimumSeparation(base=Full(), rounds=1, m=20), "m = 20 clients a round"),
         (
             Snapshot(base=Full(), uniform=Uniform(m=20), snapshot_prob=0.5),
             "m = 20 clients a round",

@@ -45,6 +45,46 @@ def test_whoever_has_an_interval_comes_and_the_trace_repeats(
     assert there(Trace(file=str(file)), 17) == (THERE * 3)[:17]
 
 
+def test_a_log_in_seconds_tells_who_is_there_when_a_round_begins(
+    tmp_path: Path,
+) -> None:
+    origin = 1_700_000_030.5
+    log = [(0, 0, 60), (1, 59.5, 120.25), (2, 61, 119), (0, 150, 400), (3, 180, 180.1)]
+    rows = [(i, origin + start, origin + end) for i, start, end in log]
+    policy = Trace(file=csv(tmp_path, rows[::-1]), round_seconds=60)
+    expected = [
+        [i for i in range(4) if any(i == j and s <= 60 * t < e for j, s, e in log)]
+        for t in range(7)
+    ]
+    assert expected == [[0], [1], [1], [0, 3], [0], [0], [0]]
+    assert there(policy, 10, clients=4) == (expected * 2)[:10]
+    # As rounds, these numbers would be refused.
+    with pytest.raises(
+        ValueError, match=r"whole numbers \(any numbers with round_seconds"
+    ):
+        policy.replace(round_seconds=None).check(4)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1, 30.5, 30.2),
+        (1, 5, 5),
+        (1, float("nan"), 9),
+        (1, 3, float("inf")),
+        (0.5, 3, 9),
+    ],
+)
+def test_a_wrong_log_in_seconds_is_refused(
+    tmp_path: Path, row: tuple[Any, ...]
+) -> None:
+    policy = Trace(file=csv(tmp_path, [(0, -7, 99), row]), round_seconds=60)
+    with pytest.raises(ValueError, match=r"row 1, has client = "):
+        policy.check(3)
+    with pytest.raises(ValueError, match="round_seconds"):
+        Trace(file=policy.file, round_seconds=0)
+
+
 def test_with_m_at_most_m_come(tmp_path: Path) -> None:
     seen = there(Trace(file=csv(tmp_path, ROWS), m=1), 70)
     assert all(len(ids) == 1 for ids in seen)
@@ -59,6 +99,9 @@ def test_the_content_of_the_file_is_part_of_the_id(tmp_path: Path, tiny: Run) ->
     assert run.id == tiny.replace(participation=Trace(file=file)).id
     csv(tmp_path, [(i, 0, 6) for i in range(10)])
     assert run.id != tiny.replace(participation=Trace(file=file)).id
+    in_seconds = Trace(file=file, round_seconds=0.5)
+    assert Participation.from_json(in_seconds.to_json()) == in_seconds
+    assert in_seconds.digest() != in_seconds.replace(round_seconds=None).digest()
     intervals.cache_clear()  # as in another process
     with pytest.raises(ValueError, match="has changed: its SHA-256 is"):
         Run.from_json(run.to_json())

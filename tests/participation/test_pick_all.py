@@ -23,7 +23,10 @@ from raysafl.participation import (
     Full,
     Gamma,
     Markov,
+    MinimumSeparation,
+    Sine,
     Trace,
+    Varying,
 )
 from raysafl.simulation.checks import checked_picks
 
@@ -116,7 +119,17 @@ def policies(draw: st.DrawFn, num_clients: int, trace: str) -> Participation:
             m=most,
             at_least_one=st.booleans(),
         ),
+        st.builds(
+            Varying,
+            base=rates,
+            factor=st.just(Sine(amplitude=0.5, mean=0.5, period=3)),
+            correlation=st.sampled_from([0.0, 0.7]),
+            m=most,
+            at_least_one=st.booleans(),
+        ),
         st.builds(Cyclic, groups=count, length=st.integers(1, 3), m=most),
+        st.just(Cyclic(groups=1, length=9, offset="random", m=m)),
+        st.just(MinimumSeparation(base=Uniform(m=m), rounds=2)),
         st.just(Cyclic(groups=[list(range(num_clients))[::-1], [0]], m=m)),
         st.just(Arbitrary(dist=dist, m=m)),
         st.builds(ArbitraryRates, dist=st.just(dist), m=most),
