@@ -78,6 +78,7 @@ TOP = {
     "models": ["CNN", "MLP", "Logistic"],
     "participation": ["Absent", "Snapshot", "Uniform"],
     "simulation.patience": ["Patience"],
+    "simulation.devices": ["Devices"],
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Table"],

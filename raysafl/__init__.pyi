@@ -24,6 +24,7 @@ from .kept.load import load_model
 from .models import CNN, MLP, Logistic
 from .participation import Absent, Snapshot, Uniform
 from .report.results import load
+from .simulation.devices import Devices
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run
@@ -45,6 +46,7 @@ __all__ = [
     "ByColumn",
     "ClassesPerClient",
     "Cohort",
+    "Devices",
     "Digits",
     "Dirichlet",
     "FedAvg",

@@ -24,8 +24,10 @@ Type = Literal[
     "list of lists of int32",
     "list of float64",
 ]
-# The names of further columns begin with what was measured on.
-FURTHER_NAME = re.compile(r"(test|val|train|clients)_[a-z0-9_]+")
+# The column of the time on the clients' devices, which only runs with `devices` have.
+VIRTUAL_SECONDS = "virtual_seconds"
+# The names of other further columns begin with what was measured on.
+FURTHER_NAME = re.compile(rf"(test|val|train|clients)_[a-z0-9_]+|{VIRTUAL_SECONDS}")
 FURTHER_TYPES = ("float64", "list of float64")
 
 
@@ -104,7 +106,8 @@ class Record:
         ColumnDescription(
             "list of lists of int32",
             "the cohort of each round since the replicate's last row, this round last: the "
-            "ids of the clients that the policy picked, an empty list if there was none",
+            "ids of the clients that the policy picked, with `devices` those of them that "
+            "reported, an empty list if there was none",
         ),
     ]
     enforced: Annotated[

@@ -17,7 +17,7 @@ from raysafl.core.text import closest, count
 from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, quality_statistics
+from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, UNTIL, quality_statistics
 from raysafl.storage.store import sweeps_in
 
 # A run has the first of these statuses that one of its replicates has.
@@ -201,7 +201,7 @@ def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     worst = runs.sort_values("status", key=lambda s: s.map(WORST), kind="stable")
     first = worst.drop_duplicates("run_id").set_index("run_id")
     means = done[names].mean()
-    for name in [name for name in names if name.startswith("rounds_to_")]:
+    for name in [name for name in names if name.startswith(UNTIL)]:
         # The mean of those that reached a value is none of a run of which one did not.
         means[name] = means[name].where(done[name].count() == done.size())
     joined = (

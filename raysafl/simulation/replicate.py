@@ -18,7 +18,7 @@ from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, Setting, State
 from raysafl.core.objective import Value
-from raysafl.core.record import Record
+from raysafl.core.record import VIRTUAL_SECONDS, Record
 from raysafl.core.users_parts import users_parts
 from raysafl.core.work import ClientTests, Work
 from raysafl.simulation.checks import checked_state
@@ -43,6 +43,7 @@ class Counts:
         steps: Local steps, of clients and server.
         bytes_down: Bytes sent to clients.
         bytes_up: Bytes sent by clients.
+        virtual_seconds: What the rounds took on the clients' devices, if there are some.
     """
 
     cohorts: list[list[int]] = field(default_factory=list)
@@ -53,6 +54,7 @@ class Counts:
     steps: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
+    virtual_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,8 @@ class Replicate:
             server_samples=server_size,
             local=self.local,
             rounds=run.rounds,
-            cohort=None if sampling is None else sampling.cohort,
+            # With devices, not all of it may report.
+            cohort=None if sampling is None or run.devices else sampling.cohort,
         )
         w_P = work.init(cell)
         self.algorithm = run.algorithm.prepare(setting)
@@ -334,6 +337,10 @@ class Replicate:
             scores: The training accuracy and loss, and what was measured.
         """
         metrics = dict(scores)
+        spent = dict(vars(counts))
+        virtual_seconds = spent.pop(VIRTUAL_SECONDS)
+        if self.run.devices is not None:
+            metrics[VIRTUAL_SECONDS] = virtual_seconds
         return Record(
             replicate=self.number,
             seed=self.seed,
@@ -347,5 +354,5 @@ class Replicate:
             # `Replicates.end_round` fills it in.
             seconds=0.0,
             metrics=cast("dict[str, Value]", metrics),
-            **vars(counts),
+            **spent,
         )

@@ -8,7 +8,8 @@ one replicate, each has a generator of its own, and all else is the same.
 
 A round (`Replicates._round`) is one generator, which is read from top to bottom:
 
-1. The participation policy picks the cohort of each replicate.
+1. The participation policy picks the cohort of each replicate. With `Run.devices`, those
+   are left of it that report in time.
 2. The algorithm's round is started, once for all replicates whose cohorts are equally large.
    It is a generator, too. It yields a request, `Train` or `TrainMean`, which becomes a task
    for each client, and is sent the update. This repeats until it returns the new state. Where
@@ -73,6 +74,7 @@ from raysafl.core.work import (
 )
 from raysafl.simulation.checks import checked_picks
 from raysafl.simulation.client_table import ClientRows, ClientTable
+from raysafl.simulation.devices import Devices
 from raysafl.simulation.lifting import (
     Alone,
     Fork,
@@ -130,6 +132,7 @@ class Columns:
         cohorts: Who came in each round since the last record.
         trained: Whether clients trained in each of these rounds, [R] each.
         spent_5R: The numbers `SPENT` since the last record.
+        virtual_R: `Counts.virtual_seconds` of each.
         reached: `Standing.reached` of each.
         progress: `Standing.progress` of each.
         seconds_R: `Standing.seconds` of each.
@@ -146,6 +149,7 @@ class Columns:
     cohorts: list[Cohorts]
     trained: list[Flags]
     spent_5R: Ints
+    virtual_R: Floats
     reached: list[set[int]]
     progress: list[dict[int, Progress]]
     seconds_R: Floats
@@ -179,6 +183,7 @@ class Columns:
             spent_5R=np.array(
                 [[getattr(own, name) for own in counts] for name in SPENT], np.int64
             ),
+            virtual_R=np.array([own.virtual_seconds for own in counts]),
             reached=[own.reached for own in standings],
             progress=[own.progress for own in standings],
             seconds_R=np.array([own.seconds for own in standings]),
@@ -207,14 +212,15 @@ class Columns:
         lists = [cohorts.lists() for cohorts in self.cohorts]
         enforced = [cohorts.enforced_R.tolist() for cohorts in self.cohorts]
         trained = [trained_R.tolist() for trained_R in self.trained]
+        spent = zip(*self.spent_5R.tolist(), self.virtual_R.tolist(), strict=True)
         return [
             Counts(
                 [own[place] for own in lists],
                 [own[place] for own in enforced],
                 [own[place] for own in trained],
-                *spent_5,
+                *of_one,
             )
-            for place, spent_5 in enumerate(self.spent_5R.T.tolist())
+            for place, of_one in enumerate(spent)
         ]
 
 
@@ -356,6 +362,7 @@ class Replicates:
             cohorts=[],
             trained=[],
             spent_5R=np.zeros_like(columns.spent_5R),
+            virtual_R=np.zeros_like(columns.virtual_R),
         )
         for place, record in current.records.items():
             record.seconds = float(since_R[place])
@@ -424,9 +431,28 @@ class Replicates:
             clients=list(columns.clients),
         )
         nobody = np.zeros(self.size, bool)
-        return _Round(
+        current = _Round(
             cohorts, after, nobody, kinds=np.full(self.size, "nobody", object)
         )
+        if self.run.devices is not None:
+            self._lose_clients(current, keys, self.run.devices)
+        return current
+
+    def _lose_clients(self, current: "_Round", keys: Keys, devices: Devices) -> None:
+        """Leave those in the cohorts that report in time."""
+        cohorts = current.cohorts
+        place_T = np.repeat(np.arange(self.size), cohorts.count_R)
+        steps = []
+        for place, i in zip(place_T.tolist(), cohorts.ids.tolist(), strict=True):
+            member = self.members[place]
+            before = self.columns.progress[place].get(i, Progress()).steps
+            steps.append(member.local.num_steps(int(member.samples[i]), before))
+        vector = self.columns.w_RP.shape[1] * BYTES_PER_PARAMETER
+        seconds_T = devices.seconds(
+            self.seeds_R[place_T], cohorts.ids, np.array(steps, np.int64), (vector,) * 2
+        )
+        current.cohorts, current.is_late_R = devices.reporting(cohorts, keys, seconds_T)
+        current.virtual_R = np.zeros(self.size)
 
     def _train(self, current: "_Round") -> Steps:
         """Answer the algorithm's requests until it has returned its new states."""
@@ -510,6 +536,11 @@ class Replicates:
         after.cohorts = [*after.cohorts, cohorts]
         after.trained = [*after.trained, current.trained_R]
         after.spent_5R[SNAPSHOTS] += cohorts.enforced_R & current.trained_R
+        if (devices := self.run.devices) is not None:
+            # Where the server alone trains although clients report, it waits for none.
+            is_late_R = current.is_late_R & (current.trained_R | (cohorts.count_R == 0))
+            least_R = np.where(is_late_R, devices.deadline or 0.0, 0.0)
+            after.virtual_R = after.virtual_R + np.maximum(current.virtual_R, least_R)
         for place in np.flatnonzero(~finite_rows(after.w_RP)).tolist():
             why = f" (last training loss {after.loss(place)}); {LOWER_RATES}"
             if self.members[place].is_users_own and place not in current.not_finite:
@@ -629,6 +660,8 @@ class _Round:
         progress: How far clients have come that have trained in this round, by the
             replicate's place and the id.
         not_finite: The places of those that were sent an update that is not finite.
+        virtual_R: How long the clients' devices have taken, if the run has some.
+        is_late_R: Whether fewer clients report than the server waits for, likewise.
     """
 
     cohorts: Cohorts
@@ -641,6 +674,8 @@ class _Round:
     participations: dict[int, Ints] = field(default_factory=dict)
     progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
     not_finite: set[int] = field(default_factory=set)
+    virtual_R: Any = 0.0
+    is_late_R: Any = False
 
 
 class _Part:
@@ -670,6 +705,8 @@ class _Part:
         self.progress: dict[tuple[int, int], Progress] = {}
         self.accuracy_of_passes: dict[int, float] = {}
         self.not_finite: set[int] = set()
+        # How long the clients' devices have taken.
+        self.virtual_R: Any = 0.0
 
     def some(self, mask_R: Flags) -> "_Part":
         """Return some of the replicates as a part of their own, after a fork."""
@@ -678,6 +715,7 @@ class _Part:
         if turn is None:
             return part
         part.calls = self.calls
+        part.virtual_R = np.broadcast_to(self.virtual_R, len(self.rows))[mask_R]
         for request, ids_RM, trained in self.answered:
             numbers = trained._replace(
                 steps_R=trained.steps_R[mask_R],
@@ -806,11 +844,27 @@ class _Part:
         if self.group.is_users_own:
             finite_R = finite_rows(update[0].flatten(1))
             self.not_finite |= set(self.rows[~finite_R].tolist())
+        if (devices := self.group.run.devices) is not None:
+            seconds_T = devices.seconds(
+                self.group.seeds_R[self.rows].repeat(ids_RM.shape[1]),
+                np.maximum(ids_RM, 0).ravel(),
+                update.steps_M.numpy().ravel(),
+                self._bytes_of(request),
+            )
+            # EVERYONE and SERVER, which are below 0, have no devices.
+            seconds_RM = np.where(ids_RM < 0, 0.0, seconds_T.reshape(ids_RM.shape))
+            self.virtual_R = self.virtual_R + seconds_RM.max(1)
         if self._goes_on(request):
             self._note_progress(ids_RM, update)
         # The vectors, which the algorithm may change, are not kept.
         self.answered.append((request, ids_RM, trained._replace(update=NO_UPDATE)))
         return update._replace(moments_MVP=NOTHING_KEPT.expand(len(self.rows), 0, 0, 0))
+
+    def _bytes_of(self, request: Request) -> tuple[int, int]:
+        """Return the bytes that each client of a request is sent, and that it sends."""
+        vector = self.group.columns.w_RP.shape[1] * BYTES_PER_PARAMETER
+        update = vector if request.up_bytes is None else int(request.up_bytes)
+        return vector * (1 + request.extra_down), update + vector * request.extra_up
 
     def _goes_on(self, request: Request) -> bool:
         """Whether clients go on where their last training has ended."""
@@ -872,6 +926,8 @@ class _Part:
             current.trained_R[self.index] = "client" in kinds
             current.after.spent_5R[SERVER_ROUNDS, self.index] += "server" in kinds
         current.not_finite |= self.not_finite
+        if self.group.run.devices is not None:
+            current.virtual_R[self.index] = self.virtual_R
         if self.group.run.eval_clients is not None:
             self._count_participations(current)
         for place, accuracy in self.accuracy_of_passes.items():
@@ -890,18 +946,13 @@ class _Part:
         """
         index = self.index
         after = current.after
-        vector_bytes = after.w_RP.shape[1] * BYTES_PER_PARAMETER
-        update_bytes = vector_bytes
-        if request.up_bytes is not None:
-            update_bytes = int(request.up_bytes)
+        down, up = self._bytes_of(request)
         # SERVER and EVERYONE are negative, and move no bytes.
         clients = int((ids_RM[0] >= 0).sum())
         spent_5R = after.spent_5R
         spent_5R[STEPS, index] += trained.steps_R
-        spent_5R[DOWN, index] += clients * vector_bytes * (1 + request.extra_down)
-        spent_5R[UP, index] += clients * (
-            update_bytes + vector_bytes * request.extra_up
-        )
+        spent_5R[DOWN, index] += clients * down
+        spent_5R[UP, index] += clients * up
         if self.group.members[0].shared_bytes:
             for place, ids_M in zip(self.rows.tolist(), ids_RM.tolist(), strict=True):
                 newcomers = {i for i in ids_M if i >= 0} - after.reached[place]

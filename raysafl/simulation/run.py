@@ -19,10 +19,11 @@ from raysafl.core.objective import (
 )
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset, FederatedData, Model
-from raysafl.core.record import ColumnDescription
+from raysafl.core.record import VIRTUAL_SECONDS, ColumnDescription
 from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
+from raysafl.simulation.devices import COLUMN, Devices
 from raysafl.simulation.patience import Patience
 from raysafl.simulation.per_client import PerClient
 
@@ -103,6 +104,14 @@ class Run(Component):
         "the evaluation on the whole test set",
     )
 
+    devices: Devices | None = Field(
+        default=None,
+        # Runs without it keep the ids that they had before there was this field.
+        exclude_if=lambda devices: devices is None,
+        description="the clients' devices, which say how long rounds take and who reports "
+        "in time; None: all clients report, and rounds have no virtual seconds",
+    )
+
     keep: Literal["last", "best", "best_val"] | None = Field(
         default=None,
         description="which model of each replicate is written to models/ when the run "
@@ -161,6 +170,16 @@ class Run(Component):
                 f"partitions; let replicates be a multiple of {distinct}, or change "
                 "data.partition_seeds"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_device_for_each_client(self) -> "Run":
+        for name, own in self.devices or ():
+            if isinstance(own, list) and len(own) != self.data.clients:
+                raise ValueError(
+                    f"devices.{name} has {len(own)} entries for N = {self.data.clients} "
+                    "clients; give one for each, or a single number for all"
+                )
         return self
 
     @model_validator(mode="after")
@@ -274,6 +293,8 @@ class Run(Component):
             )
         if self.eval_clients is not None:
             found |= self.eval_clients.columns(self.objective)
+        if self.devices is not None:
+            found[VIRTUAL_SECONDS] = COLUMN
         return found
 
     def policy_on(self, dataset: Dataset) -> Participation:

@@ -302,6 +302,7 @@ class Lockstep(Generic[K]):
                 self._identity(own)
                 for own in (replicate.participation, run.patience, run.eval_clients)
             ),
+            self._identity(run.devices),
             (run.rounds, run.eval_every, run.keep, run.data.clients),
             (run.data.has_validation, replicate.shared_bytes > 0),
             (isinstance(run.local, ContinuedTraining), run.local.num_moments),

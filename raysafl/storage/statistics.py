@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from raysafl.core.record import (
     COLUMNS,
     FURTHER_NAME,
+    VIRTUAL_SECONDS,
     ColumnDescription,
     Summary,
     columns_with,
@@ -123,8 +124,11 @@ STATISTICS = {
     "total_bytes": _total("bytes to and from clients"),
 }
 ACCURACIES = [name for name, known in OF_ACCURACY.items() if known.column == ACCURACY]
-# How many rounds it takes until a metric is at a value: `rounds_to_r2_0.7`.
-ROUNDS_TO = re.compile(r"rounds_to_([a-z]\w*)_(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
+# With what the names of statistics begin that not every replicate reaches.
+UNTIL = ("rounds_to_", f"{VIRTUAL_SECONDS}_to_")
+# How many rounds, or virtual seconds, it takes until a metric is at a value, such as
+# `rounds_to_r2_0.7`.
+ROUNDS_TO = re.compile(rf"(?:{'|'.join(UNTIL)})([a-z]\w*)_(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 AT_BEST_VAL = "at_best_val"
 # Largest number of last values of further metrics that a table shows by default.
 MOST_ALSO = 8
@@ -229,6 +233,9 @@ def statistics_of(
                     "name"
                 )
             statistics[statistic] = known
+    if VIRTUAL_SECONDS in columns:
+        total = Statistic(columns[VIRTUAL_SECONDS].total, False, False, VIRTUAL_SECONDS)
+        statistics[f"total_{VIRTUAL_SECONDS}"] = total
     on_val = quality.replace("test_", "val_", 1)
     if on_val in columns:
         judged = declaration_of(quality, columns)
@@ -283,7 +290,7 @@ def known_statistics(
 def _rounds_to(
     names: Iterable[str], columns: Mapping[str, ColumnDescription]
 ) -> dict[str, Statistic]:
-    """Return those of some names that count the rounds until a metric is at a value.
+    """Return those of some names that count rounds or virtual seconds until a value.
 
     Example:
         >>> r2 = ColumnDescription("float64", "coefficient of determination", Summary.MEAN)
@@ -293,12 +300,14 @@ def _rounds_to(
     counts = {}
     for name in names:
         parts = ROUNDS_TO.fullmatch(name)
+        passed = name.partition("_to_")[0]
+        if passed not in ("rounds", *columns):
+            continue
         for column in (f"test_{parts[1]}", parts[1]) if parts else ():
             declared = declaration_of(column, columns)
             if parts and declared is not None and declared.is_scalar:
-                meaning = (
-                    f"rounds until the {declared.meaning} is at {parts[2]} or better"
-                )
+                until = f"until the {declared.meaning} is at {parts[2]} or better"
+                meaning = f"{passed.replace('_', ' ')} {until}"
                 counts[name] = Statistic(meaning, higher_is_better=False, column=column)
                 break
     return counts
@@ -470,6 +479,7 @@ class _FurtherStatistic:
         if self.on_val not in rows:
             self.statistics.pop(AT_BEST_VAL, None)
         needed = {statistic.column for statistic in self.statistics.values()}
+        needed |= {VIRTUAL_SECONDS}.intersection(rows)
         if AT_BEST_VAL in self.statistics:
             needed.add(self.on_val)
         self.values = {name: _floats(rows[name]) for name in sorted(needed)}
@@ -487,9 +497,17 @@ class _FurtherStatistic:
         values = self.values[statistic.column][places]
         if until := ROUNDS_TO.fullmatch(name):
             sign = 1.0 if self.higher_is_better[statistic.column] else -1.0
-            return _rounds_until(
-                self.rounds[places], sign * values, sign * float(until[2])
-            )
+            rounds = self.rounds[places]
+            reached = _rounds_until(rounds, sign * values, sign * float(until[2]))
+            if name.startswith("rounds"):
+                return reached
+            if VIRTUAL_SECONDS not in self.values:
+                return np.full(len(places), np.nan)
+            seconds = self.values[VIRTUAL_SECONDS][places]
+            passed = np.where(rounds < reached[:, None], seconds, 0.0).sum(axis=1)
+            return np.where(np.isnan(reached), np.nan, passed)
+        if statistic.column == VIRTUAL_SECONDS:
+            values = values.cumsum(axis=1)
         if name == AT_BEST_VAL:
             judged_by = self.values[self.on_val][places]
             return _at_best(values, judged_by, statistic.higher_is_better)

@@ -42,12 +42,13 @@ class Measures:
         columns: dict[str, ColumnDescription] = {}
         qualities: list[str] = []
         accurate: list[bool] = []
-        seen: set[tuple[str, str, bool]] = set()
+        seen: set[tuple[str, str, bool, bool]] = set()
         for run in runs:
             # The columns follow from these parts of a run.
             key = (
                 run.objective.to_json(),
                 str(run.eval_clients),
+                run.devices is not None,
                 run.data.has_validation,
             )
             if key in seen:

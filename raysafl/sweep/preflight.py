@@ -157,6 +157,7 @@ def smoke(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
         server=IidServer(n0=BATCH_SIZE) if run.data.has_server_data else None,
     )
     changes = {"keep": None, "patience": None, "eval_clients": None, "replicates": 1}
+    changes["devices"] = None
     run = run.replace(changes, data=data, participation=run.policy_on(dataset))
     train = dataset.train.take(rows)
     return run, replace(dataset, train=train, test=dataset.test.take(tests), outside=0)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysafl.core.record import FURTHER_NAME, ColumnDescription, Summary, columns_with
+from raysafl.core.record import (
+    FURTHER_NAME,
+    VIRTUAL_SECONDS,
+    ColumnDescription,
+    Summary,
+    columns_with,
+)
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
 from raysafl.storage.run_results import RunResult
@@ -136,10 +142,11 @@ def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
         rows: the rows of the runs, sorted by run, replicate and round.
     """
     keys = ["run_id", "round"]
-    means = [*MEANS, *further_of_rows(rows)]
-    running = rows[SUMS].groupby([rows["run_id"], rows["replicate"]]).cumsum()
+    sums = [*SUMS, *{VIRTUAL_SECONDS}.intersection(rows)]
+    means = [*MEANS, *(name for name in further_of_rows(rows) if name not in sums)]
+    running = rows[sums].groupby([rows["run_id"], rows["replicate"]]).cumsum()
     lines = rows[[*keys, *means, "seconds"]].join(running).groupby(keys)
-    curves = lines[[*means, *SUMS]].mean()
+    curves = lines[[*means, *sums]].mean()
     seconds = lines["seconds"].max().fillna(0.0)
     curves["time"] = (1000 * seconds.groupby(level=0).cumsum()).astype(np.int64)
     return curves

@@ -21,6 +21,7 @@ from raysafl import (
     SAFARI,
     Absent,
     ClassesPerClient,
+    Devices,
     Federation,
     Iid,
     IidServer,
@@ -168,6 +169,7 @@ def test_every_field_of_a_run_but_the_number_of_seeds_changes_its_id(tiny: Run) 
         "objective": Classification(label_smoothing=0.1),
         "patience": Patience(rounds=3),
         "eval_clients": PerClient(),
+        "devices": Devices(step_seconds=1),
         "keep": "best",
     }
     changed = {path.partition(".")[0] for path in changes}

@@ -10,6 +10,7 @@ import torch
 from raysafl import (
     MLP,
     SAFARI,
+    Devices,
     FedAvg,
     LocalTraining,
     Logistic,
@@ -90,7 +91,14 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
             "data.validation": Validation(clients=0.1),
             "keep": "best",
         },
-        "FedProx": {"algorithm": FedProx(prox=0.1), "local": adam, "eval_every": 3},
+        "FedProx": {
+            "algorithm": FedProx(prox=0.1),
+            "local": adam,
+            "eval_every": 3,
+            "devices": Devices(
+                step_seconds=0.1, spread=1, dropout=0.2, deadline=2, report=2
+            ),
+        },
         "pass by pass": {
             "algorithm": SAFARI(client_prob=0.7),
             "local": pass_by_pass,

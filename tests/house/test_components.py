@@ -12,6 +12,7 @@ from helpers.families import built_in
 
 import raysafl as fl
 from raysafl import (
+    Devices,
     Hardware,
     LocalTraining,
     Patience,
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 OTHERS: tuple[type[Component], ...] = (
     Run,
     LocalTraining,
+    Devices,
     Patience,
     PerClient,
     Hardware,
@@ -54,7 +56,7 @@ def test_the_json_has_the_names_that_python_accepts(kind: type[Component]) -> No
     if kind is fl.data.InMemory:
         made = fl.from_arrays([[1.0], [2.0]], [0, 1], test=([[1.0]], [0]))
     elif kind is Run:
-        made = BASE
+        made = BASE.replace(devices=Devices(step_seconds=1))
     else:
         required = [n for n, field in kind.model_fields.items() if field.is_required()]
         made = kind.model_construct(**dict.fromkeys(required))

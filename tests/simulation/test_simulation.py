@@ -421,7 +421,7 @@ def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(
     assert set(Run.model_fields) == {
         *("data", "model", "algorithm", "participation", "local"),
         *("rounds", "replicates", "seed", "eval_every"),
-        *("objective", "patience", "eval_clients", "keep"),
+        *("objective", "patience", "eval_clients", "devices", "keep"),
     }
 
 

@@ -14,6 +14,7 @@ from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import UNTIL
 
 # The interval of an interquartile mean needs so many scores of each setting; `FEW` are enough
 # in `FEW` settings whose scores are independent.
@@ -154,7 +155,7 @@ class MethodStatistics:
         rows = rows[rows["status"].isin([Status.FINISHED, Status.DIVERGED])]
         score = self.sign * rows[name].astype(float) * factor(self.manifest, name)
         worst = rows["status"] == Status.DIVERGED
-        worst |= score.isna() & name.startswith("rounds_to_")
+        worst |= score.isna() & name.startswith(UNTIL)
         rows = rows.assign(score=score.mask(worst, -math.inf)).dropna(subset="score")
         rows = rows[rows["run_id"].isin(list(labels))]
         own = [labels[run_id] for run_id in rows["run_id"]]

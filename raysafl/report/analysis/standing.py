@@ -9,6 +9,7 @@ from raysafl.report.analysis.evidence import paired_differences
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import UNTIL
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def marks_of(
     """
     name = manifest.table.statistic
     others = [axis for axis in manifest.axes if axis != layout.method]
-    counts = ["diverged", "without"] if name.startswith("rounds_to_") else ["diverged"]
+    counts = ["diverged", "without"] if name.startswith(UNTIL) else ["diverged"]
     compared = pd.DataFrame(
         {
             "run_id": entries["run_id"],

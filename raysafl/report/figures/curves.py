@@ -4,19 +4,15 @@ The column is the test accuracy, or another one by which the runs are judged.
 """
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from raysafl.core.record import VIRTUAL_SECONDS
 from raysafl.core.text import count
 from raysafl.report.analysis.layout import Key, Layout, words_of
-from raysafl.report.figures.lines import (
-    ENFORCED,
-    ROUND,
-    Quantity,
-    draw_curve,
-    scale_axes,
-)
+from raysafl.report.figures.lines import ENFORCED, Quantity, draw_curve, scale_axes
 from raysafl.report.figures.methods import looks_of, name_methods
 from raysafl.report.figures.search import lines_of_search
 from raysafl.report.figures.study import Study
@@ -53,6 +49,19 @@ def curves(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     return _curves_of(study, study.rounds, what, style)
 
 
+def over_time(study: Study, style: Style = ON_SCREEN) -> Figure | None:
+    """Draw the curves over virtual seconds, for the runs whose clients have devices."""
+    if VIRTUAL_SECONDS not in study.rounds:
+        return None
+    rounds = study.rounds.dropna(subset=VIRTUAL_SECONDS)
+    keys = ["run_id", "replicate"]
+    passed = {VIRTUAL_SECONDS: rounds.groupby(keys)[VIRTUAL_SECONDS].cumsum()}
+    # A round without participants may take no time.
+    rounds = rounds.assign(**passed).drop_duplicates([*keys, *passed], keep="last")
+    what = replace(Quantity.judging(study.lines.manifest), over=VIRTUAL_SECONDS)
+    return _curves_of(study, rounds, what, style)
+
+
 def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     """Draw how the probability of an enforced round moves, for the runs in which it does."""
     of_run = study.rounds.groupby("run_id")[ENFORCED.column]
@@ -64,7 +73,7 @@ def enforcement_curves(study: Study, style: Style = ON_SCREEN) -> Figure | None:
 def _curves_of(
     study: Study, rounds: pd.DataFrame, what: Quantity, style: Style
 ) -> Figure | None:
-    """Draw a column over the rounds; there is no figure if it has no value."""
+    """Draw a column over its rounds; there is no figure if it has no value."""
     if what.column not in rounds:
         return None
     manifest = study.lines.manifest
@@ -93,7 +102,13 @@ def _curves_of(
     wide = last if 1 < last <= ACROSS and number % last == 0 else ACROSS
     height = 1.9 if number > 1 else 3.0
     figure, panels = style.panels(
-        number, 2.5, height, wide, below=ROUND, sharex=True, sharey=True
+        number,
+        2.5,
+        height,
+        wide,
+        below=what.over.replace("_", " "),
+        sharex=True,
+        sharey=True,
     )
     panel_of = dict(zip(with_rows, panels, strict=False))
     for labels, axes in panel_of.items():

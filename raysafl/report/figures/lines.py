@@ -33,6 +33,7 @@ class Quantity:
         scale: the factor by which its values are multiplied.
         lowest: the lower limit of the band around the mean.
         highest: the upper limit of the band.
+        over: the column of the horizontal axis.
     """
 
     column: str
@@ -40,6 +41,7 @@ class Quantity:
     scale: float = 1.0
     lowest: float = -math.inf
     highest: float = math.inf
+    over: str = ROUND
 
     @classmethod
     def judging(cls, manifest: Manifest) -> "Quantity":
@@ -64,7 +66,8 @@ def draw_curve(
 ) -> tuple[float, float]:
     """Draw the mean of a run's rows as a line, and one standard deviation as a band around it.
 
-    A replicate that ends before others of the run keeps its last value, as in the table.
+    A replicate that ends before others of the run keeps its last value, as in the table; and
+    over another column than the rounds, a value is kept until the next one.
 
     Args:
         axes: the panel.
@@ -78,7 +81,8 @@ def draw_curve(
     Returns:
         The lowest and the highest mean after the first fifth of the rounds.
     """
-    held = rounds.pivot(index="round", columns="replicate", values=what.column).ffill()
+    held = rounds.pivot(index=what.over, columns="replicate", values=what.column)
+    held = held.ffill()
     held *= what.scale
     mean = held.mean(axis=1)
     std = held.std(axis=1).fillna(0.0)

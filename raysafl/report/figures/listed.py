@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from raysafl.report.figures.curves import curves, enforcement_curves
+from raysafl.report.figures.curves import curves, enforcement_curves, over_time
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.intervals import intervals
 from raysafl.report.figures.participation import rasters
@@ -56,6 +56,13 @@ FIGURES = {
         "Lines of {quality} over rounds, one line per method, one panel for each combination "
         "of the other labels; or, of a search, a line for each run. ",
         "{meaning} after each evaluated round.",
+        is_part=True,
+    ),
+    "curves_over_time": KnownFigure(
+        over_time,
+        "Curves",
+        "The lines of {quality} over virtual seconds. ",
+        "{meaning} over the seconds that the rounds would have taken on the clients' devices.",
         is_part=True,
     ),
     "heatmap": KnownFigure(

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import words_of
-from raysafl.report.figures.lines import ROUND, Quantity, draw_curve, scale_axes
+from raysafl.report.figures.lines import Quantity, draw_curve, scale_axes
 from raysafl.report.figures.methods import name_below
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
@@ -73,7 +73,7 @@ def lines_of_search(
         limits.append(draw_curve(axes, rows, look, band, what, first_mark))
     better = max(len(best), -(-ranked // 2))
     scale_axes(axes, limits[-better:])
-    axes.set_xlabel(ROUND)
+    axes.set_xlabel(what.over.replace("_", " "))
     axes.set_ylabel(literal(what.label))
     metric = winner.metric if winner else ""
     named = f"named are the best {len(best)} of {len(drawn):,} runs, by {metric}"

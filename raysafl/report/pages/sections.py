@@ -304,6 +304,8 @@ def cost(numbers: Numbers) -> list[Block]:
     }
     if runs.empty or not set(columns) <= set(runs):
         return []
+    if "total_virtual_seconds" in runs:
+        columns["total_virtual_seconds"] = "virtual seconds"
     layout = numbers.layout
     finished = runs[runs["status"] == Status.FINISHED]
     place = {method: number for number, method in enumerate(layout.methods)}
@@ -318,7 +320,9 @@ def cost(numbers: Numbers) -> list[Block]:
             continue
         each = own.drop_duplicates("run_id")
         spending = [
-            format_bytes(mean) if "bytes" in str(c) else f"{mean:,.{int(mean < 100)}f}"
+            format_bytes(mean)
+            if "bytes" in str(c)
+            else f"{mean:,.{int(mean < 100)}f}".replace("nan", NOTHING)
             for c, mean in own[list(columns)].mean().items()
         ]
         name = label_text(method) if layout.method else "all runs"
