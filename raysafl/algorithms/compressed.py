@@ -11,15 +11,13 @@ import torch
 from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
-from raysafl.algorithms.fedavg import FedAvg
+from raysafl.algorithms.bases import LOSS_BYTES, Around
 from raysafl.algorithms.focus import FOCUS
 from raysafl.core.algorithm import (
-    Algorithm,
     CountSamples,
     MeanUpdate,
     Request,
     Round,
-    Setting,
     State,
     Train,
     TrainMean,
@@ -175,7 +173,7 @@ class _Received(Update):
         return self.computed_MP
 
 
-class Compressed(Algorithm):
+class Compressed(Around):
     """An algorithm whose clients compress what they send, and make up for it later.
 
         p_i  = Delta_i + e_i
@@ -208,10 +206,6 @@ class Compressed(Algorithm):
     """
 
     remembers_clients: ClassVar[bool] = True
-    acts_without_clients: ClassVar[bool] = True
-    inner: SerializeAsAny[Algorithm] = Field(
-        default_factory=FedAvg, description="The algorithm whose clients compress."
-    )
     compression: SerializeAsAny[Compression] = Field(
         description="How an update is compressed, such as TopK(fraction=0.01)."
     )
@@ -234,19 +228,6 @@ class Compressed(Algorithm):
                     "gradients, whose sum must not lose a part; take another inner algorithm"
                 )
         return self
-
-    @property
-    def uses_server_data(self) -> bool:
-        """Return whether the inner algorithm trains on D0."""
-        return self.inner.uses_server_data
-
-    def prepare(self, setting: Setting) -> "Compressed":
-        """Return this algorithm with its inner algorithm prepared."""
-        return self.replace(inner=self.inner.prepare(setting))
-
-    def init(self, w_P: Tensor, num_clients: int) -> State:
-        """Return the initial state of the inner algorithm."""
-        return self.inner.init(w_P, num_clients)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run the inner round, and compress what its clients send."""
@@ -282,7 +263,10 @@ class Compressed(Algorithm):
             key: The source of randomness for this seed and round.
             call: The number of this request in the round.
         """
-        if isinstance(request, CountSamples) or max(request.ids, default=-1) < 0:
+        if isinstance(request, CountSamples) or max(request.ids) < 0:
+            return (yield request)
+        # A client that sends a loss alone sends no update.
+        if request.up_bytes == LOSS_BYTES:
             return (yield request)
         update: Update = yield self._for_rows(request)
         sent_MP = update.delta_MP.clone()

@@ -7,19 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import (
-    Algorithm,
-    LocalTraining,
-    Round,
-    Setting,
-    State,
-    Train,
-    Update,
-)
+from raysafl.algorithms.bases import KnowsLocalTraining
+from raysafl.core.algorithm import Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
-class FOCUS(Algorithm):
+class FOCUS(KnowsLocalTraining):
     """The server follows the sum of the last gradients of all clients.
 
         y <- y + sum_i(g_i - g_i_before)        over the cohort
@@ -44,15 +37,6 @@ class FOCUS(Algorithm):
         gt=0,
         description="Server learning rate; None: the clients' learning rate of the round.",
     )
-    local: LocalTraining | None = Field(
-        default=None,
-        description="Leave it out: it is filled in with the run's local training, by which "
-        "the last gradient of a round is computed.",
-    )
-
-    def prepare(self, setting: Setting) -> "FOCUS":
-        """Return this algorithm with the run's local training."""
-        return self.replace(local=setting.local)
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with y = 0 and every g_i = 0."""

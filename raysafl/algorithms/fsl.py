@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 from torch import Tensor
 
+from raysafl.algorithms.bases import Around
 from raysafl.algorithms.fedavg import FedAvg
 from raysafl.core.algorithm import (
     Algorithm,
@@ -41,7 +42,7 @@ def _samples_seen(local: LocalTraining, samples: float) -> float:
     return passes * samples + steps * local.batch_size
 
 
-class FSL(Algorithm):
+class FSL(Around):
     """After each client round of `inner`, the server learns on D0 from the result.
 
     The server trains for E_s epochs at the learning rate gamma * eta_0, where
@@ -74,7 +75,6 @@ class FSL(Algorithm):
             train before the first round.
     """
 
-    acts_without_clients: ClassVar[bool] = True
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=lambda: FedAvg(lr=None),
         description="The algorithm of the client rounds.",
@@ -124,16 +124,15 @@ class FSL(Algorithm):
         """Return whether the server learns, pre-trains, or `inner` trains on D0."""
         return self.gamma > 0 or self.pretrain > 0 or self.inner.uses_server_data
 
-    def prepare(self, setting: Setting) -> "FSL":
+    def prepare(self, setting: Setting) -> Self:
         """Return this algorithm with the defaults filled in that depend on the run."""
-        inner = self.inner.prepare(setting)
         local = setting.local
         n0 = setting.server_samples
         batch_size = self.batch_size or local.batch_size
         filled: dict[str, Any] = {"batch_size": batch_size}
         if n0:
             filled |= self._server_training(setting, batch_size)
-        prepared = self.replace(filled, inner=inner, local=local)
+        prepared = super().prepare(setting).replace(filled, local=local)
         prepared._num_clients = setting.num_clients
         return prepared
 

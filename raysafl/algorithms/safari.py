@@ -2,25 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Self
 
-from pydantic import Field, SerializeAsAny
-from torch import Tensor
+from pydantic import Field
 
-from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core.algorithm import (
-    Algorithm,
-    LocalTraining,
-    Round,
-    Setting,
-    State,
-    Train,
-    Update,
-)
+from raysafl.algorithms.bases import Around
+from raysafl.core.algorithm import LocalTraining, Round, Setting, State, Train, Update
 from raysafl.core.randomness import Key
 
 
-class SAFARI(Algorithm):
+class SAFARI(Around):
     """A round is a client round of `inner` by chance; else the server trains on D0.
 
     `client_prob`, the paper's q, is the probability of a client round. A server round
@@ -42,10 +33,6 @@ class SAFARI(Algorithm):
         True
     """
 
-    acts_without_clients: ClassVar[bool] = True
-    inner: SerializeAsAny[Algorithm] = Field(
-        default_factory=FedAvg, description="The algorithm of the client rounds."
-    )
     client_prob: float = Field(
         default=0.8,
         ge=0,
@@ -63,14 +50,10 @@ class SAFARI(Algorithm):
         """Return whether there are server rounds, or `inner` trains on D0."""
         return self.client_prob < 1 or self.inner.uses_server_data
 
-    def prepare(self, setting: Setting) -> "SAFARI":
+    def prepare(self, setting: Setting) -> Self:
         """Return this algorithm, prepared, with the server's training filled in."""
         server = self.server_update or five_passes(setting.local)
-        return self.replace(inner=self.inner.prepare(setting), server_update=server)
-
-    def init(self, w_P: Tensor, num_clients: int) -> State:
-        """Return the initial state of the inner algorithm."""
-        return self.inner.init(w_P, num_clients)
+        return super().prepare(setting).replace(server_update=server)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run a client round with probability `client_prob`, else a server round."""

@@ -1,18 +1,18 @@
 """A learning rate of the server that changes over the rounds."""
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import Self, cast
 
 from pydantic import Field, SerializeAsAny, model_validator
-from torch import Tensor
 
+from raysafl.algorithms.bases import Around
 from raysafl.algorithms.fedavg import FedAvg, global_rate
-from raysafl.core.algorithm import Algorithm, Round, Setting, State
+from raysafl.core.algorithm import Round, Setting, State
 from raysafl.core.randomness import Key
 from raysafl.core.rates import RateSchedule
 
 
-class ScheduledServer(Algorithm):
+class ScheduledServer(Around):
     """An algorithm whose server learning rate follows a schedule over the rounds.
 
     Round t, counted from 0, is a round of `inner` with the rate
@@ -32,10 +32,6 @@ class ScheduledServer(Algorithm):
         1.0
     """
 
-    acts_without_clients: ClassVar[bool] = True
-    inner: SerializeAsAny[Algorithm] = Field(
-        default_factory=FedAvg, description="The algorithm, which has a field `lr`."
-    )
     schedule: SerializeAsAny[RateSchedule] = Field(
         description="How its `lr` changes over the rounds, such as CosineRate()."
     )
@@ -49,12 +45,7 @@ class ScheduledServer(Algorithm):
             )
         return self
 
-    @property
-    def uses_server_data(self) -> bool:
-        """Return whether the inner algorithm trains on D0."""
-        return self.inner.uses_server_data
-
-    def prepare(self, setting: Setting) -> "ScheduledServer":
+    def prepare(self, setting: Setting) -> Self:
         """Return this algorithm for the rounds of the run.
 
         Raises:
@@ -66,11 +57,7 @@ class ScheduledServer(Algorithm):
                 f"the server's learning rate of the last of {setting.rounds} rounds is not "
                 f"above 0; change schedule={self.schedule!r}"
             )
-        return self.replace(inner=self.inner.prepare(setting), schedule=schedule)
-
-    def init(self, w_P: Tensor, num_clients: int) -> State:
-        """Return the initial state of the inner algorithm."""
-        return self.inner.init(w_P, num_clients)
+        return super().prepare(setting).replace(schedule=schedule)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run a round of the inner algorithm with the rate of this round."""

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from raysafl.algorithms import Compression
+from raysafl.algorithms import Compression, Selection
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component, public_names
 from raysafl.core.fields import describe_fields
@@ -31,6 +31,7 @@ FAMILIES: dict[str, type[Component]] = {
     "objective": Objective,
     "rate schedule": RateSchedule,
     "compression": Compression,
+    "selection": Selection,
 }
 
 # What runs have by the metrics of their objectives, and by what else they measure.

@@ -6,7 +6,14 @@ random, and in some rounds nobody does.
 
 import numpy as np
 import pytest
-from helpers.definitions import COMPRESSIONS, DEFINITIONS, WRAPPERS, Lab, trajectory
+from helpers.definitions import (
+    COMPRESSIONS,
+    DEFINITIONS,
+    SELECTIONS,
+    WRAPPERS,
+    Lab,
+    trajectory,
+)
 from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, EVERY
 
@@ -22,16 +29,23 @@ from raysafl import (
 )
 from raysafl.algorithms import (
     AFL,
+    F3AST,
     FOCUS,
     MIFA,
     SCAFFOLD,
+    CAFed,
     Compressed,
     Compression,
     FedAdam,
     FedAU,
     FedAWE,
+    FedLaAvg,
     FSLParallel,
+    Oort,
+    PowerOfChoice,
     Quantised,
+    Selected,
+    Selection,
     TopK,
 )
 from raysafl.data import ByUser, Dataset, Samples, ServerData
@@ -100,11 +114,17 @@ WRAP = {
     "nearest": lambda a: Compressed(
         inner=a, compression=COARSE.replace(stochastic=False), error_feedback=False
     ),
+    "power of choice": lambda a: Selected(inner=a, by=PowerOfChoice(m=1, d=2)),
 }
 INNER = [
     *ALGORITHMS,
     *(FedAvg(weighted=True), FedAvg(lr=None), FedAdam(weighted=True)),
-    *(FedAWE(clip_norm=0.05), FOCUS(lr=0.02)),
+    *(FedAWE(clip_norm=0.05), FOCUS(lr=0.02), FedLaAvg(K=1, lr=0.5)),
+    CAFed(bias=0.3, tolerance=0.001),
+    CAFed(bias=0.2, prior_rounds=9, over_all_rounds=True),
+    F3AST(m=1, beta=0.3, divided_by_m=True),
+    *(Selected(by=PowerOfChoice(m=1, d=3, loss=loss)) for loss in ("batch", "last")),
+    *(Selected(by=Oort(m=m, exploration=0.5, cut_off=0.4)) for m in (1, 2)),
     *(MIFA(over="seen"), AFL(max_delay=2, memory=True), FedAU(K=2), SCAFFOLD(lr=None)),
     # Wrappers, which are put into wrappers.
     *(wrap(SCAFFOLD()) for wrap in WRAP.values()),
@@ -119,6 +139,9 @@ def refusal(wrapper: str, inner: Algorithm) -> str:
         for part in parts:
             if isinstance(part, (Compressed, FOCUS)):
                 return f"{type(part).__name__} cannot be compressed"
+    if isinstance(outer, Selected):
+        if any(isinstance(part, Selected) for part in parts):
+            return "Selected: clients that were selected cannot be selected again"
     if isinstance(outer, FSL):
         for part in parts:
             if isinstance(part, FSL) and part.pretrain:
@@ -183,4 +206,5 @@ def test_every_built_in_algorithm_and_compression_has_a_definition() -> None:
     assert {*built_in(Algorithm)} == {*DEFINITIONS}
     assert {*built_in(Algorithm)} == {type(a) for a in [*ALGORITHMS, *EVERY]}
     assert {*built_in(Compression)} == {*COMPRESSIONS}
+    assert {*built_in(Selection)} == {*SELECTIONS}
     assert {type(wrap(FedAvg())) for wrap in WRAP.values()} >= {*WRAPPERS}

@@ -12,7 +12,7 @@ from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, POLICIES, WRAPPERS, policies
 
 from raysafl import FSL, SAFARI, Algorithm, Participation, Run, Snapshot, Uniform
-from raysafl.algorithms import FOCUS, Compressed, FSLParallel
+from raysafl.algorithms import FOCUS, Compressed, FSLParallel, Selected
 from raysafl.core.record import Record
 from raysafl.participation import Trace
 from raysafl.runtime.in_process import Worker
@@ -88,7 +88,7 @@ def test_an_algorithm_that_keeps_vectors_of_clients_says_so(
 def test_every_built_in_algorithm_is_in_the_matrix_so_add_one_that_needs_arguments() -> (
     None
 ):
-    wrappers = {SAFARI, FSL, FSLParallel, Compressed}
+    wrappers = {SAFARI, FSL, FSLParallel, Compressed, Selected}
     assert {*built_in(Algorithm)} == {type(a) for a in ALGORITHMS} | wrappers
 
 

@@ -5,7 +5,7 @@ How each is defined: `tests/algorithms/test_definitions.py`.
 
 import pytest
 import torch
-from helpers.quadratics import ALL, ONE_STEP, play
+from helpers.quadratics import ALL, LOCAL, ONE_STEP, play
 
 from raysafl import SAFARI, Algorithm, FedAvg
 from raysafl.algorithms import (
@@ -14,6 +14,7 @@ from raysafl.algorithms import (
     SCAFFOLD,
     FedAmplify,
     FedAU,
+    FedLaAvg,
     FedVARP,
     ScheduledServer,
     ServerOnly,
@@ -62,3 +63,12 @@ def test_afl_without_delay_and_of_equal_steps_is_fedavg_at_a_rate_per_step() -> 
     torch.testing.assert_close(ours, play(FedAvg(lr=0.7), COHORTS).w_P)
     ours = play(AFL(lr=K * 0.7, memory=True), COHORTS).w_P
     torch.testing.assert_close(ours, play(MIFA(lr=0.7), COHORTS).w_P)
+
+
+def test_fedlaavg_of_all_available_clients_is_mifa() -> None:
+    ours = play(FedLaAvg(lr=0.7, local=LOCAL), COHORTS).w_P
+    torch.testing.assert_close(ours, play(MIFA(lr=0.7), COHORTS).w_P)
+    ours = play(FedLaAvg(lr=0.7, K=1, local=LOCAL), COHORTS).w_P
+    # Those who have not participated for the longest time are selected.
+    chosen = [[0], [1], [3], [2]]
+    torch.testing.assert_close(ours, play(MIFA(lr=0.7), chosen).w_P)

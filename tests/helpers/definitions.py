@@ -20,11 +20,13 @@ from raysafl import FSL, SAFARI, Algorithm, FedAvg, LocalTraining
 from raysafl.algorithms import (
     AFL,
     EVERYONE,
+    F3AST,
     FOCUS,
     MIFA,
     SCAFFOLD,
     SERVER,
     AmplifiedSCAFFOLD,
+    CAFed,
     Centralised,
     Compressed,
     Compression,
@@ -36,13 +38,18 @@ from raysafl.algorithms import (
     FedAvgM,
     FedAWE,
     FedDyn,
+    FedLaAvg,
     FedProx,
     FedVARP,
     FedYogi,
     FSLParallel,
     Key,
+    Oort,
+    PowerOfChoice,
     Quantised,
     ScheduledServer,
+    Selected,
+    Selection,
     ServerOnly,
     TopK,
 )
@@ -52,6 +59,8 @@ Updates: TypeAlias = dict[int, Vector]
 """What clients have computed, or what arrives of it, by client."""
 Play: TypeAlias = Callable[[Vector, Sequence[int]], Vector]
 """One round: the model after it, from the model before it and the cohort."""
+Select: TypeAlias = Callable[[Vector, Sequence[int]], list[int]]
+"""The selected clients, from the model and the available clients."""
 
 
 @dataclass
@@ -75,6 +84,8 @@ class Lab:
         local: How clients train.
         clients: The number N of clients.
         send: What arrives at the server of the updates that clients have computed.
+        seen: Of each client's last training, the mean loss, the number of samples and the
+            round, counted from 1.
         clock: The round, which all parts of an algorithm share.
     """
 
@@ -85,20 +96,23 @@ class Lab:
     local: LocalTraining
     clients: int
     send: Callable[[Updates], Updates] = dict
+    seen: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
 
     @property
     def key(self) -> Key:
         return Key(self.seed, self.clock.round)
 
-    def gradient(self, w: Vector, rows: NDArray[np.int64]) -> Vector:
-        """The gradient of the mean cross-entropy over some samples."""
+    def gradient(self, w: Vector, rows: NDArray[np.int64]) -> tuple[Vector, Vector]:
+        """The gradient of the mean cross-entropy over some samples, and that of each."""
         x, classes = self.x_SD[rows], int(self.y_S.max()) + 1
         weights, biases = np.split(w, [-classes])
         logits = x @ weights.reshape(classes, -1).T + biases
         odds = np.exp(logits - logits.max(1, keepdims=True))
-        error = odds / odds.sum(1, keepdims=True) - np.eye(classes)[self.y_S[rows]]
-        return np.concatenate([(error.T @ x).ravel(), error.sum(0)]) / len(rows)
+        share = odds / odds.sum(1, keepdims=True)
+        error = share - np.eye(classes)[self.y_S[rows]]
+        loss = -np.log(share[np.arange(len(rows)), self.y_S[rows]])
+        return np.concatenate([(error.T @ x).ravel(), error.sum(0)]) / len(rows), loss
 
     def update(
         self,
@@ -109,13 +123,33 @@ class Lab:
         prox: float = 0.0,
     ) -> Vector:
         """Delta of plain SGD along g + offset + prox (w_i - w)."""
-        held, now = self.held(who), w
-        batches = self.key(f"batches {self.clock.trained}", who)
-        for positions in draw_batches(len(held), local, batches):
-            g = self.gradient(now, held[positions[positions >= 0]])
+        now, losses = w, []
+        for rows in self.batches(who, local):
+            g, loss = self.gradient(now, rows)
+            losses.append(loss)
             rate = local.rate(self.clock.round)
             now = now - rate * (g + offset + prox * (now - w))
+        each = np.concatenate(losses)
+        self.seen[who] = float(each.mean()), len(each), self.clock.round + 1
         return w - now
+
+    def batches(self, who: int, local: LocalTraining) -> list[NDArray[np.int64]]:
+        """The samples of each mini-batch that somebody draws for a request."""
+        held, key = self.held(who), self.key(f"batches {self.clock.trained}", who)
+        drawn = draw_batches(len(held), local, key)
+        return [held[positions[positions >= 0]] for positions in drawn]
+
+    def losses(
+        self, ids: Sequence[int], w: Vector, batches: int | None = None
+    ) -> dict[int, float]:
+        """The mean loss of w on all samples of each client, or on some mini-batches."""
+        self._asked()
+        rows = {i: self.held(i) for i in ids}
+        if batches:
+            size = self.local.batch_size
+            local = LocalTraining(lr=1.0, batch_size=size, steps=batches)
+            rows = {i: np.concatenate(self.batches(i, local)) for i in ids}
+        return {i: float(self.gradient(w, rows[i])[1].mean()) for i in ids}
 
     def train(
         self,
@@ -245,6 +279,98 @@ def mifa(a: MIFA, lab: Lab, w: Vector) -> Play:
             g.update(lab.send(lab.train(ids, w)))
         over = lab.clients if a.over == "all" else max(1, len(g))
         return w - a.lr * sum(g.values()) / over
+
+    return play
+
+
+def fedlaavg(a: FedLaAvg, lab: Lab, w: Vector) -> Play:
+    g = {i: np.zeros_like(w) for i in range(lab.clients)}
+    last = dict.fromkeys(g, -1)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        eta = lab.local.rate(lab.clock.round)
+        if len(ids) > (a.K or lab.clients):
+            ids = sorted(sorted(ids, key=lambda i: (last[i], i))[: a.K])
+        if ids:
+            delta = lab.send(lab.train(ids, w))
+            g.update({i: delta[i] / eta for i in ids})
+            last.update(dict.fromkeys(ids, lab.clock.round))
+        return w - a.lr * eta * mean(g)
+
+    return play
+
+
+def f3ast(a: F3AST, lab: Lab, w: Vector) -> Play:
+    """Rates r_i of all clients, from which those who are selected are drawn nearer to 1."""
+    n = np.array([len(lab.held(i)) for i in range(lab.clients)])
+    p = n / len(lab.held(EVERYONE))
+    r = p.copy() if a.divided_by_m else a.m * p
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal r
+        # All clients are equal at first, but for the last digits.
+        ids = sorted(sorted(ids, key=lambda i: -round(p[i] / r[i], 9))[: a.m])
+        r = (1 - a.beta) * r + a.beta * np.isin(np.arange(len(r)), ids)
+        if not ids:
+            return w
+        lab.clock.asked += 2
+        delta = lab.send(lab.train(ids, w))
+        step = sum(p[i] / r[i] * delta[i] for i in ids)
+        return w - a.lr * step / (a.m if a.divided_by_m else 1)
+
+    return play
+
+
+def markov(a: CAFed, now: Vector) -> tuple[Vector, Vector]:
+    """Estimates of pi and lambda from a history, a row of 0 and 1 for each round."""
+    before = now[:-1]
+    if a.over_all_rounds:
+        before = np.vstack([np.zeros(now.shape[1]), before])
+    after = now[len(now) - len(before) :]
+    on_on, off_off = before * after, (1 - before) * (1 - after)
+    r = a.prior_rounds
+    pi = (now.sum(0) + 0.5 * r) / (len(now) + r)
+    on, off, half = before.sum(0), (1 - before).sum(0), 0.5 * r
+    if a.over_all_rounds:
+        on = off = np.full(now.shape[1], len(now))
+        half = r
+    stays_on = (on_on.sum(0) + 0.5 * half) / (on + half)
+    stays_off = (off_off.sum(0) + 0.5 * half) / (off + half)
+    return pi, stays_on + stays_off - 1
+
+
+def cafed(a: CAFed, lab: Lab, w: Vector) -> Play:
+    n = np.array([len(lab.held(i)) for i in range(lab.clients)])
+    share = n / n.sum()
+    history: list[Vector] = []
+    loss: dict[int, float] = {}
+
+    def error(q: Vector, pi: Vector) -> float:
+        v, f = pi * q / (pi @ q), np.array([loss[i] for i in range(len(n))])
+        far = np.abs(share - v).sum() / 2
+        return float(v @ f + a.bias * f.max() * far**2)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        history.append(np.isin(np.arange(len(n)), ids).astype(float))
+        if not ids:
+            return w
+        new = lab.losses(ids, w)
+        if not loss:
+            loss.update(dict.fromkeys(range(len(n)), float(np.mean([*new.values()]))))
+        loss.update(new)
+        pi, correlation = markov(a, np.array(history))
+        q = share / pi
+        for key in (-np.abs(correlation), pi):
+            for i in np.argsort(key.round(9), kind="stable"):
+                without = np.where(np.arange(len(n)) == i, 0, q)
+                if without.any() and error(q, pi) - error(without, pi) >= a.tolerance:
+                    q = without
+        chosen = [i for i in ids if q[i]]
+        if not chosen:
+            return w
+        lab.clock.asked += 1
+        delta = lab.send(lab.train(chosen, w))
+        return w - a.lr * sum(q[i] * delta[i] for i in chosen)
 
     return play
 
@@ -466,6 +592,55 @@ def compressed(a: Compressed, lab: Lab, w: Vector) -> Play:
     return play
 
 
+def selected(a: Selected, lab: Lab, w: Vector) -> Play:
+    inner = definition(a.inner, lab, w)
+    select = SELECTIONS[type(a.by)](a.by, lab)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        return inner(w, select(w, ids) if len(ids) > a.by.m else ids)
+
+    return play
+
+
+def power_of_choice(by: PowerOfChoice, lab: Lab) -> Select:
+    def select(w: Vector, ids: Sequence[int]) -> list[int]:
+        n = np.array(lab.sizes(ids))
+        size = min(by.d, len(ids))
+        drawn = lab.key("candidates").choice(ids, size, replace=False, p=n / n.sum())
+        loss = {i: lab.seen.get(i, [math.inf])[0] for i in ids}
+        if by.loss != "last":
+            loss = lab.losses(drawn.tolist(), w, 1 if by.loss == "batch" else None)
+        # All losses are equal at w = 0, but for the last digits.
+        return sorted(sorted(drawn.tolist(), key=lambda i: -round(loss[i], 6))[: by.m])
+
+    return select
+
+
+def oort(by: Oort, lab: Lab) -> Select:
+    def select(w: Vector, ids: Sequence[int]) -> list[int]:
+        n = dict(zip(ids, lab.sizes(ids), strict=True))
+        new = [i for i in ids if i not in lab.seen]
+        old = [i for i in ids if i in lab.seen]
+        t = lab.clock.round + 1
+        epsilon = max(by.minimum, by.exploration * by.decay**t)
+        exploit = min(math.floor((1 - epsilon) * by.m), len(old))
+        exploit += max(0, by.m - exploit - len(new))
+        drawn = lab.key("explore").choice(new, by.m - exploit, replace=False)
+        if not exploit:
+            return sorted(drawn.tolist())
+        utility = np.array([min(n[i], lab.seen[i][1]) * lab.seen[i][0] for i in old])
+        top = np.sort(utility)[min(int(by.clip * len(old)), len(old) - 1)]
+        utility = np.minimum(utility, top) - utility.min()
+        waited = np.array([math.log(t) / lab.seen[i][2] for i in old])
+        score = utility / max(utility.max(), 1e-4) + np.sqrt(0.1 * waited)
+        good = score >= by.cut_off * np.sort(score)[-exploit] - 1e-9
+        p = score[good] / score[good].sum()
+        best = lab.key("exploit").choice(np.array(old)[good], exploit, False, p)
+        return sorted([*drawn.tolist(), *best.tolist()])
+
+    return select
+
+
 def top_k(c: TopK, p: Vector, rng: np.random.Generator) -> Vector:
     k = math.ceil(c.fraction * len(p))
     return np.where(np.abs(p) >= np.sort(np.abs(p))[-k], p, 0.0)
@@ -477,13 +652,19 @@ def quantised(c: Quantised, p: Vector, rng: np.random.Generator) -> Vector:
     return np.floor(p / width + chance) * width
 
 
+SELECTIONS: dict[type[Selection], Any] = {
+    Oort: oort,
+    PowerOfChoice: power_of_choice,
+}
 COMPRESSIONS: dict[type[Compression], Any] = {TopK: top_k, Quantised: quantised}
 DEFINITIONS: dict[type[Algorithm], Any] = {
     AFL: afl,
     AmplifiedSCAFFOLD: amplified_scaffold,
+    CAFed: cafed,
     Centralised: centralised,
     Compressed: compressed,
     DebiasedFedAvg: debiased,
+    F3AST: f3ast,
     FOCUS: focus,
     FSL: fsl,
     FSLParallel: fsl,
@@ -495,6 +676,7 @@ DEFINITIONS: dict[type[Algorithm], Any] = {
     FedAvg: fedavg,
     FedAvgM: fedavg,
     FedDyn: feddyn,
+    FedLaAvg: fedlaavg,
     FedProx: fedavg,
     FedVARP: fedvarp,
     FedYogi: adaptive(yogi),
@@ -502,13 +684,24 @@ DEFINITIONS: dict[type[Algorithm], Any] = {
     SAFARI: safari,
     SCAFFOLD: scaffold,
     ScheduledServer: scheduled,
+    Selected: selected,
     ServerOnly: server_only,
 }
 # What these do in a round in which nobody comes is a part of their definitions.
-WRAPPERS = (Compressed, FSL, SAFARI)
+WRAPPERS = (Compressed, FSL, SAFARI, Selected)
 ALWAYS = (
     *WRAPPERS,
-    *(Centralised, DebiasedFedAvg, FedAU, FedAWE, MIFA, ServerOnly),
+    *(
+        CAFed,
+        F3AST,
+        Centralised,
+        DebiasedFedAvg,
+        FedAU,
+        FedAWE,
+        FedLaAvg,
+        MIFA,
+        ServerOnly,
+    ),
 )
 
 

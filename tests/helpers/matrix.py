@@ -21,6 +21,7 @@ from raysafl import (
 )
 from raysafl.algorithms import (
     AFL,
+    F3AST,
     AmplifiedSCAFFOLD,
     Centralised,
     Compressed,
@@ -29,7 +30,9 @@ from raysafl.algorithms import (
     FedDyn,
     FedProx,
     FSLParallel,
+    PowerOfChoice,
     ScheduledServer,
+    Selected,
     ServerOnly,
     TopK,
 )
@@ -57,6 +60,7 @@ CHOSEN: list[Algorithm] = [
     FedAmplify(P=2, eta=1.2),
     AmplifiedSCAFFOLD(P=2, gamma=1.2),
     AFL(max_delay=2),
+    F3AST(m=2, beta=0.1),
     ScheduledServer(inner=FedAvgM(), schedule=StepRate(milestones=[2])),
     ServerOnly(server_update=SERVER),
     Centralised(local=SERVER),
@@ -66,12 +70,13 @@ WRAPPERS = {
     "FSL": lambda inner: FSL(inner=inner, gamma=0.5),
     "FSL-p": lambda inner: FSLParallel(inner=inner, gamma=0.5),
     "compressed": lambda inner: Compressed(inner=inner, compression=TopK(fraction=0.1)),
+    "selected": lambda inner: Selected(inner=inner, by=PowerOfChoice(m=1, d=2)),
 }
 
 
 def with_defaults(given: Sequence[Algorithm]) -> list[Algorithm]:
     """The built-in algorithms that can be made without arguments, but for those given."""
-    wrappers = {SAFARI, FSL, FSLParallel, Compressed}
+    wrappers = {SAFARI, FSL, FSLParallel, Compressed, Selected}
     left_out = {*(type(algorithm) for algorithm in given), *wrappers}
     return [
         kind()

@@ -28,10 +28,13 @@ from raysafl.algorithms import (
     MIFA,
     Centralised,
     Compressed,
+    FedLaAvg,
     FSLParallel,
     Key,
+    PowerOfChoice,
     Round,
     ScheduledServer,
+    Selected,
     ServerOnly,
     State,
     TopK,
@@ -44,7 +47,7 @@ from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.training import StepRate
 
 # In an empty round these train at the server, step or by what they remember.
-ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, MIFA)
+ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, FedLaAvg, MIFA)
 COHORTS = [[0, 1], [], [2, 3], [], [], [1]]
 
 
@@ -112,6 +115,7 @@ def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_cl
         SAFARI(inner=MIFA(), client_prob=1),
         FSL(inner=MIFA(), gamma=0),
         Compressed(inner=MIFA(), compression=TopK(fraction=1)),
+        Selected(inner=MIFA(), by=PowerOfChoice(m=9, d=9)),
         ScheduledServer(inner=MIFA(), schedule=StepRate(milestones=[99])),
     ],
     ids=lambda algorithm: type(algorithm).__name__,
