@@ -148,10 +148,6 @@ def plan(run: fl.Run, pythons: Mapping[str, str]) -> str:
     lines = [f"{what}: {value} ({source})" for what, value, source in FACTS]
     left_out = [name for name in ("pfl", "flower") if name not in pythons]
     lines += [f"{name}: not run, as its Python is not given" for name in left_out]
-    if not hasattr(fl.algorithms, "FedAWE"):
-        lines.append(
-            "FedAWE's 126 runs against its authors' program: not yet, as raysafl has no FedAWE"
-        )
     try:
         data = run.data.load()
         lines.append(f"data: {data.name}, {len(data.train):,} + {len(data.test):,}")

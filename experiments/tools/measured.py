@@ -16,7 +16,7 @@ from raysafl.storage.store import Store, find_sweeps
 
 ROOT = Path(__file__).parents[2]  # of the repository
 MEASURED = ROOT / "results" / "measured"
-PAPERS = ("safari", "fast", "fsl")
+PAPERS = ("safari", "fast", "fsl", "fedawe")
 # Files whose sweeps are drawn by `raysafl data show`: figures of data and cohorts.
 PICTURES = ("fast/figure1.py", "fast/figure2.py")
 # Scales of folders in results/measured, the most telling first; scale `paper` has no suffix.

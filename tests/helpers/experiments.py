@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "experiments"
-PAPERS = ("safari", "fast", "fsl")
+PAPERS = ("safari", "fast", "fsl", "fedawe")
 
 
 def sweep_files() -> dict[str, Path]:

@@ -1,0 +1,1 @@
+"""The table of FedAWE's paper (Xiang et al., docs/papers.md#fedawe)."""
