@@ -68,8 +68,19 @@ class DPFedAvg(fl.Algorithm):
             )
 
     def prepare(self, setting: Setting) -> "DPFedAvg":
-        """Return this algorithm with the expected number of clients filled in."""
-        return self.replace(cohort=self.cohort or setting.cohort)
+        """Return this algorithm with the expected number of clients filled in.
+
+        Raises:
+            ValueError: It is not known.
+        """
+        cohort = self.cohort or setting.cohort
+        if cohort is None:
+            raise ValueError(
+                "DPFedAvg divides by the expected number of clients in a round, which is "
+                "not known where clients are selected, or may not report in time; give "
+                "DPFedAvg(cohort=...)"
+            )
+        return self.replace(cohort=cohort)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Sum the clipped updates and add the noise."""

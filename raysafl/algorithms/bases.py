@@ -8,6 +8,7 @@ from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
 from raysafl.core.algorithm import (
+    LOSS_BYTES,
     Algorithm,
     LocalTraining,
     MeanUpdate,
@@ -16,9 +17,8 @@ from raysafl.core.algorithm import (
     TrainMean,
 )
 
-# A loss is sent as float32.
-LOSS_BYTES = 4
-# Steps at this learning rate leave float32 parameters as they are.
+# Steps at this learning rate leave float32 parameters as they are; zeros move by nothing that
+# a loss would show.
 NO_RATE = 1e-30
 
 
@@ -63,7 +63,8 @@ class KnowsLocalTraining(Algorithm):
     ) -> Generator[TrainMean, MeanUpdate, Tensor]:
         """Ask clients for the mean losses [M] of w_P, on some mini-batches or on all samples.
 
-        Each is sent w_P, and sends one number. Its mini-batches count as local steps.
+        Each is sent w_P, and sends one number. Its mini-batches count as local steps, and are
+        computed as theirs, with dropout and augmentation.
         """
         assert self.local, "prepare() fills in the run's local training"
         epochs = None if batches else 1

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
-from raysafl.algorithms.bases import LOSS_BYTES, Around
+from raysafl.algorithms.bases import Around
 from raysafl.algorithms.focus import FOCUS
 from raysafl.core.algorithm import (
     CountSamples,
@@ -265,8 +265,7 @@ class Compressed(Around):
         """
         if isinstance(request, CountSamples) or max(request.ids) < 0:
             return (yield request)
-        # A client that sends a loss alone sends no update.
-        if request.up_bytes == LOSS_BYTES:
+        if request.asks_for_losses:
             return (yield request)
         update: Update = yield self._for_rows(request)
         sent_MP = update.delta_MP.clone()

@@ -27,9 +27,9 @@ class Oort(Selection):
     scaled to [0, 1]. loss_i is the mean loss of client i's last training, and |B_i| the number of
     its samples, or of those that it trained on if these are fewer.
 
-    raysafl knows no times of devices, so there is neither a factor for slow clients nor a pacer,
-    and clients that have not trained are not drawn by their speed. A client tells its mean loss;
-    the paper's U_i has the root of the mean of squared losses.
+    A selection does not know the times of devices (`Devices`), so there is neither a factor for
+    slow clients nor a pacer, and clients that have not trained are not drawn by their speed. A
+    client tells its mean loss; the paper's U_i has the root of the mean of squared losses.
 
     Source: Lai et al. 2021, OSDI, algorithm 1 (docs/papers.md#oort). That U is scaled is from the
     authors' program, which has decay=0.95, cut_off=0.7 and clip=0.98. That clients are no longer

@@ -11,7 +11,14 @@ from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
 from raysafl.algorithms.bases import Around, KnowsLocalTraining
-from raysafl.core.algorithm import CountSamples, Request, Round, State, index_of
+from raysafl.core.algorithm import (
+    CountSamples,
+    Request,
+    Round,
+    Setting,
+    State,
+    index_of,
+)
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key
 
@@ -142,7 +149,8 @@ class Selected(Around, KnowsLocalTraining):
     The participation policy decides who is available, which is the same for all algorithms with
     the same seed; `by` selects among them; `inner` has the selected clients as its cohort. In the
     results, a cohort is the available clients. With `SAFARI`, put `Selected` inside: around it,
-    clients would be selected for the server's rounds as well.
+    clients would be selected for the server's rounds as well. With `FSL`, put it around: inside,
+    the S of FSL would be the number of available clients.
 
     Raises:
         ValueError: The inner algorithm selects as well.
@@ -161,9 +169,14 @@ class Selected(Around, KnowsLocalTraining):
             )
         return self
 
+    def prepare(self, setting: Setting) -> Self:
+        """Return this algorithm with its inner algorithm prepared."""
+        # The expected number of clients is that of the available ones.
+        return super().prepare(replace(setting, cohort=None))
+
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the initial state of the inner algorithm, and of the selection."""
-        return _joined(self.inner.init(w_P, num_clients), self.by.init(num_clients))
+        return _marked(self.inner.init(w_P, num_clients), self.by.init(num_clients))
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Select clients, and run the inner round with them."""
@@ -178,9 +191,9 @@ class Selected(Around, KnowsLocalTraining):
             try:
                 request = inner_round.send(answer)
             except StopIteration as end:
-                return _joined(end.value, memory)
+                return _marked(end.value, memory)
             answer = yield request
-            if isinstance(request, Request):
+            if isinstance(request, Request) and not request.asks_for_losses:
                 ids_M = index_of(request.ids)
                 # The server's own training is not a client's.
                 own = ids_M >= 0
@@ -190,7 +203,7 @@ class Selected(Around, KnowsLocalTraining):
                 memory = self.by.learn(memory, told)
 
 
-def _joined(state: State, memory: Memory) -> State:
+def _marked(state: State, memory: Memory) -> State:
     """Return a state of the inner algorithm with what a selection remembers."""
     marked = {MARK + name: value for name, value in memory.items()}
     return replace(state, server={**state.server, **marked})

@@ -48,6 +48,8 @@ from raysafl.core.rates import RateSchedule
 Count = TypeVar("Count", int, NDArray[np.int64])
 # What clients keep of their optimizers, where they keep nothing.
 NOTHING_KEPT = torch.empty(0, 0, 0)
+# A loss is sent as float32.
+LOSS_BYTES = 4
 
 
 class LocalTraining(Component):
@@ -381,6 +383,11 @@ class Request:
                 "give a whole number of at least 0, or leave it out for 4 bytes a "
                 "parameter"
             )
+
+    @property
+    def asks_for_losses(self) -> bool:
+        """Whether clients send a loss each, and no update: then they do not train."""
+        return self.up_bytes == LOSS_BYTES
 
 
 @dataclass(frozen=True)

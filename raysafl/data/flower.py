@@ -39,22 +39,19 @@ class FlowerPartitioner(Partition):
             seed: what it may draw from.
 
         Raises:
-            ValueError: the package has no such class, or it refuses the arguments.
+            ValueError: the package has no such class.
         """
         from flwr_datasets import partitioner as known
 
-        kind = getattr(known, self.name, None)
-        if kind is None:
+        if self.name not in known.__all__:
             raise ValueError(
                 f"flwr_datasets.partitioner has no '{self.name}': "
                 f"{nearest(self.name, known.__all__)}"
             )
+        kind = getattr(known, self.name)
         given = {"num_partitions": clients, "seed": seed}
         taken = {n: v for n, v in given.items() if n in signature(kind).parameters}
-        try:
-            return kind(**taken | self.options)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.name} of flwr-datasets: {error}") from error
+        return kind(**taken | self.options)
 
     def spread(
         self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
@@ -62,27 +59,33 @@ class FlowerPartitioner(Partition):
         """Give each client the samples of one partition.
 
         Raises:
-            ValueError: the package is not installed, or the number of partitions is not
-                that of the clients.
+            ValueError: the package is not installed, or refuses the arguments or the
+                samples; or the number of partitions is not that of the clients.
         """
+        count = len(samples.labels)
+        columns = {"row": range(count), "label": samples.labels.tolist()}
+        if samples.users is not None:
+            columns["user"] = samples.users.tolist()
         try:
             from datasets import Dataset
 
             partitioner = self.partitioner(clients, int(rng.integers(2**31)))
+            partitioner.dataset = Dataset.from_dict(columns)
+            made = partitioner.num_partitions
+            parts = [
+                partitioner.load_partition(i)["row"] for i in range(min(made, clients))
+            ]
         except ImportError as error:
             raise ValueError(
                 f"{type(self).__name__} needs flwr-datasets ({error}): pip install "
                 "flwr-datasets"
             ) from error
-        count = len(samples.labels)
-        columns = {"row": range(count), "label": samples.labels.tolist()}
-        if samples.users is not None:
-            columns["user"] = samples.users.tolist()
-        partitioner.dataset = Dataset.from_dict(columns)
-        if partitioner.num_partitions != clients:
+        # A column that is not there is a KeyError.
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.name} of flwr-datasets: {error}") from error
+        if made != clients:
             raise ValueError(
-                f"{self.name} makes {partitioner.num_partitions} partitions, but there are "
-                f"{clients} clients; set clients={partitioner.num_partitions} in Federation(...)"
+                f"{self.name} makes {made} partitions, but there are {clients} clients; "
+                f"set clients={made} in Federation(...)"
             )
-        parts = [partitioner.load_partition(i)["row"] for i in range(clients)]
         return [np.sort(np.array(rows[:], np.int64)) for rows in parts]

@@ -50,7 +50,7 @@ class _ResNet(Model):
         layers = [*_normed(input_shape[0], depth, 3, 1, self.groups), nn.ReLU()]
         for width in self.channels:
             for _ in range(self.blocks):
-                layers += [_Block(depth, width, self.groups, self.projects)]
+                layers += [_Residual(depth, width, self.groups, self.projects)]
                 depth = width
         last = nn.Linear(depth, num_classes)
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last)
@@ -95,7 +95,7 @@ def _normed(
     return [convolution, nn.GroupNorm(groups, width)]
 
 
-class _Block(nn.Module):
+class _Residual(nn.Module):
     """A residual block; with more channels than before, it halves the sides of the images."""
 
     def __init__(self, depth: int, width: int, groups: int, projects: bool) -> None:

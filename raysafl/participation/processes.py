@@ -58,13 +58,13 @@ def per_client(
     return np.broadcast_to(values, num_clients)
 
 
-def as_texts(on_RN: NDArray[np.bool_]) -> list[str]:
+def chains_as_texts(on_RN: NDArray[np.bool_]) -> list[str]:
     """Return the chains of each replicate as a text with 0 (off) or 1 (on) per client."""
     return [row_N.tobytes().decode() for row_N in on_RN + np.uint8(ord("0"))]
 
 
-def from_texts(texts: Sequence[str], num_clients: int) -> NDArray[np.bool_]:
-    """Return whether each chain is on, [R, N], from what `as_texts` returned."""
+def chains_from_texts(texts: Sequence[str], num_clients: int) -> NDArray[np.bool_]:
+    """Return whether each chain is on, [R, N], from what `chains_as_texts` returned."""
     digits = np.frombuffer("".join(texts).encode(), np.uint8)
     on_RN: NDArray[np.bool_] = digits.reshape(-1, num_clients) == ord("1")
     return on_RN
@@ -161,11 +161,11 @@ class Markov(PicksTogether):
         # In the first round, the chains are in their stationary distribution.
         chance_RN = mean_N
         if states[0] is not None:
-            on_RN = from_texts(states, num_clients)
+            on_RN = chains_from_texts(states, num_clients)
             chance_RN = np.where(on_RN, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
         u_RN = uniforms(num_clients, keys, "markov")
         on_RN, cohorts = come(chance_RN, u_RN, self.at_least_one)
-        return as_texts(on_RN), at_most(cohorts, self.m, keys)
+        return chains_as_texts(on_RN), at_most(cohorts, self.m, keys)
 
 
 class Cyclic(PicksTogether):
@@ -243,7 +243,9 @@ class MinimumSeparation(Participation):
     """A client that participates in a round does not in the next `rounds` rounds.
 
     `base` says who is available; of those that need not wait, at most m participate. The
-    state holds the state of `base` and the cohorts of the last rounds.
+    state holds the state of `base` and the cohorts of the last rounds. With `Devices`, a client
+    that does not report waits as well. In a `Snapshot`, only its own picks count, not enforced
+    rounds, in which clients participate that would have to wait.
 
     Source: Debiased FedAvg (docs/papers.md#debiased), where R is the minimum separation.
     """
@@ -271,7 +273,9 @@ class MinimumSeparation(Participation):
     ) -> tuple[Any, Cohort]:
         """Choose among the clients that are available and need not wait."""
         base, cohort = self.base.pick(state["base"], num_clients, key, accuracy)
-        ids = sorted({*cohort.ids}.difference(*state["recent"]))
+        # The ids of a policy of the user's own may be numpy's, which are no JSON.
+        there = np.asarray(cohort.ids).tolist()
+        ids = sorted({*there}.difference(*state["recent"]))
         if self.m is not None and len(ids) > self.m:
             chosen = key("separation").choice(ids, self.m, replace=False)
             ids = sorted(chosen.tolist())

@@ -81,13 +81,6 @@ def at_most(cohorts: Cohorts, m: int | None, keys: Keys) -> Cohorts:
     return cohorts._replace(ids=cohorts.ids[stays], count_R=np.minimum(count_R, m))
 
 
-def some_of(ids: Ints, m: int | None, keys: Keys) -> Cohorts:
-    """Return these clients for each key; if they are more than m, m drawn uniformly."""
-    R = len(keys.seeds_R)
-    chosen = at_most(of_one_size(np.tile(ids, (R, 1))), m, keys)
-    return of_one_size(np.sort(chosen.ids.reshape(R, -1), axis=1))
-
-
 def weighted(weight_RN: Floats, m: int, keys: Keys, purpose: str) -> Ints:
     """Draw m distinct clients one after another, in proportion to the weights of the rest.
 

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from raysafl.core.participation import Cohorts, PicksTogether
 from raysafl.core.randomness import Keys
 from raysafl.core.text import nearest
-from raysafl.participation.sampling import Ints, Most, check_m, some_of
+from raysafl.participation.sampling import Ints, Most, at_most, check_m, of_one_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,7 +103,7 @@ def _valid(file: str, frame: "pd.DataFrame", round_seconds: float | None) -> Int
         )
     good = numbers[:, 1] < numbers[:, 2]
     if round_seconds is not None:
-        numbers[:, 1:] -= np.nanmin(numbers[:, 1])
+        numbers[:, 1:] -= np.fmin.reduce(numbers[:, 1])
         numbers[:, 1:] = np.ceil(numbers[:, 1:] / round_seconds)
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
     good &= whole.all(axis=1) & (0 <= numbers[:, 1])
@@ -231,5 +231,7 @@ class Trace(PicksTogether):
                 )
             client = self._ids[client]
         t = keys.round % end.max()
-        there = np.unique(client[(start <= t) & (t < end)])
-        return list(states), some_of(there, self.m, keys)
+        there_RM = np.tile(
+            np.unique(client[(start <= t) & (t < end)]), (len(states), 1)
+        )
+        return list(states), at_most(of_one_size(there_RM), self.m, keys)

@@ -14,8 +14,8 @@ from raysafl.core.randomness import Key, Keys
 from raysafl.participation.processes import (
     AtLeastOne,
     Rate,
-    as_texts,
-    from_texts,
+    chains_as_texts,
+    chains_from_texts,
     per_client,
 )
 from raysafl.participation.sampling import (
@@ -27,7 +27,7 @@ from raysafl.participation.sampling import (
     uniforms,
 )
 
-Round = Annotated[int, Field(ge=0)]
+RoundNumber = Annotated[int, Field(ge=0)]
 # The zones of the United States in hours, and about how much of the population has each.
 US_ZONES = {-5.0: 0.48, -6.0: 0.29, -7.0: 0.07, -8.0: 0.16}
 
@@ -121,10 +121,10 @@ class Varying(PicksTogether):
         "client. A zone of h hours is ahead by h * rounds_per_day / 24.",
     )
     least: float = Field(default=0.0, ge=0, le=1, description="Less counts as 0.")
-    first: Round | list[Round] = Field(
+    first: RoundNumber | list[RoundNumber] = Field(
         default=0, description="The first round of all clients, or of each."
     )
-    last: Round | list[Round] | None = Field(
+    last: RoundNumber | list[RoundNumber] | None = Field(
         default=None, description="The last round; None: no client leaves."
     )
     correlation: float = Field(
@@ -169,11 +169,11 @@ class Varying(PicksTogether):
             # of probability 1 is off.
             stays_N = np.minimum(1, p_N / np.maximum(before_N, 1e-300))
             joins_N = np.maximum(0, (p_N - before_N) / np.maximum(1 - before_N, 1e-300))
-            kept_RN = np.where(from_texts(states, num_clients), stays_N, joins_N)
+            kept_RN = np.where(chains_from_texts(states, num_clients), stays_N, joins_N)
             chance_RN = (1 - nu) * p_N + nu * kept_RN
         u_RN = uniforms(num_clients, keys, "varying")
         on_RN, cohorts = come(chance_RN, u_RN, self.at_least_one and bool(p_N.any()))
-        after = as_texts(on_RN) if nu else list(states)
+        after = chains_as_texts(on_RN) if nu else list(states)
         return after, at_most(cohorts, self.m, keys)
 
 
@@ -210,6 +210,8 @@ def diurnal(
         raise ValueError(
             f"give a client at least, and zones with weights above 0, not {clients} and {zones}"
         )
+    if not ratio >= 1:
+        raise ValueError(f"ratio must be at least 1, not {ratio}")
     edges = np.cumsum([*zones.values()]) / sum(zones.values())
     zone_N = np.searchsorted(edges, (np.arange(clients) + 0.5) / clients)
     # A sine has its peak after a quarter of its period.
@@ -224,7 +226,8 @@ def rates_by_labels(
 ) -> list[float]:
     """Return base rates p_i = sum over classes c of share_ic u_c, one per client.
 
-    share_ic is the fraction of client i's training samples that are of class c.
+    share_ic is the fraction of client i's training samples that are of class c. A client
+    without samples has the rate 0.
 
     Args:
         data: The federation of the run. Where its partition differs between seeds, the
@@ -249,6 +252,6 @@ def rates_by_labels(
             f"classes{'' if dataset.has_labels else ', and not one for each sample'}"
         )
     return [
-        float(np.bincount(labels[own], minlength=C) / len(own) @ u_C)
+        float(np.bincount(labels[own], minlength=C) / max(1, len(own)) @ u_C)
         for own in data.split(dataset, seed).clients
     ]

@@ -161,11 +161,11 @@ class Reduction:
         (kept,) = (~averaged_T).nonzero()
         (added,) = averaged_T.nonzero()
         if len(kept):
-            row_TP = download(_selected(sent_TP, kept)).numpy()
+            row_TP = download(_taken_rows(sent_TP, kept)).numpy()
             self._rows.append((self._row_T[positions[kept]], row_TP))
         if len(added):
             index = self._cells.index_T[positions[added]]
-            self._add(_selected(sent_TP, added), index)
+            self._add(_taken_rows(sent_TP, added), index)
 
     def result(self) -> ShareResult:
         """Return the share's result, once the updates of all tasks were taken."""
@@ -220,8 +220,8 @@ class Reduction:
         # rounds twice.
         units_C1 = upload(torch.from_numpy(units).unsqueeze(1), device)
         # It is a copy unless it is the sums themselves, which are then divided in place.
-        partial_CP = _selected(self._sums_CP, partial)
-        sums_CP = _selected(self._sums_CP, complete)
+        partial_CP = _taken_rows(self._sums_CP, partial)
+        sums_CP = _taken_rows(self._sums_CP, complete)
         return sums_CP.div_(units_C1).float(), partial_CP
 
 
@@ -240,7 +240,7 @@ def add_by_operators(sums_CP: Tensor, row_TP: Tensor, index_T: Tensor) -> None:
         sums_CP.index_add_(0, part_T, units_TP)
 
 
-def _selected(row_TP: Tensor, some: Ints) -> Tensor:
+def _taken_rows(row_TP: Tensor, some: Ints) -> Tensor:
     """Return some of the rows; if that is all of them, without a copy."""
     if len(some) in (0, len(row_TP)):
         return row_TP[: len(some)]

@@ -52,7 +52,9 @@ class Devices(Component):
     `deadline`, or 0, if nobody participates. If an algorithm asks clients several times in a
     round, each request waits for its slowest client, and the times are added. They are those
     of the bytes that a request declares, which may be more or less than a vector each way.
-    Training of the server and samples that it shares take no time.
+    Training of the server and samples that it shares take no time. An algorithm selects among
+    those that report (`Selected`, `F3AST`, `CAFed`, `FedLaAvg`), so the server also waits for
+    late clients that it would not select.
 
     Source: Bonawitz et al. 2019 for deadline, over-selection and dropouts
     (docs/papers.md#bonawitz); FedScale for the clock (docs/papers.md#fedscale). Bonawitz et
@@ -112,7 +114,7 @@ class Devices(Component):
             others: The other fields.
 
         Raises:
-            ValueError: The file is no such table.
+            ValueError: The file is no such table, or has a column that `others` has too.
         """
         # Imported here, because pandas takes some tenths of a second to import.
         import pandas as pd
@@ -133,6 +135,11 @@ class Devices(Component):
                 f"{file} has {len(frame)} rows, so its column 'client' must have each id "
                 f"from 0 to {len(frame) - 1} once"
             )
+        if twice := others.keys() & set(frame):
+            raise ValueError(
+                f"{file} has the columns {sorted(twice)}, which are given as arguments too: "
+                "leave out one of the two"
+            )
         return cls(**{str(n): own.tolist() for n, own in frame.items()}, **others)
 
     def seconds(
@@ -152,7 +159,7 @@ class Devices(Component):
             number_T = np.array([own[i] for i in ids] if isinstance(own, list) else own)
             if self.spread:
                 pairs = zip(seeds_T.tolist(), ids, strict=True)
-                factors = [_factor(seed, name, i, self.spread) for seed, i in pairs]
+                factors = [_lognormal(seed, name, i, self.spread) for seed, i in pairs]
                 number_T = number_T * np.array(factors)
             seconds_T += steps_T * number_T if bytes_1 is None else bytes_1 / number_T
         return seconds_T
@@ -185,6 +192,6 @@ class Devices(Component):
 
 # Of each client of a cohort the factor is asked for in every round.
 @lru_cache(maxsize=2**17)
-def _factor(seed: int, field: str, client: int, spread: float) -> float:
+def _lognormal(seed: int, field: str, client: int, spread: float) -> float:
     """Return the lognormal factor of a client's number."""
     return math.exp(spread * Key(seed)(f"device {field}", client).standard_normal())

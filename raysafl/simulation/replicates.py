@@ -971,7 +971,12 @@ class _Part:
         """Count in how many rounds each client has trained, this one included."""
         everyone = range(self.group.run.data.clients)
         for r, place in enumerate(self.rows.tolist()):
-            ids = {i for _, ids_RM, _ in self.answered for i in ids_RM[r].tolist()}
+            ids = {
+                i
+                for request, ids_RM, _ in self.answered
+                for i in ids_RM[r].tolist()
+                if not request.asks_for_losses
+            }
             history = self.group.members[place].clients
             assert history is not None
             came_N = history.participations_N.copy()

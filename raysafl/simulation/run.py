@@ -257,6 +257,8 @@ class Run(Component):
             ValueError: The run measures no such column, or it is a list of numbers.
         """
         columns = self.columns()
+        # Time is spent, and does not improve.
+        columns.pop(VIRTUAL_SECONDS, None)
         known = {
             name: declared.higher_is_better
             for name, declared in columns.items()

@@ -216,7 +216,9 @@ def statistics_of(
         ValueError: two columns would have a statistic of the same name.
     """
     statistics = dict(STATISTICS)
-    names = [name for name in (*columns, *measured) if name not in COLUMNS]
+    # Of the time, only the sum is a statistic.
+    known_otherwise = {*COLUMNS, VIRTUAL_SECONDS}
+    names = [name for name in (*columns, *measured) if name not in known_otherwise]
     # The loss has further statistics if it is all that runs are judged by.
     names += ["test_loss"] if quality == "test_loss" else []
     for name in dict.fromkeys(names):
@@ -507,7 +509,8 @@ class _FurtherStatistic:
             passed = np.where(rounds < reached[:, None], seconds, 0.0).sum(axis=1)
             return np.where(np.isnan(reached), np.nan, passed)
         if statistic.column == VIRTUAL_SECONDS:
-            values = values.cumsum(axis=1)
+            total: Floats = values.sum(axis=1)
+            return total
         if name == AT_BEST_VAL:
             judged_by = self.values[self.on_val][places]
             return _at_best(values, judged_by, statistic.higher_is_better)

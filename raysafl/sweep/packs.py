@@ -295,6 +295,5 @@ def _asks_for_a_mean(run: Run, dataset: Dataset, ids: Sequence[int]) -> bool:
         request = next(round)
         if isinstance(request, CountSamples):
             request = round.send(torch.ones(len(ids), dtype=torch.int64))
-        # A request whose answer is short is for the losses of clients.
-        return isinstance(request, TrainMean) and request.up_bytes is None
+        return isinstance(request, TrainMean) and not request.asks_for_losses
     return False

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysafl import FSL, Algorithm, FedAvg, LocalTraining, Run, TrainMean
+from raysafl import FSL, Algorithm, FedAvg, LocalTraining, PerClient, Run, TrainMean
 from raysafl.algorithms import (
     F3AST,
     FOCUS,
@@ -18,11 +18,13 @@ from raysafl.algorithms import (
     CountSamples,
     FedLaAvg,
     Key,
+    KnowsLocalTraining,
     MeanUpdate,
     Oort,
     PowerOfChoice,
     Selected,
     Selection,
+    State,
     TopK,
 )
 from raysafl.algorithms.selection import Memory, Told
@@ -240,6 +242,32 @@ def test_traffic_counts_the_candidates_and_the_selected(tiny: Run) -> None:
         assert [r.bytes_up for r in records] == [2 * vector + up] * 4
         # The cohorts are those that are available.
         assert [r.cohorts for r in records] == [[list(range(10))]] * 4
+
+
+def test_clients_that_send_their_losses_alone_have_not_trained(tiny: Run) -> None:
+    run = tiny.replace(
+        algorithm=Selected(by=PowerOfChoice(m=2, d=5)),
+        participation=Full(),
+        eval_clients=PerClient(every=4),
+    )
+    for own in play(run)[0].replicates:
+        assert own.clients is not None
+        # In each of 4 rounds, 5 clients send a loss, and 2 of them train.
+        assert own.clients.participations_N.sum() == 4 * 2
+
+
+def test_a_selection_learns_nothing_of_clients_that_send_their_losses_alone(
+    tiny: Run,
+) -> None:
+    class Asking(KnowsLocalTraining):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Any:
+            yield from self.losses(state.w_P, ids)
+            return state
+
+    by = PowerOfChoice(m=3, d=3, loss="last")
+    sim, _ = play(tiny.replace(algorithm=Selected(inner=Asking(), by=by)))
+    for own in sim.replicates:
+        assert own.state.server["~loss"].isinf().all()
 
 
 def test_where_at_most_m_are_available_the_inner_algorithm_runs_bitwise(

@@ -94,6 +94,13 @@ def test_what_the_package_refuses_is_told() -> None:
         ("DirichletPartitoner", {}, "did you mean 'DirichletPartitioner'"),
         ("DirichletPartitioner", {"alpha": 1}, "missing .* 'partition_by'"),
         ("IidPartitioner", {"num_partitions": 0}, "IidPartitioner of flwr-datasets: "),
+        # A module of the package, and a column that the samples do not have.
+        ("iid_partitioner", {}, "has no 'iid_partitioner'"),
+        (
+            "DirichletPartitioner",
+            {"partition_by": "labels", "alpha": 1},
+            "DirichletPartitioner of flwr-datasets: .*labels",
+        ),
     ]:
         with pytest.raises(ValueError, match=text):
             held(FlowerPartitioner(name=name, options=options))

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from experiments.methods.dpfedavg import DPFedAvg
-from raysafl import FedAvg, Run, Uniform
-from raysafl.algorithms import Key
+from raysafl import Devices, FedAvg, Run, Uniform
+from raysafl.algorithms import Key, PowerOfChoice, Selected
 from raysafl.participation import Bernoulli, Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
@@ -41,6 +41,16 @@ def test_the_sum_is_divided_by_the_expected_number_and_not_by_those_that_came(
     # The model starts at zero, so its end is a step: the mean, or the sum over 2.5.
     expected = final(run.replace(algorithm=FedAvg())) * len(cohort.ids) / 2.5
     torch.testing.assert_close(final(free), expected)
+
+
+def test_an_unknown_number_of_clients_is_refused(tiny: Run) -> None:
+    run = tiny.replace(replicates=1, participation=Uniform(m=4))
+    alone = DPFedAvg(clip=1.0, noise=0.0)
+    selected = Selected(inner=alone, by=PowerOfChoice(m=2, d=3))
+    slow = run.replace(algorithm=alone, devices=Devices(step_seconds=1.0))
+    for unknown in (slow, run.replace(algorithm=selected)):
+        with pytest.raises(ValueError, match="where clients are selected, or may not"):
+            final(unknown)
 
 
 def test_the_noise_has_the_standard_deviation_of_the_paper(tiny: Run) -> None:

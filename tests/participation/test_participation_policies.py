@@ -19,6 +19,7 @@ from raysafl.participation import (
     ArbitraryRates,
     Bernoulli,
     Beta,
+    Cohort,
     Cyclic,
     Full,
     Gamma,
@@ -397,6 +398,18 @@ def test_minimum_separation_lets_those_participate_who_are_available_and_have_wa
         for i in cohorts(MinimumSeparation(base=Full(), rounds=2, m=4), 1, seed)[0]
     )
     assert fits([first[i] for i in range(M)], [100] * M)
+
+
+def test_minimum_separation_takes_the_ids_of_a_users_policy_as_numpy_has_them() -> None:
+    class Drawn(Participation):
+        def pick(
+            self, state: Any, num_clients: int, key: Key, accuracy: float | None
+        ) -> tuple[Any, Cohort]:
+            ids: Any = np.sort(key("mine").choice(num_clients, 4, replace=False))
+            return state, Cohort(ids)
+
+    policy = MinimumSeparation(base=Drawn(), rounds=3)
+    assert cohorts(policy, 9, through_json=True) == cohorts(policy, 9)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,12 @@ def test_a_wrong_log_in_seconds_is_refused(
         Trace(file=policy.file, round_seconds=0)
 
 
+def test_a_log_of_dates_is_refused(tmp_path: Path) -> None:
+    rows: list[tuple[Any, ...]] = [(0, "2024-03-01 10:00", "2024-03-01 11:00")]
+    with pytest.raises(ValueError, match=r"row 0, has client = 0, start = 2024-03-01"):
+        Trace(file=csv(tmp_path, rows), round_seconds=60).check(1)
+
+
 def test_with_m_at_most_m_come(tmp_path: Path) -> None:
     seen = there(Trace(file=csv(tmp_path, ROWS), m=1), 70)
     assert all(len(ids) == 1 for ids in seen)

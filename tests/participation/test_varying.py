@@ -247,7 +247,7 @@ def test_diurnal_clients_are_available_by_the_hour_of_their_zone() -> None:
         ({"clients": 0}, "give a client at least"),
         ({"zones": {}}, "zones with weights above 0"),
         ({"zones": {0.0: 1.0, 1.0: 0.0}}, "zones with weights above 0"),
-        ({"ratio": 0.5}, "amplitude"),
+        *(({"ratio": ratio}, "ratio must be at least 1") for ratio in (0.5, 0, -2)),
         ({"rounds_per_day": 0}, "period"),
     ],
     ids=str,
@@ -289,6 +289,15 @@ def test_drawn_rates_of_classes_have_fedawes_ranges_and_follow_the_seed() -> Non
         assert (
             0 <= drawn[:, c].min() < 0.1 * top and 0.9 * top < drawn[:, c].max() < top
         )
+
+
+def test_a_client_without_samples_is_never_available() -> None:
+    class FirstHasNone(fl.Iid):
+        def spread(self, samples: Any, clients: int, rng: Any) -> Any:
+            return [np.empty(0, int), *super().spread(samples, clients - 1, rng)]
+
+    rates = rates_by_labels(fl.Federation(clients=4, partition=FirstHasNone()))
+    assert rates[0] == 0 and min(rates[1:]) > 0
 
 
 def test_rates_of_classes_that_do_not_fit_are_refused() -> None:

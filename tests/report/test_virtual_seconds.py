@@ -50,6 +50,8 @@ def test_time_to_accuracy_is_the_time_of_the_first_row_that_is_good_enough() -> 
     assert found[named[0]].tolist()[:2] == [5.5, pytest.approx(np.nan, nan_ok=True)]
     assert found[named[1]].tolist()[:2] == [2.0, 4.0]
     assert found["total_virtual_seconds"].tolist()[:2] == [6.5, 8.0]
+    of_time = {name for name in found if VIRTUAL_SECONDS in name}
+    assert of_time == {*named, "total_virtual_seconds"}
     # Without devices, no time is known.
     assert found.iloc[2][[*named, "total_virtual_seconds"]].isna().all()
     assert found["rounds_to_70"].tolist()[::2] == [4, 1]

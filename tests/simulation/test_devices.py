@@ -333,6 +333,13 @@ def test_a_wrong_table_is_refused(
         Devices.from_table(tmp_path / "devices.csv")
 
 
+def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"client": [0, 1], "step_seconds": [3.0, 1.0]})
+    frame.to_csv(tmp_path / "devices.csv", index=False)
+    with pytest.raises(ValueError, match=r"has the columns \['step_seconds'\], which"):
+        Devices.from_table(tmp_path / "devices.csv", step_seconds=2)
+
+
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "devices.parquet").write_text("no table")
     for name in ("devices.parquet", "nowhere.csv"):

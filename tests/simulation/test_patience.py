@@ -10,7 +10,7 @@ import torch
 from helpers.checkpoints import dump, restore
 from helpers.here import run_in_process, session_of, write
 
-from raysafl import LocalTraining, Patience, Run
+from raysafl import Devices, LocalTraining, Patience, Run
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
@@ -151,6 +151,12 @@ def test_a_metric_that_the_run_does_not_measure_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"measures no single number '{metric}'"):
         tiny.replace(patience=Patience(metric=metric))
+
+
+def test_a_run_does_not_wait_for_time_to_improve(tiny: Run) -> None:
+    timed = tiny.replace(devices=Devices(step_seconds=1.0))
+    with pytest.raises(ValueError, match="no single number 'virtual_seconds'"):
+        timed.replace(patience=Patience(metric="virtual_seconds"))
 
 
 @pytest.fixture
