@@ -305,7 +305,7 @@ def _refuse_chance(
         raise ValueError(
             f"{method_name(component, family, method)} has another result each time that "
             "it is called with the same arguments. Draw from `key` alone, as in "
-            'key("cohort").choice(num_clients, 3, replace=False) or '
+            'key("participants").choice(num_clients, 3, replace=False) or '
             'torch.randn(size, generator=key.torch("noise")), draw nothing in `init`, and '
             "remember nothing outside of the state"
         )
