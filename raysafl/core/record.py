@@ -105,9 +105,9 @@ class Record:
         list[list[int]],
         ColumnDescription(
             "list of lists of int32",
-            "the cohort of each round since the replicate's last row, this round last: the "
-            "ids of the clients that the policy picked, with `devices` those of them that "
-            "reported, an empty list if there was none",
+            "one list for each round since the replicate's last row, this round last: the "
+            "ids of the round's cohort, which are the clients that the policy picked (with "
+            "`devices`, those of them that reported). The list is empty if there were none",
         ),
     ]
     enforced: Annotated[
