@@ -8,13 +8,12 @@ from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
 from raysafl.core.algorithm import (
-    LOSS_BYTES,
     Algorithm,
+    AskLosses,
     LocalTraining,
     MeanUpdate,
     Setting,
     State,
-    TrainMean,
 )
 
 # Steps at this learning rate leave float32 parameters as they are; zeros move by nothing that
@@ -60,7 +59,7 @@ class KnowsLocalTraining(Algorithm):
 
     def losses(
         self, w_P: Tensor, ids: Sequence[int], batches: int | None = None
-    ) -> Generator[TrainMean, MeanUpdate, Tensor]:
+    ) -> Generator[AskLosses, MeanUpdate, Tensor]:
         """Ask clients for the mean losses [M] of w_P, on some mini-batches or on all samples.
 
         Each is sent w_P, and sends one number. Its mini-batches count as local steps, and are
@@ -71,5 +70,5 @@ class KnowsLocalTraining(Algorithm):
         still = self.local.begun_anew(
             lr=NO_RATE, epochs=epochs, steps=batches, schedule=None
         )
-        answer = yield TrainMean(w_P, ids, local=still, up_bytes=LOSS_BYTES)
+        answer = yield AskLosses(w_P, ids, local=still)
         return answer.loss_M

@@ -14,6 +14,7 @@ from torch import Tensor
 from raysafl.algorithms.bases import Around
 from raysafl.algorithms.focus import FOCUS
 from raysafl.core.algorithm import (
+    AskLosses,
     CountSamples,
     MeanUpdate,
     Request,
@@ -263,9 +264,7 @@ class Compressed(Around):
             key: The source of randomness for this seed and round.
             call: The number of this request in the round.
         """
-        if isinstance(request, CountSamples) or max(request.ids) < 0:
-            return (yield request)
-        if request.asks_for_losses:
+        if isinstance(request, CountSamples | AskLosses) or max(request.ids) < 0:
             return (yield request)
         update: Update = yield self._for_rows(request)
         sent_MP = update.delta_MP.clone()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raysafl.algorithms.bases import Around, KnowsLocalTraining
 from raysafl.core.algorithm import (
+    AskLosses,
     CountSamples,
     Request,
     Round,
@@ -193,7 +194,7 @@ class Selected(Around, KnowsLocalTraining):
             except StopIteration as end:
                 return _marked(end.value, memory)
             answer = yield request
-            if isinstance(request, Request) and not request.asks_for_losses:
+            if not isinstance(request, CountSamples | AskLosses):
                 ids_M = index_of(request.ids)
                 # The server's own training is not a client's.
                 own = ids_M >= 0

@@ -48,8 +48,6 @@ from raysafl.core.rates import RateSchedule
 Count = TypeVar("Count", int, NDArray[np.int64])
 # What clients keep of their optimizers, where they keep nothing.
 NOTHING_KEPT = torch.empty(0, 0, 0)
-# A loss is sent as float32.
-LOSS_BYTES = 4
 
 
 class LocalTraining(Component):
@@ -384,11 +382,6 @@ class Request:
                 "parameter"
             )
 
-    @property
-    def asks_for_losses(self) -> bool:
-        """Whether clients send a loss each, and no update: then they do not train."""
-        return self.up_bytes == LOSS_BYTES
-
 
 @dataclass(frozen=True)
 class Train(Request):
@@ -435,6 +428,18 @@ class TrainMean(Request):
     """
 
     weight_M: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AskLosses(TrainMean):
+    """A request for the mean losses of clients, each of which sends its loss and no update.
+
+    Of the answer, a `MeanUpdate`, only the losses count. A client that was only asked for
+    its loss has not trained in the round.
+    """
+
+    # A loss is sent as float32.
+    up_bytes: int | None = 4
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from torch import Tensor
 from raysafl.core.algorithm import (
     NOTHING_KEPT,
     Algorithm,
+    AskLosses,
     ContinuedTraining,
     CountSamples,
     MeanUpdate,
@@ -975,7 +976,7 @@ class _Part:
                 i
                 for request, ids_RM, _ in self.answered
                 for i in ids_RM[r].tolist()
-                if not request.asks_for_losses
+                if not isinstance(request, AskLosses)
             }
             history = self.group.members[place].clients
             assert history is not None

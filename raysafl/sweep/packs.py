@@ -26,7 +26,13 @@ import torch
 from torch import Tensor, nn
 
 from raysafl.cluster.hardware import Hardware
-from raysafl.core.algorithm import Algorithm, CountSamples, Setting, TrainMean
+from raysafl.core.algorithm import (
+    Algorithm,
+    AskLosses,
+    CountSamples,
+    Setting,
+    TrainMean,
+)
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.core.users_parts import users_parts
@@ -295,5 +301,5 @@ def _asks_for_a_mean(run: Run, dataset: Dataset, ids: Sequence[int]) -> bool:
         request = next(round)
         if isinstance(request, CountSamples):
             request = round.send(torch.ones(len(ids), dtype=torch.int64))
-        return isinstance(request, TrainMean) and not request.asks_for_losses
+        return isinstance(request, TrainMean) and not isinstance(request, AskLosses)
     return False

@@ -1,6 +1,7 @@
 """Selection among the available clients: cases made by hand, and real runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysafl import FSL, Algorithm, FedAvg, LocalTraining, PerClient, Run, TrainMean
+from raysafl import (
+    FSL,
+    Algorithm,
+    FedAvg,
+    LocalTraining,
+    PerClient,
+    Run,
+    Train,
+    TrainMean,
+)
 from raysafl.algorithms import (
     F3AST,
     FOCUS,
@@ -254,6 +264,20 @@ def test_clients_that_send_their_losses_alone_have_not_trained(tiny: Run) -> Non
         assert own.clients is not None
         # In each of 4 rounds, 5 clients send a loss, and 2 of them train.
         assert own.clients.participations_N.sum() == 4 * 2
+
+
+def test_clients_whose_update_is_as_short_as_a_loss_have_trained(tiny: Run) -> None:
+    class Terse(FedAvg):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Any:
+            update = yield Train(state.w_P, ids, up_bytes=4)
+            return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
+
+    run = tiny.replace(
+        algorithm=Terse(), participation=Full(), eval_clients=PerClient(every=4)
+    )
+    for own in play(run)[0].replicates:
+        assert own.clients is not None
+        assert own.clients.participations_N.tolist() == [4] * 10
 
 
 def test_a_selection_learns_nothing_of_clients_that_send_their_losses_alone(
