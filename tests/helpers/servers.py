@@ -1,6 +1,7 @@
 """Real servers on loopback for the tests: an S3 store (moto), and a line to it that can be cut."""
 
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -13,9 +14,16 @@ from contextlib import contextmanager, suppress
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on which nothing listens, from 21,000 to 31,999.
+
+    The kernel gives those of 32,768 and up, and Ray's workers those of 10,002 to 19,999, to
+    whoever asks next: one of them could be taken again before a server listens there.
+    """
+    while True:
+        port = random.SystemRandom().randrange(21_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager
