@@ -21,11 +21,12 @@ from benchmarks.floors import Sizes, measured_rates, seconds_of, step_cost
 from benchmarks.found import Piece
 from benchmarks.processes import progress
 from benchmarks.workloads import W2
+from experiments.fsl.networks import FslCifarNet
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.randomness import Key
 from raysafl.core.work import Tasks, Training
-from raysafl.models import FlatModel, FslCifarNet
+from raysafl.models import FlatModel
 from raysafl.training.inputs import Held
 from raysafl.training.trainer import LocalTrainer
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.workloads import S1, SHORT, TINY, W1, W2, W3, W4, Workload
-from raysafl.models import CNN, CharLSTM, FslCifarNet
+from experiments.fsl.networks import FslCifarNet
+from raysafl.models import CNN, CharLSTM
 from raysafl.simulation.run import Run
 
 # One of each kind of network: linear, convolutions, dropout, recurrent (which reads the

@@ -14,11 +14,12 @@ from benchmarks.found import Piece, origin
 from benchmarks.job import Job
 from benchmarks.processes import Result, chosen, median, together, turns
 from benchmarks.rounds import WARM
+from experiments.fsl.networks import FslEmnistNet
 from raysafl.algorithms import FedAvg
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Model
 from raysafl.data import Digits, Federation, Mnist, Overlapping
-from raysafl.models import MLP, FslEmnistNet, Logistic
+from raysafl.models import MLP, Logistic
 from raysafl.participation import Uniform
 from raysafl.simulation.run import Run
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 import raysafl as fl
+from experiments.fast.fedlab import FedLabDirichlet
 
 CLIENTS = 100
 SEED = 365
@@ -35,7 +36,7 @@ def known_cohorts(law, alpha, rounds, m=10):
     """
     legacy = np.random.RandomState(SEED)
     labels = np.repeat(np.arange(10), 6000)
-    fl.data.FedLabDirichlet(alpha=alpha).deal(labels, 10, CLIENTS, legacy)
+    FedLabDirichlet(alpha=alpha).deal(labels, 10, CLIENTS, legacy)
     cohorts = []
     for _ in range(rounds):
         chosen = []

@@ -4,7 +4,9 @@ Tables that print the same entry build the same run here, with the same run id.
 """
 
 import raysafl as fl
+from experiments.fast.fedlab import FedLabDirichlet
 from experiments.fast.known_cohorts import KnownCohorts
+from experiments.fast.networks import FastCifarNet, FastFashionNet
 from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
@@ -85,8 +87,8 @@ def _base_run(dataset, partition, model, rounds, local, clients=100, m=10):
 BASE_RUNS = {
     "Fashion-MNIST": _base_run(
         fl.data.FashionMnist(standardise=(0.5, 0.5)),
-        fl.data.FedLabDirichlet(alpha=0.1),
-        fl.models.FastFashionNet(),
+        FedLabDirichlet(alpha=0.1),
+        FastFashionNet(),
         rounds=1000,
         local=fl.training.ContinuedTraining(
             lr=1e-3, optimizer="adam", shuffle=False, **STEPS
@@ -96,8 +98,8 @@ BASE_RUNS = {
         fl.data.Augmented(
             dataset=cifar10().replace(standardise=(0.4734, 0.2009)), test=True
         ),
-        fl.data.FedLabDirichlet(alpha=0.1, capped=False, min_samples=1),
-        fl.models.FastCifarNet(),
+        FedLabDirichlet(alpha=0.1, capped=False, min_samples=1),
+        FastCifarNet(),
         rounds=10000,
         local=fl.training.ContinuedTraining(lr=1e-2, momentum=0.9, **STEPS),
     ),
@@ -242,7 +244,7 @@ def smoke(run):
     if isinstance(run.model, fl.models.CharLSTM):
         return run.replace({"data.dataset.dataset.length": 8, "model.hidden": 8})
     changes = {"model.channels": [4] * len(run.model.channels), "model.hidden": 8}
-    if isinstance(run.data.partition, fl.data.FedLabDirichlet):
+    if isinstance(run.data.partition, FedLabDirichlet):
         # Small data cannot be dealt so that each of 100 clients has ten samples. The seed
         # tells these runs from those of the reading `printed`, whose sizes are equal.
         partition = run.data.partition

@@ -4,6 +4,8 @@ Figures that show the same entry build the same run here, with the same run id.
 """
 
 import raysafl as fl
+from experiments.fsl.glyphs import Glyphs
+from experiments.fsl.networks import FslCifarNet, FslEmnistNet
 from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
@@ -66,7 +68,7 @@ def _base_run(dataset, model, clients, server, m, batch_size):
 BASE_RUNS = {  # (dataset, scenario)
     ("CIFAR-10", 1): _base_run(
         cifar10(),
-        fl.models.FslCifarNet(),
+        FslCifarNet(),
         clients=10,
         server=fl.data.StratifiedServer(n0=500),
         m=4,
@@ -74,7 +76,7 @@ BASE_RUNS = {  # (dataset, scenario)
     ),
     ("EMNIST", 1): _base_run(
         fl.data.Emnist(),
-        fl.models.FslEmnistNet(),
+        FslEmnistNet(),
         clients=45,
         server=fl.data.StratifiedServer(n0=225),
         m=5,
@@ -82,7 +84,7 @@ BASE_RUNS = {  # (dataset, scenario)
     ),
     ("CIFAR-10", 2): _base_run(
         cifar10(),
-        fl.models.FslCifarNet(),
+        FslCifarNet(),
         clients=1000,
         server=fl.data.FromClients(c=10, per_client=50),
         m=10,
@@ -90,7 +92,7 @@ BASE_RUNS = {  # (dataset, scenario)
     ),
     ("EMNIST", 2): _base_run(
         fl.data.Emnist(),
-        fl.models.FslEmnistNet(),
+        FslEmnistNet(),
         clients=450,
         server=fl.data.FromClients(c=9, per_client=50),
         m=5,
@@ -151,7 +153,7 @@ def scenario2(dataset, method, C, lr, gamma=1.0, alpha=0.01, server=None):
         server: The server's data; None keeps the method's own.
     """
     if method == "FSLsyn" and server is None:
-        server = fl.data.Glyphs() if dataset == "EMNIST" else stl10_server(504)
+        server = Glyphs() if dataset == "EMNIST" else stl10_server(504)
     changes = {"data.partition.p": C, "local.lr": lr}
     if server:
         changes["data.server"] = server
@@ -179,10 +181,8 @@ def small(run):
         emnist = fl.data.ParquetImages(path="emnist47")
         dataset = fl.data.Subset(dataset=emnist, test=900, classes=45)
         changes |= {"data.clients": 45, "local.batch_size": 20}
-        if isinstance(run.data.server, fl.data.Glyphs):
-            changes["data.server"] = fl.data.Glyphs(
-                characters=fl.data.EMNIST_LABELS[:45]
-            )
+        if isinstance(run.data.server, Glyphs):
+            changes["data.server"] = Glyphs(characters=fl.data.EMNIST_LABELS[:45])
     else:
         dataset = fl.data.Subset(dataset=run.data.dataset, train=6000, test=1000)
         changes |= _small_cifar10(run)

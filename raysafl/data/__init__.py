@@ -3,7 +3,7 @@
 from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Column, Dataset, Samples
 from raysafl.data.augmented import Augmented
-from raysafl.data.dirichlet import Dirichlet, FedLabDirichlet
+from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
 from raysafl.data.femnist import Femnist
 from raysafl.data.flower import FlowerPartitioner
@@ -19,6 +19,7 @@ from raysafl.data.image_sets import (
     Svhn,
 )
 from raysafl.data.in_memory import InMemory
+from raysafl.data.other_dataset import STL10_AS_CIFAR10, OtherDatasetServer
 from raysafl.data.own_arrays import from_arrays, from_torch
 from raysafl.data.own_tables import from_csv, from_pandas
 from raysafl.data.parquet import ParquetImages, from_parquet
@@ -40,7 +41,6 @@ from raysafl.data.server_data import (
     ServerData,
     StratifiedServer,
 )
-from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, OtherDatasetServer
 from raysafl.data.shakespeare import Shakespeare
 from raysafl.data.sources import Digits, ImageSource, Source, Subset, data_root
 from raysafl.data.synthetic import Synthetic
@@ -64,12 +64,10 @@ __all__ = [
     "DrawnServer",
     "Emnist",
     "FashionMnist",
-    "FedLabDirichlet",
     "Federation",
     "Femnist",
     "FlowerPartitioner",
     "FromClients",
-    "Glyphs",
     "Iid",
     "IidServer",
     "ImageSource",

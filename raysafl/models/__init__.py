@@ -22,13 +22,7 @@ from raysafl.core.problem import Model
 from raysafl.models.basic import CNN, MLP, LeNet, Logistic
 from raysafl.models.dropout import Dropout
 from raysafl.models.flat import FlatModel
-from raysafl.models.papers import (
-    CharLSTM,
-    FastCifarNet,
-    FastFashionNet,
-    FslCifarNet,
-    FslEmnistNet,
-)
+from raysafl.models.lstm import CharLSTM
 from raysafl.models.resnets import ResNet18, ResNet20
 
 __all__ = [
@@ -36,11 +30,7 @@ __all__ = [
     "MLP",
     "CharLSTM",
     "Dropout",
-    "FastCifarNet",
-    "FastFashionNet",
     "FlatModel",
-    "FslCifarNet",
-    "FslEmnistNet",
     "LeNet",
     "Logistic",
     "Model",

@@ -43,7 +43,7 @@ class Classification(Objective):
     - "confusion": a list with the number of samples of each class (row) that were
       taken for each class (column), row by row.
 
-    A model may have more outputs than there are classes (`CharLSTM`, `FastFashionNet`).
+    A model may have more outputs than there are classes (`CharLSTM`).
     A sample whose largest output is of no class is classified wrongly, and is a
     prediction of no class.
 

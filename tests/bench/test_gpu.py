@@ -41,9 +41,10 @@ from benchmarks.processes import (
 from benchmarks.shared_data import FOLDER, load, shared
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import SHORT
+from experiments.fsl.networks import FslCifarNet
 from raysafl import Digits, Federation, Run
 from raysafl.core.problem import Dataset, Samples
-from raysafl.models import CNN, FlatModel, FslCifarNet, Logistic
+from raysafl.models import CNN, FlatModel, Logistic
 from raysafl.training.engines import Loop
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,4 @@
-"""Server data from clients, from another dataset, from fonts; and data sharing."""
-
-from pathlib import Path
-from typing import Any
+"""Server data from clients and from another dataset; and data sharing."""
 
 import numpy as np
 import pytest
@@ -10,13 +7,10 @@ from hypothesis import strategies as st
 
 from raysafl import ClassesPerClient, Digits, Federation, IidServer
 from raysafl.data import (
-    EMNIST_LABELS,
     Dataset,
     FromClients,
-    Glyphs,
     OtherDatasetServer,
     Overlapping,
-    ParquetImages,
     Samples,
     ServerData,
     Source,
@@ -34,7 +28,6 @@ class Colours(Source):
     side: int = 8
     channels: int = 3
     each: int = 30
-    letters: str = ""
 
     def load(self) -> Dataset:
         y = np.tile(np.arange(self.classes), self.each)
@@ -42,7 +35,7 @@ class Colours(Source):
         x += (20 * (y + 1)).astype(np.uint8)[:, None, None, None]
         x[:, :, 0, 0] = 255
         part = Samples(x, y, 1 / 255)
-        return Dataset("colours", part, part, self.classes, tuple(self.letters))
+        return Dataset("colours", part, part, self.classes)
 
 
 # --- from clients
@@ -143,14 +136,14 @@ def test_colours_become_gray_and_gray_becomes_colours() -> None:
 
 
 def test_which_images_are_drawn_follows_the_seed_alone() -> None:
-    glyphs = {
+    servers = {
         seed: OtherDatasetServer(
             dataset=Digits(), n0=20, classes=[*range(10)], seed=seed
         )
         for seed in (0, 1)
     }
     first, again, second = (
-        outside(Federation(dataset=Colours(classes=10, channels=1), server=glyphs[s]))[
+        outside(Federation(dataset=Colours(classes=10, channels=1), server=servers[s]))[
             1
         ]
         for s in (0, 0, 1)
@@ -181,14 +174,6 @@ def test_which_images_are_drawn_follows_the_seed_alone() -> None:
             OtherDatasetServer(dataset=Synthetic(users=2), n0=9, classes=[0] * 10),
             "needs a dataset of images",
         ),
-        (
-            Glyphs(),
-            "classes of 'colours' are not known to be letters; give characters=",
-        ),
-        (
-            Glyphs(characters="AB"),
-            "2 characters for the 3 classes of 'colours'; give one per",
-        ),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_when_the_data_is_read(
@@ -200,94 +185,14 @@ def test_a_map_that_does_not_fit_is_refused_when_the_data_is_read(
 
 def test_the_source_key_knows_server_data_from_outside() -> None:
     plain = Federation(dataset=Colours())
-    glyphs = Glyphs(characters="abc")
+    other = OtherDatasetServer(dataset=Colours(), n0=9, classes=[0, 1, 2])
     keys = {
         plain.replace(server=server).source_key
-        for server in (glyphs, Glyphs(characters="abd"), None, IidServer(n0=3))
+        for server in (other, other.replace(n0=6), None, IidServer(n0=3))
     }
     # samples drawn from the dataset change nothing of what is loaded
     assert len(keys) == 3
-    assert plain.replace(server=glyphs, clients=3).source_key in keys
-
-
-# --- glyphs
-# -------------------------------------------------------------------------------------
-
-
-def test_glyphs_are_letters_of_each_class_in_all_angles_and_sizes() -> None:
-    letters = Colours(classes=3, side=28, channels=1, letters="IOW")
-    _, extra = outside(Federation(dataset=letters, server=Glyphs()))
-    assert extra.x.shape == (45, 1, 28, 28) and np.bincount(extra.y).tolist() == [
-        15,
-        15,
-        15,
-    ]
-    ink = extra.x[:, 0].astype(int)
-    assert (ink.max(axis=(1, 2)) > 150).all() and (ink[:, 0].max(axis=1) < 50).all()
-    assert len(np.unique(ink, axis=0)) == 45
-    light = [ink[extra.y == c].mean() for c in range(3)]
-    assert light[0] < light[1] < light[2]  # I, O, W
-    middle = ink[:, 10:18, 12:16].mean(axis=(1, 2))
-    # the O is hollow
-    assert middle[extra.y == 1].max() < 20 and middle[extra.y == 0].min() > 50
-
-
-def test_angles_turn_and_sizes_enlarge() -> None:
-    letters = Colours(classes=1, side=28, channels=1, letters="H")
-
-    def drawn(**fields: Any) -> Any:
-        glyphs = Glyphs(
-            fonts=["DejaVu Sans"], **{"angles": [0], "sizes": [100], **fields}
-        )
-        return (
-            outside(Federation(dataset=letters, server=glyphs))[1].x[:, 0].astype(int)
-        )
-
-    upright, turned = drawn(angles=[0, 90])
-    assert (
-        np.abs(np.rot90(upright) - turned).mean() < 8 < np.abs(upright - turned).mean()
-    )
-    small, large = drawn(sizes=[60, 120])
-    assert 1.5 * small.sum() < large.sum()
-
-
-def test_glyphs_of_the_real_emnist_are_nearest_to_their_class(real_data: Path) -> None:
-    """The mean image of a class is nearer to its own glyphs than chance (1 of 47) has it."""
-    if not (real_data / "emnist47").is_dir():
-        pytest.skip("the EMNIST subset (RAYSAFL_DATA/emnist47) is not here")
-    source = ParquetImages(path="emnist47")
-    server = Glyphs(characters=EMNIST_LABELS)
-    dataset, extra = outside(Federation(dataset=source, clients=10, server=server))
-    real = dataset.train.x[: -dataset.outside].reshape(-1, 784).astype(float)
-    labels = dataset.train.y[: -dataset.outside]
-    centres = np.array([real[labels == c].mean(axis=0) for c in range(47)])
-    glyphs = extra.x.reshape(-1, 784).astype(float)
-    glyphs /= np.linalg.norm(glyphs, axis=1, keepdims=True)
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    right = ((glyphs @ centres.T).argmax(axis=1) == extra.y).mean()
-    assert len(extra) == 47 * 15 and right > 5 / 47
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        (
-            {"fonts": ["DejaVu Sarif"]},
-            "no font 'DejaVu Sarif': did you mean 'DejaVu Serif'",
-        ),
-        ({"fonts": ["DejaVu Serif:cursive"]}, "no style ['cursive']"),
-        ({"fonts": []}, "fonts: List should have at least 1 item"),
-        ({"angles": []}, "angles: List should have at least 1 item"),
-        (
-            {"sizes": [100, 300]},
-            "sizes are 10 to 140 points in a figure of 144, not [100.0, 300.0]",
-        ),
-    ],
-)
-def test_glyphs_that_cannot_be_drawn_are_refused(fields: Any, told: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        Glyphs(**fields)
-    assert told in str(caught.value)
+    assert plain.replace(server=other, clients=3).source_key in keys
 
 
 # --- sharing

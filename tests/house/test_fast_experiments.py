@@ -11,7 +11,7 @@ from helpers.experiments import FOLDER, forget_experiments
 from helpers.fast_authors import cohort
 
 from raysafl.algorithms import Key
-from raysafl.data import FashionMnist, FedLabDirichlet
+from raysafl.data import FashionMnist
 from raysafl.report.pages.document import Strong
 from raysafl.report.wording import NOTHING
 from raysafl.storage.store import Store
@@ -35,7 +35,7 @@ def pages() -> str:
 def test_the_known_cohorts_follow_the_deal_of_the_images(law: str, fast: Any) -> None:
     labels = FashionMnist().load().train.y
     legacy = np.random.RandomState(365)
-    FedLabDirichlet(alpha=0.1).deal(labels, 10, 100, legacy)
+    fast("fedlab").FedLabDirichlet(alpha=0.1).deal(labels, 10, 100, legacy)
     policy = fast("known_cohorts").KnownCohorts(law=law, alpha=0.1)
     came = set()
     for t in range(1000):

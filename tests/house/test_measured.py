@@ -18,6 +18,7 @@ from helpers.here import run_in_process
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store, find_sweeps
+from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,7 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
 ) -> None:
     stores = find_sweeps(MEASURED)
     assert len(stores) > 1
+    digests = CodeDigests()
     for store in stores:
         kept = store.manifest()
         file = collecting.experiment_file(kept.name)
@@ -129,8 +131,14 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         assert not found.faults
         assert {run.status for run in begun.values()} <= {"finished", "diverged"}
         assert (begun == found.runs) != (store.path.name in PARTIAL)
-        planned = {cell for entry in kept.entries for cell in entry.cells}
-        assert set(store.ledger()) <= planned
+        runs = {run.id: run for run in sweep.labelled().values()}
+        code = {
+            cell: digests.of_run(runs[entry.run_id])
+            for entry in kept.entries
+            for cell in entry.cells
+        }
+        for cell, end in store.ledger().items():
+            assert end.code == code[cell], f"{store.path.name} is stale"
 
 
 def test_measured_files_are_small_and_name_no_path_of_a_machine(

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from helpers.fast_authors import cohort
 
+from experiments.fast import fedlab
+from experiments.fast.fedlab import FedLabDirichlet
 from raysafl.algorithms import Key
-from raysafl.data import FashionMnist, FedLabDirichlet, dirichlet
+from raysafl.data import FashionMnist
 from raysafl.data.partitions import SamplesToSpread
 
 # Of each alpha: the first clients' sizes, the smallest and the largest, the SHA-256 of
@@ -100,7 +102,7 @@ def test_without_a_cap_the_share_of_each_class_is_dirichlets() -> None:
 
 
 def test_a_deal_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dirichlet, "FEDLAB_TRIES", 100)
+    monkeypatch.setattr(fedlab, "TRIES", 100)
     samples = SamplesToSpread(np.arange(100) % 2, 2)
     for fields, told in (
         ({"alpha": 0.1, "min_samples": 25}, "raise alpha, or lower min_samples"),
