@@ -50,7 +50,7 @@ MORE = {
         "objectives.classification": ["PLAIN", "has_plain_losses", "is_plain"],
     },
     "participation": {
-        "core.participation": ["Cohort", "Participation", "Sampling"],
+        "core.participation": ["Cohort", "Participation"],
         "participation.varying": ["diurnal", "rates_by_labels"],
     },
     "training": {

@@ -5,7 +5,7 @@
 
 FOLDER is a clone of github.com/mingxiang12/FedAWE (e0b8538), and PYTHON has torch and
 torchvision, by default this one. It needs a GPU, and CIFAR-10 in the folder of the data.
-Measured are rounds of the seven methods of `experiments/fedawe/table2_cifar10.py` under
+Measured are rounds of the program's seven methods of `experiments/fedawe/table2_cifar10.py` under
 the sine with gamma = 0.3, each alone by the program, and by raysafl in one pack of three
 seeds each. Both have the same inputs, network, local steps and laws of partition and
 availability; what else differs is said there. No evaluation is timed. `--dry` says
@@ -48,7 +48,7 @@ METHODS = {
     "FedVARP": "fedvarp",
 }
 PROGRAM = "the authors' program, "
-# The table has so many runs, each of so many rounds by the program's default.
+# These methods have so many runs in the table, each of so many rounds by the program's default.
 RUNS, ROUNDS = 126, 200
 PREDICTED = """Predicted for one H200 on 2026-11-29, before any of it was measured there:
 a round of one run is some 25 clients of 10 steps of 128 samples, 0.7 TFLOP. The authors'

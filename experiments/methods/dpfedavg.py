@@ -13,8 +13,9 @@ import torch
 from pydantic import Field
 
 import raysafl as fl
-from raysafl.algorithms import Key, Setting, State, Update
+from raysafl.algorithms import Key, State, Update
 from raysafl.core.algorithm import Round
+from raysafl.participation import Bernoulli
 
 
 class DPFedAvg(fl.Algorithm):
@@ -26,12 +27,12 @@ class DPFedAvg(fl.Algorithm):
 
     with S = `clip`, z = `noise` and the expected number q N of clients in a round, which
     is `cohort`. The sum is divided by this fixed number, never by the size of the cohort
-    that came: one client then changes the quotient by at most S / (q N). In a round in
-    which nobody comes, the noise alone is added.
+    that participates: one client then changes the quotient by at most S / (q N). In a round in
+    which nobody participates, the noise alone is added.
 
     `epsilon` tells the privacy of the released models, if neither the policy nor the
     choice of the model looks at clients' samples. What a run stores besides the models
-    (training losses, accuracies, and who came) is not private.
+    (training losses, accuracies, and who participated) is not private.
 
     Source: McMahan et al. 2018, ICLR, algorithm 1 with flat clipping. There, clients clip
     the change after each local step; here they clip it once, before they send it. Both
@@ -46,45 +47,14 @@ class DPFedAvg(fl.Algorithm):
         "standard deviation z S.",
     )
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
-    cohort: float | None = Field(
-        default=None,
+    cohort: float = Field(
         gt=0,
         description="Expected number q N of clients in a round, by which the sum is "
-        "divided; None: as the policy says.",
+        "divided: m under Uniform(m=...), N times the rate under Bernoulli(rate=...).",
     )
-
-    def check(self, participation: fl.Participation, num_clients: int) -> None:
-        """Check that the expected number of clients in a round is known.
-
-        Raises:
-            ValueError: Neither `cohort` nor the policy tells it.
-        """
-        if self.cohort is None and participation.sampling(num_clients) is None:
-            raise ValueError(
-                "DPFedAvg divides by the expected number of clients in a round, which "
-                f"{type(participation).__name__} does not tell, because its clients or "
-                "rounds are not all alike; give DPFedAvg(cohort=...), or take "
-                "Bernoulli(rate=...), Uniform(m=...) or Full()"
-            )
-
-    def prepare(self, setting: Setting) -> "DPFedAvg":
-        """Return this algorithm with the expected number of clients filled in.
-
-        Raises:
-            ValueError: It is not known.
-        """
-        cohort = self.cohort or setting.cohort
-        if cohort is None:
-            raise ValueError(
-                "DPFedAvg divides by the expected number of clients in a round, which is "
-                "not known where clients are selected, or may not report in time; give "
-                "DPFedAvg(cohort=...)"
-            )
-        return self.replace(cohort=cohort)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Sum the clipped updates and add the noise."""
-        assert self.cohort is not None, "prepare() fills in what depends on the run"
         step_P = torch.zeros_like(state.w_P)
         if ids:
             update: Update = yield fl.Train(state.w_P, ids)
@@ -107,11 +77,11 @@ class DPFedAvg(fl.Algorithm):
         """Compute epsilon of the (epsilon, delta)-differential privacy after some rounds.
 
         It bounds what the models of all rounds together tell of one client's data, by the
-        Rényi accountant of dp-accounting. Where each client comes independently with
-        probability q, sampling amplifies it, and neighbours differ in one client that is
-        there or not. Where m of N are drawn without replacement, neighbours differ in one
-        client's data, so the sum may change by 2 S. Under any other policy nothing is
-        amplified, as a client may come in every round.
+        Rényi accountant of dp-accounting. Under Bernoulli with one rate q for all and no
+        limit m, sampling amplifies it, and neighbours differ in one client that is there or
+        not. Under Uniform, m of N are drawn without replacement, and neighbours differ in
+        one client's data, so the sum may change by 2 S. Under any other policy nothing is
+        amplified, as a client may participate in every round.
 
         Args:
             rounds: How many rounds the clients train.
@@ -130,16 +100,17 @@ class DPFedAvg(fl.Algorithm):
         gaussian = dp_accounting.GaussianDpEvent
         event = gaussian(self.noise)
         options = {}
-        sampling = participation.sampling(clients)
-        if sampling and sampling.cohort < clients and sampling.is_fixed:
+        kind = type(participation)
+        if kind is fl.Uniform and participation.m < clients:
             event = dp_accounting.SampledWithoutReplacementDpEvent(
-                clients, int(sampling.cohort), gaussian(self.noise / 2)
+                clients, participation.m, gaussian(self.noise / 2)
             )
             replaced = dp_accounting.NeighboringRelation.REPLACE_ONE
             options = {"neighboring_relation": replaced}
-        elif sampling and sampling.cohort < clients and not sampling.at_least_one:
-            rate = sampling.cohort / clients
-            event = dp_accounting.PoissonSampledDpEvent(rate, event)
+        elif kind is Bernoulli and participation == Bernoulli(rate=participation.rate):
+            # Neither a limit m nor at_least_one, under which clients are not independent.
+            if not isinstance(participation.rate, list):
+                event = dp_accounting.PoissonSampledDpEvent(participation.rate, event)
         accountant = dp_accounting.rdp.RdpAccountant(**options)
         accountant.compose(event, rounds)
         return float(accountant.get_epsilon(delta))

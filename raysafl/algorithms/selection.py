@@ -16,7 +16,6 @@ from raysafl.core.algorithm import (
     CountSamples,
     Request,
     Round,
-    Setting,
     State,
     index_of,
 )
@@ -93,11 +92,11 @@ class PowerOfChoice(Selection):
     """Of d random candidates, the m clients with the largest loss are selected.
 
     The candidates are drawn among the available clients without replacement, with probabilities
-    proportional to their numbers of samples. The loss of a candidate is that of the global
-    model on all of its samples (the paper's pow-d), on one mini-batch (cpow-d), or the mean loss
-    of its last local training (rpow-d), infinite for a client that has not trained yet. Of equal
-    losses, the one drawn first counts as larger. In pow-d and cpow-d, the selected clients are
-    sent the model twice.
+    proportional to their numbers of samples; where none has samples, nobody is selected. The loss
+    of a candidate is that of the global model on all of its samples (the paper's pow-d), on one
+    mini-batch (cpow-d), or the mean loss of its last local training (rpow-d), infinite for a client
+    that has not trained yet. Of equal losses, the one drawn first counts as larger. In pow-d and
+    cpow-d, the selected clients are sent the model twice.
 
     Source: Cho et al. 2022, AISTATS (docs/papers.md#power-of-choice).
 
@@ -129,6 +128,8 @@ class PowerOfChoice(Selection):
     ) -> Choice:
         """Draw the candidates, and select those with the largest losses."""
         samples_M: Tensor = yield CountSamples(ids)
+        if not samples_M.any():
+            return []
         chance_M = (samples_M / samples_M.sum(dtype=torch.float64)).numpy()
         size = min(self.d, int(samples_M.count_nonzero()))
         drawn = key("candidates").choice(ids, size, replace=False, p=chance_M).tolist()
@@ -169,11 +170,6 @@ class Selected(Around, KnowsLocalTraining):
                 "algorithm without Selected"
             )
         return self
-
-    def prepare(self, setting: Setting) -> Self:
-        """Return this algorithm with its inner algorithm prepared."""
-        # The expected number of clients is that of the available ones.
-        return super().prepare(replace(setting, cohort=None))
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the initial state of the inner algorithm, and of the selection."""

@@ -542,8 +542,6 @@ class Setting:
         local: The run's local training.
         rounds: The number of all rounds of the run. (`key.round` is that of the present
             one.)
-        cohort: The expected number of clients in a round, if the participation policy
-            treats all clients alike (`Participation.sampling`); else None.
     """
 
     num_clients: int
@@ -551,7 +549,6 @@ class Setting:
     server_samples: int
     local: LocalTraining
     rounds: int = 1
-    cohort: float | None = None
 
 
 class Algorithm(Component):

@@ -86,23 +86,6 @@ class Cohorts(NamedTuple):
         return [ids[start:stop] for start, stop in pairwise([0, *stops])]
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How a policy draws its cohorts that treats all clients alike in every round.
-
-    Args:
-        cohort: The expected number of clients in a round.
-        is_fixed: Whether each round has exactly that many clients, drawn uniformly
-            without replacement. Otherwise each client participates independently of the
-            others and of the past, with probability cohort / (number of all clients).
-        at_least_one: Whether one client participates where otherwise none would.
-    """
-
-    cohort: float
-    is_fixed: bool
-    at_least_one: bool = False
-
-
 class Participation(Component):
     """A policy that chooses the clients of each round; subclasses define `pick`.
 
@@ -138,10 +121,6 @@ class Participation(Component):
         parts = (own for own in self if isinstance(own[1], Participation))
         inner = {field: part.for_clients(names) for field, part in parts}
         return self.model_copy(update=inner) if inner else self
-
-    def sampling(self, num_clients: int) -> Sampling | None:
-        """Return how cohorts are drawn; None if clients or rounds are not all alike."""
-        return None
 
     @property
     def uses_accuracy(self) -> bool:

@@ -30,12 +30,7 @@ class Logistic(Model):
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build a module that flattens its input and applies one linear layer.
-
-        Args:
-            input_shape: the shape of one sample, of any number of dimensions.
-            num_classes: the number of logits.
-        """
+        """Build a module that flattens its input and applies one linear layer."""
         layer = nn.Linear(math.prod(input_shape), num_classes)
         if self.zero_init:
             nn.init.zeros_(layer.weight)
@@ -63,12 +58,7 @@ class MLP(Model):
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build a module: flatten, then the hidden layers with ReLU, then the logits.
-
-        Args:
-            input_shape: the shape of one sample, of any number of dimensions.
-            num_classes: the number of logits.
-        """
+        """Build a module: flatten, then the hidden layers with ReLU, then the logits."""
         layers: list[nn.Module] = [nn.Flatten()]
         width = math.prod(input_shape)
         for units in self.hidden:
@@ -97,16 +87,7 @@ class CNN(Model):
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build the module for images of one shape.
-
-        Args:
-            input_shape: channels, height and width of an image.
-            num_classes: the number of logits.
-
-        Raises:
-            ValueError: the data are no images, or they are too small to be halved once
-                per convolution.
-        """
+        """Build the module for images that can be halved once per convolution."""
         if len(input_shape) != 3 or min(input_shape[1:]) < 2 ** len(self.channels):
             raise ValueError(
                 f"{type(self).__name__} with {len(self.channels)} poolings needs "
@@ -151,16 +132,7 @@ class LeNet(Model):
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build the module for images of one shape.
-
-        Args:
-            input_shape: channels, height and width of an image.
-            num_classes: the number of logits.
-
-        Raises:
-            ValueError: the data are no images of at least 16 pixels a side, which count
-                with the padding.
-        """
+        """Build the module for images of 16 or more pixels a side, padding included."""
         check_images(self, input_shape, max(1, 16 - 2 * self.padding))
         depth, *sides = input_shape
         # A convolution takes 4 pixels from a side, and pooling halves it.

@@ -35,16 +35,7 @@ class _ResNet(Model):
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build the module for images of one shape.
-
-        Args:
-            input_shape: channels, height and width of an image.
-            num_classes: the number of logits.
-
-        Raises:
-            ValueError: the data are no images of at least 8 pixels a side, or `groups`
-                does not divide the number of channels.
-        """
+        """Build the module for images of 8 or more pixels a side."""
         check_images(self, input_shape, 8)
         depth = self.channels[0]
         layers = [*_normed(input_shape[0], depth, 3, 1, self.groups), nn.ReLU()]

@@ -6,12 +6,13 @@ same cohorts.
 """
 
 from raysafl.core.component import tell_missing_names
-from raysafl.core.participation import Cohort, Participation, Sampling
+from raysafl.core.participation import Cohort, Participation
 from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates
 from raysafl.participation.distributions import (
     Beta,
     Distribution,
     Gamma,
+    RelativeLogNormal,
     ScipyDistribution,
     Weibull,
 )
@@ -43,7 +44,7 @@ __all__ = [
     "Markov",
     "MinimumSeparation",
     "Participation",
-    "Sampling",
+    "RelativeLogNormal",
     "ScipyDistribution",
     "Sine",
     "Snapshot",

@@ -161,6 +161,35 @@ class Gamma(Distribution):
         return "gamma", {"a": self.k, "scale": self.theta}
 
 
+class RelativeLogNormal(Distribution):
+    """Rates X_i / max_j(X_j) with log(X_i) ~ N(0, s^2): the rate of one client is 1.
+
+    `rates` and `ArbitraryRates` are relative to the largest X of the N clients; `masses` and
+    `Arbitrary` take X as it is.
+
+    Source: F3AST (docs/papers.md#f3ast), with s = 0.25 or 0.5. FLGo has
+    s = -log(1 - beta - 1e-6), with beta = 0.1 by default.
+
+    Example:
+        >>> import raysafl as fl
+        >>> some = fl.participation.RelativeLogNormal(s=0.5)
+        >>> float(some.rates(100, np.random.default_rng(0)).max())
+        1.0
+    """
+
+    s: float = Field(gt=0, le=10, description="Standard deviation of log(X).")
+
+    def law(self) -> tuple[str, dict[str, float]]:
+        """Return scipy's `lognorm` with its argument."""
+        return "lognorm", {"s": self.s}
+
+    def rates(self, clients: int, rng: np.random.Generator) -> Floats:
+        """Draw X for each client independently, and divide by the largest."""
+        drawn = rng.lognormal(0.0, self.s, clients)
+        rates: Floats = drawn / drawn.max()
+        return rates
+
+
 class Weibull(Distribution):
     """Density proportional to x^(k-1) exp(-(x / lam)^k).
 

@@ -7,13 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.participation import (
-    Cohort,
-    Cohorts,
-    Participation,
-    PicksTogether,
-    Sampling,
-)
+from raysafl.core.participation import Cohort, Cohorts, Participation, PicksTogether
 from raysafl.core.randomness import Key, Keys
 from raysafl.participation.sampling import (
     Floats,
@@ -89,13 +83,6 @@ class Bernoulli(PicksTogether):
         """Raise ValueError if there is not one rate per client, or all are 0."""
         check_m(self.m, num_clients)
         per_client("rate", self.rate, num_clients)
-
-    def sampling(self, num_clients: int) -> Sampling | None:
-        """Return that clients are independent, if they have one rate and no limit."""
-        if isinstance(self.rate, list) or self.m is not None:
-            return None
-        expected = self.rate * num_clients
-        return Sampling(expected, is_fixed=False, at_least_one=self.at_least_one)
 
     def choose(
         self, states: Sequence[Any], num_clients: int, keys: Keys
@@ -202,8 +189,13 @@ class Cyclic(PicksTogether):
         )
 
     def check(self, num_clients: int) -> None:
-        """Raise ValueError if a group is empty, repeats a client or names an unknown one."""
+        """Raise ValueError if a group or the offset cannot be as it is given."""
         check_m(self.m, num_clients)
+        if self.offset == "random" and self.length == 1:
+            raise ValueError(
+                "turns of length=1 cannot begin within a turn; leave out offset, or give a "
+                "length above 1"
+            )
         if isinstance(self.groups, int):
             if self.groups > num_clients:
                 raise ValueError(
@@ -277,7 +269,10 @@ class MinimumSeparation(Participation):
         there = np.asarray(cohort.ids).tolist()
         ids = sorted({*there}.difference(*state["recent"]))
         if self.m is not None and len(ids) > self.m:
-            chosen = key("separation").choice(ids, self.m, replace=False)
+            # One around others draws other numbers than they do.
+            parts = self.base.components()
+            others = sum(isinstance(part, MinimumSeparation) for part in parts)
+            chosen = key("separation", others).choice(ids, self.m, replace=False)
             ids = sorted(chosen.tolist())
         recent = [*state["recent"], ids][-self.rounds :]
         return {"base": base, "recent": recent}, Cohort(ids)

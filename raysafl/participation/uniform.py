@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raysafl.core.participation import Cohorts, PicksTogether, Sampling
+from raysafl.core.participation import Cohorts, PicksTogether
 from raysafl.core.randomness import Keys
 from raysafl.participation.sampling import check_m, draw, of_one_size
 
@@ -17,10 +17,6 @@ class Full(PicksTogether):
     Source: McMahan et al. 2017, with their fraction of clients C = 1
     (docs/papers.md#fedavg).
     """
-
-    def sampling(self, num_clients: int) -> Sampling:
-        """Return that every client participates."""
-        return Sampling(num_clients, is_fixed=True)
 
     def choose(
         self, states: Sequence[Any], num_clients: int, keys: Keys
@@ -48,10 +44,6 @@ class Uniform(PicksTogether):
     def check(self, num_clients: int) -> None:
         """Raise ValueError if there are fewer than m clients."""
         check_m(self.m, num_clients)
-
-    def sampling(self, num_clients: int) -> Sampling:
-        """Return that m clients are drawn."""
-        return Sampling(self.m, is_fixed=True)
 
     def choose(
         self, states: Sequence[Any], num_clients: int, keys: Keys

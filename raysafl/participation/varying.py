@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.component import Component
 from raysafl.core.participation import Cohorts, PicksTogether
@@ -77,6 +77,14 @@ class Steps(Factor):
         min_length=1, description="The values in turn; after the last, the first again."
     )
     length: float = Field(gt=0, description="Rounds that each value lasts.")
+
+    @model_validator(mode="after")
+    def _is_not_0(self) -> "Steps":
+        if not any(self.values):
+            raise ValueError(
+                "values are all 0, so no client would ever be available; raise one"
+            )
+        return self
 
     def at(self, t_N: Floats) -> Floats:
         """Return the values of these times."""

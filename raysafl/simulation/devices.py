@@ -83,7 +83,10 @@ class Devices(Component):
         description="bytes that a client sends in a second; None: no limit",
     )
     spread: float = Field(
-        default=0.0, ge=0, description="standard deviation of each number's logarithm"
+        default=0.0,
+        ge=0,
+        le=10,
+        description="standard deviation of each number's logarithm",
     )
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="probability that a client drops out"

@@ -163,15 +163,12 @@ class Replicate:
         }
 
         sizes, server_size = work.sizes(cell)
-        sampling = run.participation.sampling(run.data.clients)
         setting = Setting(
             num_clients=len(sizes),
             client_samples=sum(sizes) / len(sizes),
             server_samples=server_size,
             local=self.local,
             rounds=run.rounds,
-            # With devices, not all of it may report.
-            cohort=None if sampling is None or run.devices else sampling.cohort,
         )
         w_P = work.init(cell)
         self.algorithm = run.algorithm.prepare(setting)

@@ -539,7 +539,8 @@ class Replicates:
         after.spent_5R[SNAPSHOTS] += cohorts.enforced_R & current.trained_R
         if (devices := self.run.devices) is not None:
             # Where the server alone trains although clients report, it waits for none.
-            is_late_R = current.is_late_R & (current.trained_R | (cohorts.count_R == 0))
+            has_asked_R = current.virtual_R > 0
+            is_late_R = current.is_late_R & (has_asked_R | (cohorts.count_R == 0))
             least_R = np.where(is_late_R, devices.deadline or 0.0, 0.0)
             after.virtual_R = after.virtual_R + np.maximum(current.virtual_R, least_R)
         for place in np.flatnonzero(~finite_rows(after.w_RP)).tolist():
@@ -717,24 +718,14 @@ class _Part:
             return part
         part.calls = self.calls
         part.virtual_R = np.broadcast_to(self.virtual_R, len(self.rows))[mask_R]
-        for request, ids_RM, trained in self.answered:
-            numbers = trained._replace(
-                steps_R=trained.steps_R[mask_R],
-                samples_R=trained.samples_R[mask_R],
-                loss_R=trained.loss_R[mask_R],
-                correct_R=trained.correct_R[mask_R],
-            )
-            part.answered.append((request, ids_RM[mask_R], numbers))
-        places = set(part.rows.tolist())
-        part.not_finite = self.not_finite & places
-        part.progress = {
-            own: value for own, value in self.progress.items() if own[0] in places
-        }
-        part.accuracy_of_passes = {
-            own: value
-            for own, value in self.accuracy_of_passes.items()
-            if own in places
-        }
+        for request, ids_RM, (update, *numbers) in self.answered:
+            columns: Any = [number_R[mask_R] for number_R in numbers]
+            own = Trained(update, *columns)
+            part.answered.append((request, ids_RM[mask_R], own))
+        # These go by places, and both parts write those of their own replicates.
+        part.progress = self.progress
+        part.accuracy_of_passes = self.accuracy_of_passes
+        part.not_finite = self.not_finite
         return part
 
     def _begun(self) -> Turn:
@@ -920,7 +911,8 @@ class _Part:
         """Count what the part's requests have cost, once its round has ended."""
         kinds = set()
         for request, ids_RM, trained in self.answered:
-            kinds |= {KINDS.get(i, "client") for i in ids_RM[0].tolist()}
+            if not isinstance(request, AskLosses):
+                kinds |= {KINDS.get(i, "client") for i in ids_RM[0].tolist()}
             self._count(current, request, ids_RM, trained)
         if kinds:
             current.kinds[self.index] = "+".join(sorted(kinds))

@@ -117,6 +117,13 @@ def test_candidates_are_drawn_by_their_numbers_of_samples() -> None:
         assert drawn.count(i) / 2000 == pytest.approx(share, abs=0.04)
 
 
+def test_power_of_choice_selects_nobody_where_nobody_has_samples() -> None:
+    chosen, asked = select(
+        PowerOfChoice(m=1, d=2), [0, 2, 5], samples={0: 0, 2: 0, 5: 0}
+    )
+    assert chosen == [] and len(asked) == 1
+
+
 def test_power_of_choice_by_last_losses_takes_clients_that_never_trained_first() -> (
     None
 ):
@@ -264,6 +271,26 @@ def test_clients_that_send_their_losses_alone_have_not_trained(tiny: Run) -> Non
         assert own.clients is not None
         # In each of 4 rounds, 5 clients send a loss, and 2 of them train.
         assert own.clients.participations_N.sum() == 4 * 2
+
+
+def test_a_round_in_which_ca_fed_keeps_nobody_says_that_nobody_trained(
+    tiny: Run,
+) -> None:
+    run = tiny.replace(
+        algorithm=CAFed(bias=0.0),
+        participation=Markov(mean=0.4, correlation=0.5),
+        rounds=12,
+        eval_every=1,
+    )
+    _, records = play(run)
+    kinds = set()
+    for record in records:
+        ((ids,), (trained,)) = record.cohorts, record.trained
+        # Each available client sends its loss; only who trains sends a vector as well.
+        assert trained == (record.bytes_up > 4 * len(ids))
+        assert record.kind == ("client" if trained else "nobody")
+        kinds |= {record.kind} if ids else set()
+    assert kinds == {"client", "nobody"}
 
 
 def test_clients_whose_update_is_as_short_as_a_loss_have_trained(tiny: Run) -> None:

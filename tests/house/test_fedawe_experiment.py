@@ -102,6 +102,20 @@ def test_the_rate_falls_as_in_the_authors_loop(table: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("dynamic", DYNAMICS)
+def test_f3ast_selects_as_many_as_are_available_on_average(
+    dynamic: str, table: Any
+) -> None:
+    policy = table.AVAILABILITY[dynamic]
+    available = [
+        len(policy.pick(None, CLIENTS, Key(seed, t), None)[1].ids)
+        for seed in range(3)
+        for t in range(200)
+    ]
+    run = table.SWEEP.labelled()["F3AST", dynamic]
+    assert run.algorithm.m == pytest.approx(np.mean(available), abs=1)
+
+
 def test_known_probabilities_divide_the_updates(table: Any) -> None:
     key, ids = Key(seed=2, round=13), [1, 4, 7]
     algorithm = table.KnownFedAvg(availability=table.AVAILABILITY["sine"])

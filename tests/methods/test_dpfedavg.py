@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from experiments.methods.dpfedavg import DPFedAvg
-from raysafl import Devices, FedAvg, Run, Uniform
-from raysafl.algorithms import Key, PowerOfChoice, Selected
+from raysafl import FedAvg, Run, Uniform
+from raysafl.algorithms import Key
 from raysafl.participation import Bernoulli, Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
@@ -21,13 +21,13 @@ def final(run: Run) -> torch.Tensor:
 
 def test_without_noise_and_with_a_wide_limit_it_is_fedavg(tiny: Run) -> None:
     run = tiny.replace(replicates=1, participation=Uniform(m=3))
-    free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0))
+    free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0, cohort=3))
     torch.testing.assert_close(final(free), final(run.replace(algorithm=FedAvg())))
 
 
 def test_no_update_is_longer_than_the_limit(tiny: Run) -> None:
     run = tiny.replace(replicates=1, rounds=1, participation=Uniform(m=1))
-    step_P = final(run.replace(algorithm=DPFedAvg(clip=1e-3, noise=0.0)))
+    step_P = final(run.replace(algorithm=DPFedAvg(clip=1e-3, noise=0.0, cohort=1)))
     assert float(step_P.norm()) == pytest.approx(1e-3, rel=1e-4)
 
 
@@ -35,7 +35,7 @@ def test_the_sum_is_divided_by_the_expected_number_and_not_by_those_that_came(
     tiny: Run,
 ) -> None:
     run = tiny.replace(replicates=1, rounds=1, participation=Bernoulli(rate=0.25))
-    free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0))
+    free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0, cohort=2.5))
     _, cohort = run.participation.pick(None, 10, Key(run.seed), None)
     assert len(cohort.ids) not in (0, 2)
     # The model starts at zero, so its end is a step: the mean, or the sum over 2.5.
@@ -43,20 +43,11 @@ def test_the_sum_is_divided_by_the_expected_number_and_not_by_those_that_came(
     torch.testing.assert_close(final(free), expected)
 
 
-def test_an_unknown_number_of_clients_is_refused(tiny: Run) -> None:
-    run = tiny.replace(replicates=1, participation=Uniform(m=4))
-    alone = DPFedAvg(clip=1.0, noise=0.0)
-    selected = Selected(inner=alone, by=PowerOfChoice(m=2, d=3))
-    slow = run.replace(algorithm=alone, devices=Devices(step_seconds=1.0))
-    for unknown in (slow, run.replace(algorithm=selected)):
-        with pytest.raises(ValueError, match="where clients are selected, or may not"):
-            final(unknown)
-
-
 def test_the_noise_has_the_standard_deviation_of_the_paper(tiny: Run) -> None:
     run = tiny.replace(replicates=1, rounds=1, participation=Uniform(m=4))
     quiet, noisy = (
-        final(run.replace(algorithm=DPFedAvg(clip=0.3, noise=z))) for z in (0.0, 1.5)
+        final(run.replace(algorithm=DPFedAvg(clip=0.3, noise=z, cohort=4)))
+        for z in (0.0, 1.5)
     )
     noise = noisy - quiet
     expected = 1.5 * 0.3 / 4
@@ -80,3 +71,11 @@ def test_sampling_amplifies_privacy_and_noise_brings_more_of_it() -> None:
     assert every == pytest.approx(least, rel=0.01)
     sampled = epsilon(1.1, Bernoulli(rate=0.05, at_least_one=False))
     assert epsilon(2.0, Bernoulli(rate=0.05, at_least_one=False)) < sampled < every
+    assert epsilon(1.1, Uniform(m=50)) < every == epsilon(1.1, Uniform(m=1000))
+    # Where clients are not alike or not independent, nothing is amplified.
+    for policy in (
+        Bernoulli(rate=0.05, at_least_one=True),
+        Bernoulli(rate=0.05, m=5),
+        Bernoulli(rate=[0.05] * 1000),
+    ):
+        assert epsilon(1.1, policy) == every

@@ -25,6 +25,7 @@ from raysafl.participation import (
     Gamma,
     Markov,
     MinimumSeparation,
+    RelativeLogNormal,
     ScipyDistribution,
     Sine,
     Steps,
@@ -400,6 +401,42 @@ def test_minimum_separation_lets_those_participate_who_are_available_and_have_wa
     assert fits([first[i] for i in range(M)], [100] * M)
 
 
+def test_one_minimum_separation_around_another_draws_anew() -> None:
+    inner = MinimumSeparation(base=Full(), rounds=1, m=6)
+    outer = MinimumSeparation(base=inner, rounds=1, m=3)
+    same = 0
+    for seed in range(40):
+        (six,), (three,) = cohorts(inner, 1, seed), cohorts(outer, 1, seed)
+        assert len(three) == 3 and {*three} < {*six}
+        alone = MinimumSeparation(base=Cyclic(groups=[six]), rounds=1, m=3)
+        same += cohorts(alone, 1, seed) == [three]
+    # There are 20 threes of the six, and those that the inner one's numbers give are one.
+    assert same < 10
+
+
+@pytest.mark.parametrize("s", [0.25, 0.5])
+def test_rates_relative_to_the_largest_are_lognormal_up_to_a_factor(s: float) -> None:
+    N = 20_000
+    rates_N = RelativeLogNormal(s=s).rates(N, Key(3)("rates"))
+    assert rates_N.max() == 1 and rates_N.min() > 0
+    log_N = np.log(rates_N)
+    assert log_N.std() == pytest.approx(s, rel=4 / (2 * N) ** 0.5)
+    # log(X) has its mean at 0, so the mean of the rates' logarithms is -max(log(X)).
+    z_N = (log_N - log_N.mean()) / log_N.std()
+    for threshold, share in ((-1, 0.1587), (0, 0.5), (1, 0.8413)):
+        error = (share * (1 - share) / N) ** 0.5
+        assert (z_N < threshold).mean() == pytest.approx(share, abs=4 * error)
+
+
+def test_clients_participate_at_rates_relative_to_the_largest() -> None:
+    policy = ArbitraryRates(dist=RelativeLogNormal(s=0.5))
+    rates_N = policy.dist.rates(M, Key(0)("rates"))
+    counts = Counter(i for ids in cohorts(policy, 2000) for i in ids)
+    for i, rate in enumerate(rates_N):
+        error = (rate * (1 - rate) / 2000) ** 0.5
+        assert counts[i] / 2000 == pytest.approx(rate, abs=5 * error)
+
+
 def test_minimum_separation_takes_the_ids_of_a_users_policy_as_numpy_has_them() -> None:
     class Drawn(Participation):
         def pick(
@@ -451,6 +488,10 @@ def test_minimum_separation_refuses_a_policy_that_goes_by_an_accuracy(
         (Markov(mean=[0.5], correlation=0), "mean has 1 entries for N = 12"),
         (Cyclic(groups=13), "groups = 13, but there are only N = 12 clients"),
         (Cyclic(groups=[]), "groups is empty"),
+        (
+            Cyclic(groups=3, offset="random"),
+            "leave out offset, or give a length above 1",
+        ),
         (Cyclic(groups=[[0], [1, 12]]), "group 1 must hold at least one id"),
         (Cyclic(groups=[[0], []]), "group 1 must hold"),
         (Cyclic(groups=[[2, 2]]), "group 0 must hold"),

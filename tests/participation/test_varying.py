@@ -206,6 +206,7 @@ def test_what_fits_no_three_clients_is_refused(
         ({"correlation": -0.1}, "correlation"),
         ({"factor": {"kind": "Sin"}}, "did you mean 'Sine'?"),
         ({"factor": {"kind": "Steps", "values": [], "length": 1}}, "values"),
+        ({"factor": {"kind": "Steps", "values": [0, 0], "length": 1}}, "all 0"),
         (
             {"factor": {"kind": "Sine", "amplitude": 1, "mean": 1, "period": 0}},
             "period",

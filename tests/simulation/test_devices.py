@@ -27,12 +27,12 @@ from raysafl import (
     Train,
     Uniform,
 )
-from raysafl.algorithms import SCAFFOLD, Compressed, FedAvg, TopK
+from raysafl.algorithms import SCAFFOLD, Compressed, FedAvg, KnowsLocalTraining, TopK
 from raysafl.core.algorithm import State
 from raysafl.core.participation import Cohorts
 from raysafl.core.randomness import Key, Keys
 from raysafl.core.record import Record
-from raysafl.participation import Bernoulli
+from raysafl.participation import Bernoulli, Full
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training import ContinuedTraining
@@ -152,6 +152,19 @@ def test_the_server_alone_waits_for_no_client(tiny: Run) -> None:
         found[record.kind].add(record.metrics["virtual_seconds"])
     assert found["server"] == {0.0}
     assert max(found["client"]) == 50 and 0 < min(found["client"]) < 50
+
+
+def test_a_server_that_asks_for_losses_alone_waits_for_late_clients(tiny: Run) -> None:
+    class Asking(KnowsLocalTraining):
+        def round(self, state: State, ids: Any, key: Key) -> Any:
+            yield from self.losses(state.w_P, ids, 1)
+            return state
+
+    slow = Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
+    run = tiny.replace(algorithm=Asking(), devices=slow, participation=Full())
+    _, records = played(run)
+    assert {record.kind for record in records} == {"nobody"}
+    assert {record.metrics["virtual_seconds"] for record in records} == {50.0}
 
 
 def test_training_that_goes_on_takes_the_steps_that_are_left() -> None:
@@ -356,6 +369,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
         ({"step_seconds": 1, "dropout": 1, "deadline": 1}, "less than 1"),
         ({"step_seconds": [1.0] * 9}, "has 9 entries for N = 10 clients"),
         ({"step_seconds": 1, "report": 0}, "greater than 0"),
+        ({"step_seconds": 1, "spread": 1000}, "less than or equal to 10"),
     ],
 )
 def test_devices_that_do_not_fit_are_refused(
