@@ -306,7 +306,7 @@ def _hold_back(
 def _refuse_without_classes(part: Partition | ServerData, dataset: Dataset) -> None:
     """Refuse a rule that goes by class if a sample has not exactly one class."""
     if part.needs_classes and not dataset.has_labels:
-        targets = "numbers" if not dataset.num_classes else "several classes per sample"
+        targets = "several classes each" if dataset.num_classes else "numbers or tags"
         others = (
             "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
             if isinstance(part, Partition)

@@ -16,10 +16,12 @@ from raysafl.data.own_columns import (
     SHOWN,
     Array,
     Target,
+    Targets,
     as_float32,
     counted,
     encode_columns,
     read_targets,
+    read_words,
     refuse_not_finite,
 )
 from raysafl.data.sources import standardised
@@ -38,7 +40,7 @@ class Block(NamedTuple):
     """Samples as the user gave them, with inputs that were checked and copied.
 
     Args:
-        x: [n, ...] uint8 or float32, which belongs to nobody else.
+        x: [n, ...] uint8 or float32, which belongs to nobody else; or texts.
         y: [n] or [n, K] targets of any type.
         columns: [n] values by which a partition may make clients, by name.
     """
@@ -61,6 +63,7 @@ def source_of_blocks(
     scale: float | None = None,
     features: Sequence[Any] = (),
     columns_of_target: Sequence[Any] = (),
+    words: int | Sequence[str] | None = None,
 ) -> InMemory:
     """Make a source of a training block and a test block, or of one block.
 
@@ -71,11 +74,26 @@ def source_of_blocks(
         label: how messages call the targets.
         target, names, standardise, name, scale: see `from_arrays`.
         features, columns_of_target: the names of these columns, if they have any.
+        words: see `from_pandas`.
 
     Raises:
         ValueError: the targets or the columns do not fit.
     """
-    targets = read_targets([block.y for block in blocks], label, target, names)
+    counted_in = range(len(blocks[0].y)) if rows is None else rows[0]
+    given = [block.y for block in blocks]
+    if target == "tags":
+        known = 500 if names is None else names
+        tags, columns_of_target = read_words(given, label, known, counted_in, "|")
+        numbers = range(1, len(columns_of_target) + 1)
+        hot = [np.stack([(own == k).any(1) for k in numbers], 1) for own in tags]
+        targets = Targets([y.astype(np.float32) for y in hot], 0, ())
+    else:
+        targets = read_targets(given, label, target, names)
+    if words is not None:
+        if standardise:
+            raise ValueError("words= is for text, which standardise= does not fit")
+        tokens, _ = read_words([own.x for own in blocks], "the text", words, counted_in)
+        blocks = [own._replace(x=x) for own, x in zip(blocks, tokens, strict=True)]
     columns = encode_columns([block.columns for block in blocks])
     parts = [
         Samples(block.x, y, columns=own)
@@ -143,7 +161,7 @@ def from_arrays(
             the column is called "client" if you give it no name.
         names: the names of the classes; targets are then whole numbers, the positions
             of their class in `names`.
-        target: "class" or "number", if "auto" does not tell it by the type of y.
+        target: "class", "number" or "tags", see `from_pandas`.
         scale: the factor of each input; by default 1/255 for uint8, and 1 otherwise.
         standardise: whether inputs get the mean 0 and the standard deviation 1 over the
             training samples: each column of [n, D] by itself, and images as a whole.

@@ -4,7 +4,8 @@ All checks of these are here. They name the column, how many rows are wrong, and
 first of them, counted from 0.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Column
-from raysafl.core.text import first_of, nearest
+from raysafl.core.text import first_of, in_brief, nearest
 
 Array = NDArray[Any]
 # What the targets are; "auto" decides by their type.
-Target: TypeAlias = Literal["class", "number", "auto"]
-TARGETS = ("class", "number", "auto")
+Target: TypeAlias = Literal["class", "number", "tags", "auto"]
+TARGETS = ("class", "number", "tags", "auto")
 # Whole numbers with more distinct values are no classes unless the user says so.
 MOST_CLASSES = 100
 # As which types of numpy a kept model predicts classes that are no text.
@@ -82,7 +83,7 @@ def read_targets(
             raise ValueError(
                 f"{what} has the shape {list(part.shape)}; give one class for each "
                 "sample (of one-hot rows, y.argmax(axis=1)), or target='number' to "
-                "predict several numbers"
+                "predict several numbers, or several tags that are 0 or 1"
             )
     if names is not None:
         return _as_positions(parts, what, names)
@@ -178,6 +179,49 @@ def encode(
     texts = _as_texts(values)
     ends = np.cumsum([len(part) for part in parts])[:-1]
     return texts, np.split(codes.astype(np.int64), ends)
+
+
+def read_words(
+    parts: Sequence[Array],
+    what: str,
+    known: int | Sequence[str],
+    counted_in: Iterable[int],
+    between: str | None = None,
+) -> tuple[list[Ints], tuple[str, ...]]:
+    """Number words by how often samples have them, or as `known` names them.
+
+    Args:
+        parts: texts [n], or [n, T] for T of them per sample, of each part.
+        what: how a message calls them.
+        known: the number of known words, the most frequent ones; or which.
+        counted_in: the rows of the first part where words are counted.
+        between: what parts the words of a text; None: space.
+
+    Returns:
+        For each part int64 [n, L], the words from 1, -1 for unknown ones and 0 after the
+        last; and the known words.
+    """
+    lists: list[list[list[str]]] = [[] for _ in parts]
+    for own, part in zip(lists, parts, strict=True):
+        for row, cells in enumerate(part.reshape(len(part), -1)):
+            if not all(isinstance(cell, str) for cell in cells):
+                raise ValueError(
+                    f"{what} holds no text in row {row}; '' stands for none"
+                )
+            own.append([w for cell in cells for w in cell.split(between) if w])
+    if isinstance(known, int):
+        counts = Counter(word for row in counted_in for word in lists[0][row])
+        known = sorted(counts, key=lambda word: (-counts[word], word))[: max(0, known)]
+    if isinstance(known, str) or not 0 < len({*known}) == len(known):
+        wrong = f"{in_brief(known)} are the known entries of {what}"
+        raise ValueError(f"{wrong}; give a number above 0, or a list with each once")
+    number = {word: i for i, word in enumerate(known, 1)}
+    longest = max(len(words) for own in lists for words in own)
+    found = [np.zeros((len(own), longest), np.int64) for own in lists]
+    for array, own in zip(found, lists, strict=True):
+        for numbers, words in zip(array, own, strict=True):
+            numbers[: len(words)] = [number.get(word, -1) for word in words]
+    return found, tuple(known)
 
 
 def _as_texts(values: Any) -> tuple[str, ...]:

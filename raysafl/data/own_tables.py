@@ -48,6 +48,7 @@ def from_pandas(
     test_share: float | None = None,
     target: Target = "auto",
     names: Sequence[str] | None = None,
+    words: int | Sequence[str] | None = None,
     standardise: bool = False,
     seed: int = 0,
     name: str = "",
@@ -69,8 +70,12 @@ def from_pandas(
         test: in place of `split`, a table with the test samples and the same columns.
         test_share: in place of both, the fraction of the rows that is kept for testing,
             drawn at random.
-        target: "class" or "number", if "auto" does not tell it by the column's type.
-        names: the names of the classes; the label is then the position in `names`.
+        target: "class" or "number", if "auto" does not tell it by the column's type; or for
+            `MultiLabel` "tags", which are text such as "bird|red".
+        names: the names of the classes; the label is then the position in `names`. Or the
+            tags to predict; by default the 500 most frequent ones of the training rows.
+        words: if features are text, for `BagOfWords`: the number of known words, the most
+            frequent ones of the training rows, or which. Words are parted by space.
         standardise: whether each feature gets the mean 0 and the standard deviation 1
             over the training rows.
         seed: the seed of the draw of `test_share`.
@@ -110,10 +115,10 @@ def from_pandas(
             )
     roles = find_roles(df, label, features, client, split)
     check_test(test=test, split=split, test_share=test_share)
-    blocks = [_block_of_table(df, roles, "" if test is None else " of df")]
+    blocks = [_block_of_table(df, roles, "" if test is None else " of df", words)]
     rows = None
     if test is not None:
-        blocks.append(_block_of_table(test, roles, " of test"))
+        blocks.append(_block_of_table(test, roles, " of test", words))
     elif split is not None:
         rows = _rows_of_splits(df[split], split)
     elif test_share is not None:
@@ -128,8 +133,9 @@ def from_pandas(
         names=names,
         standardise=standardise,
         name=name,
-        features=roles.features,
+        features=roles.features if words is None else (),
         columns_of_target=roles.label,
+        words=words,
     )
 
 
@@ -301,13 +307,14 @@ def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None
         )
 
 
-def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
+def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str, words: Any) -> Block:
     """Read the columns of a table.
 
     Args:
         df: the table.
         roles: which column is what.
         place: stands behind the name of a column in messages.
+        words: None: features are numbers; otherwise they are text.
     """
     if not len(df):
         raise ValueError(f"the table{place} has no rows")
@@ -317,6 +324,8 @@ def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
     else:
         y = columns_as_float32(df, roles.label, place, "label")
     columns = {str(name): as_plain_array(df[name]) for name in roles.client}
+    if words is not None:
+        return Block(df[roles.features].to_numpy(object), y, columns)
     return Block(columns_as_float32(df, roles.features, place, "feature"), y, columns)
 
 

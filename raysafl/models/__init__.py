@@ -19,7 +19,7 @@ Example:
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Model
-from raysafl.models.basic import CNN, MLP, LeNet, Logistic
+from raysafl.models.basic import CNN, MLP, BagOfWords, LeNet, Logistic
 from raysafl.models.dropout import Dropout
 from raysafl.models.flat import FlatModel
 from raysafl.models.lstm import CharLSTM
@@ -28,6 +28,7 @@ from raysafl.models.resnets import ResNet18, ResNet20
 __all__ = [
     "CNN",
     "MLP",
+    "BagOfWords",
     "CharLSTM",
     "Dropout",
     "FlatModel",

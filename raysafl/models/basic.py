@@ -2,8 +2,10 @@
 
 import math
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field, PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from raysafl.core.problem import Model
 
@@ -36,6 +38,39 @@ class Logistic(Model):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
         return nn.Sequential(nn.Flatten(), layer)
+
+
+class BagOfWords(Model):
+    """Logistic regression on the share x_v of each word v in a text, from zero.
+
+    logits = W x + b, with W [classes, words]. A sample is int64 [L], which `words=` of
+    `from_pandas` makes: 0 is no word, 1 to `words` are known, and others unknown words,
+    which count among all words of the text only. Without words, the logits are b.
+
+    Source: FedOpt's program (docs/papers.md#fedopt), where W starts by Glorot.
+    """
+
+    words: int = Field(default=10_000, gt=0, description="Number of known words.")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the module for texts of `input_shape` words or fewer."""
+        return _BagOfWordsModule(self.words, num_classes)
+
+
+class _BagOfWordsModule(nn.Module):
+    """The module of `BagOfWords`: [B, L] int64 tokens to [B, classes] logits."""
+
+    def __init__(self, words: int, classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(words, classes))
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = len(self.weight)
+        count_B1 = (x != 0).sum(1, keepdim=True).clamp(min=1)
+        share_BL = ((x > 0) & (x <= words)) / count_B1
+        rows_BLC = F.embedding((x - 1).clamp(0, words - 1), self.weight)
+        return torch.bmm(share_BL.unsqueeze(1), rows_BLC).squeeze(1) + self.bias
 
 
 class MLP(Model):

@@ -1,10 +1,11 @@
-"""What a model can be trained for: classes, numbers, or the next token of a text."""
+"""What a model can be trained for: classes, tags, numbers, or a text's next token."""
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.objective import ClientStatistic, Metric, Objective, mean_of
 from raysafl.objectives.classification import (
     PLAIN,
     Classification,
+    MultiLabel,
     has_plain_losses,
     is_plain,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "Classification",
     "ClientStatistic",
     "Metric",
+    "MultiLabel",
     "NextToken",
     "Objective",
     "Regression",

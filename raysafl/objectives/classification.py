@@ -1,4 +1,4 @@
-"""Classification: cross-entropy, and the metrics of predicted classes."""
+"""One class per sample, or several tags: cross-entropies, and metrics of predictions."""
 
 import functools
 from typing import ClassVar, Literal
@@ -145,6 +145,50 @@ class Classification(Objective):
             )
 
 
+class MultiLabel(Objective):
+    """Each sample has any of K tags; the loss is the mean of K binary cross-entropies.
+
+    With targets y [K] of 0 and 1, and p = sigmoid(outputs), the loss of a sample is
+    -1 / K sum_k (y_k log p_k + (1 - y_k) log(1 - p_k)). The metric is the recall at 5: the
+    share of the tags of all samples that are among the 5 largest outputs of their sample.
+
+    Source: FedOpt's program (docs/papers.md#fedopt). It adds up the losses of a batch of
+    B samples, and here is their mean, so its learning rate is 1 / B of that here.
+    """
+
+    metric: ClassVar[str] = "recall_at_5"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses [B] of outputs and targets [B, K]."""
+        loss_BK = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        return loss_BK.mean(1)
+
+    def measures(self, num_outputs: int) -> dict[str, Metric]:
+        """Return the recall at 5."""
+        meaning = "share of the tags among the 5 largest outputs of their sample"
+        return {"recall_at_5": Metric(meaning, _found, _share, is_fraction=True)}
+
+    def check(self, dataset: Dataset) -> None:
+        """Refuse targets other than 0 and 1, and fewer than 6, whose recall is always 1."""
+        parts = (dataset.train.y, dataset.test.y)
+        is_binary = all(((y == 0) | (y == 1)).all() for y in parts)
+        if dataset.num_classes or self.num_outputs(dataset) <= TOP or not is_binary:
+            raise ValueError(
+                f"MultiLabel needs 6 tags or more, each 0 or 1, and '{dataset.name}' has other "
+                'targets; give text such as "a|b" and target="tags", or another objective'
+            )
+
+
+def _found(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count the tags among the largest outputs of each sample, and all tags, [2]."""
+    found_B5 = targets.gather(1, outputs.topk(min(TOP, outputs.shape[1])).indices)
+    return torch.stack([found_B5.sum(), targets.sum()])
+
+
+def _share(sums: Sums, count: int) -> float:
+    return float(sums[0] / sums[1]) if sums[1] else float("nan")
+
+
 def check_has_classes(objective: Objective, dataset: Dataset) -> None:
     """Refuse a dataset whose targets are numbers.
 
@@ -155,7 +199,7 @@ def check_has_classes(objective: Objective, dataset: Dataset) -> None:
         raise ValueError(
             f"{type(objective).__name__} is for classes, but the targets of "
             f"'{dataset.name}' are numbers (num_classes=0); give the run "
-            "objective=Regression() or an objective of your own"
+            "objective=Regression(), MultiLabel() for tags, or an objective of your own"
         )
 
 

@@ -143,7 +143,7 @@ def test_a_policy_that_adapts_to_accuracy_needs_one(accuracy: str) -> None:
 def test_rules_that_go_by_class_refuse_numbers(changes: dict[str, Component]) -> None:
     with pytest.raises(
         ValueError,
-        match=r"goes by the class of a sample, but the targets of 'line' are numbers; "
+        match=r"goes by the class of a sample, but the targets of 'line' are numbers or tags; "
         r"take (Iid|IidServer)\(",
     ):
         play(line(**changes))

@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from raysafl import MLP, LocalTraining, Logistic, Model, Objective
 from raysafl.algorithms import Key
 from raysafl.data import Dataset, Samples
-from raysafl.models import FlatModel
-from raysafl.objectives import Classification, Metric, NextToken, Regression, mean_of
+from raysafl.models import BagOfWords, FlatModel
+from raysafl.objectives import (
+    Classification,
+    Metric,
+    MultiLabel,
+    NextToken,
+    Regression,
+    mean_of,
+)
 from raysafl.training import evaluation
 from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.trainer import LocalTrainer
@@ -60,6 +67,10 @@ def dataset_of(objective: Objective) -> Dataset:
         x = rng.integers(0, 5, (70, 6))
         part = Samples(x, (x + 1) % 5)
         return Dataset("tokens", part, part, 5)
+    if isinstance(objective, MultiLabel):
+        y = (rng.random((70, 7)) < 0.3).astype(np.float32)
+        part = Samples(rng.integers(-1, 13, (70, 9)), y)
+        return Dataset("tags", part, part, 0)
     x = rng.normal(size=(70, 3)).astype(np.float32)
     if isinstance(objective, Classification):
         part = Samples(x, rng.integers(0, 4, 70))
@@ -70,9 +81,16 @@ def dataset_of(objective: Objective) -> Dataset:
     return Dataset("numbers", Samples(x, y), Samples(x[:33], y[:33]), 0)
 
 
+def recipe_for(objective: Objective) -> Model | None:
+    """The model for an objective whose inputs are tokens."""
+    words = BagOfWords(words=12)
+    known = {NextToken: PerPosition(), MultiLabel: words}
+    return known.get(type(objective))
+
+
 def trainer(objective: Objective, engine: str) -> LocalTrainer:
     dataset = dataset_of(objective)
-    recipe = PerPosition() if isinstance(objective, NextToken) else MLP(hidden=[8])
+    recipe = recipe_for(objective) or MLP(hidden=[8])
     return Trainer(
         FlatModel.on(recipe, dataset, objective),
         dataset,
@@ -97,6 +115,7 @@ OBJECTIVES = [
     SMOOTH,
     NextToken(),
     Pinball(),
+    MultiLabel(),
 ]
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
 
@@ -113,6 +132,8 @@ def plain_loss(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor
     module: nn.Module = nn.CrossEntropyLoss()
     if objective == SMOOTH:
         module = nn.CrossEntropyLoss(label_smoothing=0.2)
+    if isinstance(objective, MultiLabel):
+        module = nn.BCEWithLogitsLoss()
     if isinstance(objective, Regression):
         module = nn.MSELoss()
         if objective.loss == "huber":
@@ -246,8 +267,8 @@ def test_engines_for_plain_cross_entropy_refuse_another_loss(
 @every_objective
 def test_auto_takes_no_engine_for_plain_cross_entropy(objective: Objective) -> None:
     dataset = dataset_of(objective)
-    tokens = isinstance(objective, NextToken)
-    model = FlatModel.on(PerPosition() if tokens else Logistic(), dataset, objective)
+    recipe = recipe_for(objective) or Logistic()
+    model = FlatModel.on(recipe, dataset, objective)
     local = Trainer(model, dataset, lambda *_: HELD[0], objective=objective)
     assert local.engine_name == "vmap"
 
