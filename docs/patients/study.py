@@ -5,7 +5,7 @@ import raysafl as fl
 
 
 class Median(fl.Algorithm):
-    """The server subtracts the coordinate-wise median of the clients' updates."""
+    """The server subtracts the median of the clients' updates (old minus new model)."""
 
     def round(self, state, ids, key):
         update = yield fl.Train(state.w_P, ids)
@@ -20,7 +20,7 @@ base = fl.Run(
         dataset=patients,
         clients=8,  # one for each hospital
         partition=fl.ByColumn(column="hospital"),
-        validation=fl.Validation(clients=0.1),  # chooses the best run
+        validation=fl.Validation(clients=0.1),  # of each client's samples
     ),
     model=fl.Logistic(),
     algorithm=fl.FedAvg(),
