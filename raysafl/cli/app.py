@@ -5,7 +5,6 @@ ours. What a command needs is imported inside its function, so that `raysafl --h
 fast.
 """
 
-import re
 import shlex
 import sys
 import time
@@ -91,16 +90,8 @@ def quickstart_command(options: SweepOptions) -> None:
 def run_command(
     file: Experiment,
     options: SweepOptions,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", "--replicates", hidden=True)
-    ] = None,
 ) -> None:
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
-    if seeds is not None:
-        raise ValueError(
-            "the experiment file says how many seeds each run has, and not an option: "
-            "write fl.grid(..., seeds=5) or Run(replicates=5)"
-        )
     from raysafl.sweep.experiment_file import load_sweep
 
     _run_sweep(load_sweep(file), options)
@@ -145,14 +136,6 @@ def results_command(
             "the smallest of an error or a cost, and the largest of any other column."
         ),
     ] = "",
-    ascending: Annotated[
-        bool | None,
-        typer.Option(
-            "--ascending/--descending",
-            help="Sort the smallest value first, or the largest, be it the best or not.",
-            show_default=False,
-        ),
-    ] = None,
     top: Annotated[
         int | None, typer.Option(help="Maximum number of rows.", min=1)
     ] = None,
@@ -172,14 +155,9 @@ def results_command(
 
     if csv and json:
         raise ValueError("give --csv or --json, not both")
-    if any(re.fullmatch(r"[=<>!]+|and|or|in|is|not|like", p) for p in paths or []):
-        raise ValueError(
-            "a condition is one argument of the shell: put it in quotes, such as "
-            "raysafl results \"algorithm == 'SAFARI' and client_prob > 0.5\" results"
-        )
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
-    rows = results(locations, query, sort, ascending, top, wanted)
+    rows = results(locations, query, sort, top, wanted)
     if csv or json:
         text = as_csv(rows) if csv else rows.to_json(orient="records", indent=1)
         typer.echo(printable(text.rstrip()))

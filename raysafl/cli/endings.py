@@ -38,18 +38,11 @@ def explain(error: BaseException, say: Callable[[str], None]) -> int:
     if isinstance(error, MISTAKES):
         say(f"Error: {_reason_in_words(error)}")
         return MISTAKE
+    if isinstance(error, SystemExit):
+        return code if isinstance(code, int) else DONE
     # The steps of the traceback, the line that raised the error last.
     frames = traceback.walk_tb(error.__traceback__)
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
-    if isinstance(error, SystemExit):
-        file, line = places[-1]
-        if not is_users_file(file):
-            return code if isinstance(code, int) else DONE
-        say(
-            f"Error: {file}:{line} ends the program (SystemExit: {code}). Code that a sweep "
-            "uses must return, or raise another error"
-        )
-        return MISTAKE
     of_user = [k for k, (file, _) in enumerate(places) if is_users_file(file)]
     shown = traceback.TracebackException.from_exception(error)
     del shown.stack[: min(of_user, default=0)]

@@ -120,8 +120,3 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:
     """Stand in for a function of Ray whose effect is not wanted."""
-
-
-def actor_of(trial: Any) -> Any:
-    """Return the actor of a trial of Tune's that runs; None if it has none now."""
-    return trial.temporary_state.ray_actor

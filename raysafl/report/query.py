@@ -36,7 +36,6 @@ def results(
     paths: Iterable[Path],
     query: str = "",
     sort: str = "",
-    ascending: bool | None = None,
     top: int | None = None,
     columns: Sequence[str] = (),
 ) -> pd.DataFrame:
@@ -56,7 +55,6 @@ def results(
             `runs`, whose columns `_names` describes.
         sort: the column to sort by. The best value of a statistic comes first, and the
             largest of any other column.
-        ascending: whether the smallest value comes first instead, or the largest.
         top: the maximum number of rows.
         columns: the columns to show; by default those of a whole query, or the labels, the
             column to sort by, what the runs are judged by, replicates and status.
@@ -90,8 +88,7 @@ def results(
                 f"runs have no column '{name}': {hint}docs/results.md lists the columns"
             )
     if sort:
-        if ascending is None:
-            ascending = sort in runs.attrs["lower_is_better"]
+        ascending = sort in runs.attrs["lower_is_better"]
         answer = answer.sort_values(sort, ascending=ascending, kind="stable")
     answer = answer[shown].iloc[:top].reset_index(drop=True)
     answer.attrs = {"damaged": runs.attrs["damaged"]}

@@ -81,11 +81,10 @@ class Attempt:
         ):
             refusal.callback(remove_empty, made)
             self.plan()
-            tracked = None
             if self.todo or self.sweep.is_searched:
                 from raysafl.sweep.new_runs import carry_out
 
-                tracked = carry_out(self, refusal)
+                carry_out(self, refusal)
             else:
                 self.begin(refusal)
             # The table or the notes may have been edited, or an earlier driver was killed
@@ -115,7 +114,6 @@ class Attempt:
                 runs=store.runs(),
                 skipped=len(self.chosen) - len(self.unended),
                 missing=missing,
-                tracked=tracked,
                 seconds=time.monotonic() - began,
                 shown=frozenset(() if self.options.quiet else new),
             )
@@ -133,9 +131,11 @@ class Attempt:
         if again := todo & self.store.ledger().keys():
             self.store.rewrite(again)
         self.store.tidy()
-        is_continued = self.sweep.is_searched and self.options.resume
-        earlier = self.earlier if is_continued else None
-        self.store.write_manifest(self.sweep.continuing(self.manifest, earlier))
+        manifest = self.manifest
+        if self.earlier and self.sweep.is_searched and self.options.resume:
+            manifest = manifest.extended(self.earlier.entries)
+            manifest = manifest.measuring(self.earlier.columns, self.earlier.quality)
+        self.store.write_manifest(manifest)
 
     def plan(self) -> None:
         """Find out which runs this attempt does, and which results it forgets.

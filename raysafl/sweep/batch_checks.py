@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core import tensor_file
 from raysafl.core.objective import Objective, measures_of
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
@@ -58,27 +57,6 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
             "BatchNorm with its statistics?). Normalise within a sample, as GroupNorm and "
             "LayerNorm do"
         )
-
-
-def try_to_write(recipe: Model, model: FlatModel) -> None:
-    """Refuse a model with a frozen parameter or a buffer that no file of models can hold.
-
-    Args:
-        recipe: the model.
-        model: what was made of it.
-
-    Raises:
-        ValueError: it cannot be written. The message names the method, its file and its
-            line.
-    """
-    try:
-        tensor_file.to_bytes({}, model.frozen)
-    except Exception as error:
-        raise ValueError(
-            f"the model of {method_name(recipe, Model, 'build')} cannot be kept, as it cannot "
-            f"be written as safetensors ({type(error).__name__}: {error}); give its frozen "
-            "parameters and buffers a type such as float32, or leave keep= out"
-        ) from error
 
 
 def try_objective(objective: Objective, model: FlatModel, dataset: Dataset) -> None:

@@ -5,12 +5,10 @@ They are for new sweeps only: a stored manifest is read without them, so that ol
 folders stay readable.
 """
 
-import math
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysafl.core.component import Component
 from raysafl.core.record import FURTHER_NAME
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
@@ -28,6 +26,12 @@ PARTS_OF_TUNE = {
 }
 # Tune's schedulers that give a run that has begun another configuration.
 CHANGE_RUNS = {"PopulationBasedTraining", "PopulationBasedTrainingReplay"}
+# What SAFARI's and FAST's papers call a field of ours.
+PAPERS = {
+    "q": ("client_prob", "snapshot_prob"),
+    "lambda": ("adapt",),
+    "server data size": ("n0",),
+}
 # The labels of one run, one for each axis.
 Key = tuple[Label, ...]
 
@@ -59,67 +63,42 @@ def check_runs(runs: Any) -> None:
         check_run(run, f"runs[{key!r}]")
 
 
-def check_space(space: Mapping[str, Any], base: Run | None) -> None:
-    """Refuse a grid without values or that is none, and fields that `base` does not have.
+def path_of(base: Run, field: str) -> str:
+    """Return the dotted path of a field that is given by its path or by the end of it.
 
-    Args:
-        space: a search space of Ray Tune.
-        base: the run whose fields the space names; None if a function makes the runs.
+    Raises:
+        ValueError: no component has it, or several have.
     """
-    for name, values in space.items():
-        if not isinstance(values, dict) or "grid_search" not in values:
-            continue
-        grid = values["grid_search"]
-        if not isinstance(grid, Collection) or isinstance(grid, str) or not len(grid):
-            raise ValueError(
-                f"space[{name!r}] is no grid of values, but {_what_it_is(grid)}; give "
-                "tune.grid_search a list of at least one"
-            )
-    # A part that the space replaces may have other fields than that of `base`.
-    known = [name for name in space if not any(name.startswith(f"{o}.") for o in space)]
-    for name in known if base is not None else []:
-        _check_field(base, name)
-        _check_is_no_bare_list(base, name, space[name])
-
-
-def _check_field(base: Any, path: str) -> None:
-    """Refuse a dotted path that leads to no field of `base`."""
-    part = base
-    for name in path.split("."):
-        fields = _fields_of(part)
-        if name not in fields:
-            parts = fields if part is base else ()
-            homes = [home for home in parts if name in _fields_of(getattr(part, home))]
-            meant = " or ".join(f"'{home}.{name}'" for home in homes)
-            hint = f"did you mean {meant}?" if homes else nearest(name, fields)
-            raise ValueError(
-                f"space[{path!r}] names no field of base: {type(part).__name__} has no "
-                f"'{name}'; {hint}"
-            )
-        part = getattr(part, name)
-
-
-def _fields_of(part: Any) -> Collection[str]:
-    return type(part).model_fields if isinstance(part, Component) else ()
-
-
-def _check_is_no_bare_list(base: Any, path: str, value: Any) -> None:
-    """Refuse a list that was meant as a grid: Tune takes it as one value."""
-    if not isinstance(value, list | tuple | range):
-        return
-    try:
-        base.replace({path: value})
-    except ValueError:
+    # Optional fields that are not given are not in `flat`.
+    every = dict.fromkeys([*base.flat(), *type(base).model_fields])
+    known = [path for path in every if path != "kind"]
+    # What is inside a part that another axis replaces may not be in `base`.
+    if "." in field or field in known:
+        return field
+    found = [path for path in known if path.rpartition(".")[2] == field]
+    if len(found) > 1:
         raise ValueError(
-            f"space[{path!r}] is {value!r}, which Tune takes as one value; to run each of "
-            f"its values give tune.grid_search({list(value)!r})"
-        ) from None
+            f"{len(found)} components have a field '{field}'; give one of the dotted paths "
+            f"{', '.join(found)}"
+        )
+    if not found:
+        ends = {path.rpartition(".")[2] for path in known}
+        fields = PAPERS.get(field.lower(), ())
+        meant = " or ".join(f"'{own}'" for own in fields if own in ends)
+        hint = f"did you mean {meant}?" if meant else nearest(field, ends)
+        if fields and not meant:
+            hint = f"the papers' name of {' or '.join(fields)}; {hint}"
+        _, *parts = {type(part).__name__: None for part in base.components()}
+        raise ValueError(
+            f"neither the run nor its parts ({', '.join(parts)}) have a field '{field}': "
+            f"{hint}"
+        )
+    return found[0]
 
 
 def check_search(
     metric: str,
     mode: str,
-    num_samples: int,
     search_alg: Any,
     scheduler: Any,
     measures: Measures | None,
@@ -131,7 +110,6 @@ def check_search(
             default.
         mode: whether they look for its maximum or its minimum; empty for the better
             of both.
-        num_samples: how many configurations are sampled.
         search_alg: Tune's search algorithm, or None.
         scheduler: Tune's scheduler, or None.
         measures: what the runs measure; None if they are only known when sampled.
@@ -159,8 +137,6 @@ def check_search(
             _check_metric(column, measures)
     if mode not in ("", "max", "min"):
         raise ValueError(f"mode is '{mode}'; give 'max' or 'min', or leave it out")
-    if num_samples < 1:
-        raise ValueError(f"num_samples is {num_samples}; give at least 1")
 
 
 def _check_metric(name: str, measures: Measures | None) -> None:
@@ -172,59 +148,35 @@ def _check_metric(name: str, measures: Measures | None) -> None:
         raise ValueError(f"no run reports the metric '{name}': {nearest(name, known)}")
 
 
-def check_axes(axes: Any) -> None:
-    """Refuse what is no list of different names."""
-    if isinstance(axes, str) or not all(isinstance(name, str) for name in axes):
-        raise ValueError(
-            f"axes is {_what_it_is(axes)}; give a tuple with one name per label, such as "
-            "axes=('method', 's')"
-        )
-    _check_no_repeat(axes, "axes")
-
-
-def check_labels(axes: Sequence[str], keys: Sequence[Key]) -> None:
-    """Refuse labels that do not match the axes, or that results cannot tell apart.
+def check_labels(axes: Any, keys: Sequence[Key]) -> None:
+    """Refuse axes that are no names, and labels that do not match them, or are given twice.
 
     Args:
         axes: the names of the axes.
         keys: the labels of each run on the axes; empty if the runs are only known when
             they have been sampled.
     """
+    if isinstance(axes, str) or not all(isinstance(name, str) for name in axes):
+        raise ValueError(
+            f"axes is {_what_it_is(axes)}; give a tuple with one name per label, such as "
+            "axes=('method', 's')"
+        )
+    _check_no_repeat(axes, "axes")
     for key in keys:
         if len(key) != len(axes):
             raise ValueError(
                 f"label {key} has {len(key)} values, but the axes are {list(axes)}; give "
                 "axes=(...) with one name per value"
             )
-    for axis, labels in zip(axes, zip(*keys, strict=True), strict=False):
-        _check_distinct(axis, labels)
-    _check_no_repeat(keys, "the labels of the runs")
-
-
-def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
-    """Refuse labels of an axis that are different, but equal as text or as numbers.
-
-    Tables, `runs.parquet` and `--only` have the labels as text, in which 1 and "1" are
-    alike; and True is 1 where labels are compared.
-    """
-    first: dict[Label, Label] = {}
-    for label in labels:
-        is_label = isinstance(label, Label)
-        if not is_label or (isinstance(label, float) and not math.isfinite(label)):
-            raise ValueError(
-                f"axis '{axis}' has the label {_what_it_is(label)}; a label is text, a "
-                "finite number, True, False or None; for components take "
-                "fl.grid(base, {...}), which labels them by their classes"
-            )
-        # Tables show six digits of a number.
-        short = f"{label:.6g}" if isinstance(label, float) else str(label)
-        for name in (str(label), short, label):
-            twin = first.setdefault(name, label)
-            if repr(twin) != repr(label):
+        for axis, label in zip(axes, key, strict=True):
+            if not isinstance(label, Label):
                 raise ValueError(
-                    f"axis '{axis}' has the labels {twin!r} and {label!r}, which results "
-                    "cannot tell apart; give labels that differ as text"
+                    f"axis '{axis}' has the label {_what_it_is(label)}; a label is text, a "
+                    "number, True, False or None; for components take "
+                    "fl.grid(base, {...}), which labels them by their classes"
                 )
+    # Tables, `runs.parquet` and `--only` have the labels as text.
+    _check_no_repeat([tuple(map(str, key)) for key in keys], "the labels of the runs")
 
 
 def check_table(

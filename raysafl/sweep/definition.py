@@ -25,15 +25,14 @@ from raysafl.storage.statistics import (
 )
 from raysafl.sweep.check import (
     as_key,
-    check_axes,
     check_labels,
     check_run,
     check_runs,
     check_search,
-    check_space,
     check_table,
+    path_of,
 )
-from raysafl.sweep.measures import LOSS, Measures
+from raysafl.sweep.measures import Measures
 
 # From a sampled configuration to a run.
 Make = Callable[[dict[str, Any]], Run]
@@ -176,21 +175,26 @@ class Sweep:
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""
         check_runs(self.runs)
-        check_axes(self.axes)
         is_function = callable(self.base) and not isinstance(self.base, type)
         if self.base is not None and not is_function:
             check_run(self.base, "base")
-        check_space(self.space, self.base if isinstance(self.base, Run) else None)
+        for name in self.space:
+            if (
+                isinstance(self.base, Run)
+                and (path := path_of(self.base, name)) != name
+            ):
+                raise ValueError(f"space has '{name}': did you mean '{path}'?")
+        if self.is_grid and not self._keys:
+            raise ValueError("space has a grid without values; give at least one")
         measures = self._measures()
         check_search(
             self.metric,
             self.mode,
-            self.num_samples,
             search_alg=self.search_alg,
             scheduler=self.scheduler,
             measures=measures,
         )
-        check_labels(self.axis_names, self._keys)
+        check_labels(self.axes or self.axis_names, self._keys)
         if self.table is not None:
             check_table(self._laid_out, self.axis_names, self._keys, measures)
 
@@ -327,41 +331,6 @@ class Sweep:
         given = {name: getattr(table, name) for name in table.model_fields_set}
         return Table(**given | {"rows": down, "columns": across})
 
-    def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
-        """Return the manifest with the runs that were asked for in an earlier attempt.
-
-        Args:
-            manifest: the manifest of this sweep.
-            earlier: the manifest in the sweep's folder, if there is one.
-        """
-        if earlier is None or not earlier.entries:
-            return manifest
-        columns = {**earlier.columns, **manifest.columns}
-        measures = Measures(columns, earlier.quality)
-        both = manifest.extended(earlier.entries).measuring(columns, measures.quality)
-        return both.replace(table=with_defaults(self._laid_out, measures))
-
-    def measuring(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
-        """Return the manifest with what some runs measure that were drawn or asked for.
-
-        Args:
-            manifest: the manifest so far. If it has no runs yet, the runs decide by
-                what all are judged, what the table shows where it does not say, and,
-                unless a search algorithm asks for them, what the best is chosen by.
-            runs: the runs, which may be none.
-        """
-        new = list(runs)
-        if not new:
-            return manifest
-        measures = Measures.of(new)
-        if manifest.entries and measures.quality != manifest.quality:
-            measures = replace(measures, quality=LOSS)
-        changed = manifest.measuring(measures.columns, measures.quality)
-        if manifest.entries:
-            return changed
-        aim = {} if self.is_searched else self._aim(measures)
-        return changed.replace(aim, table=with_defaults(self._laid_out, measures))
-
     def manifest(
         self,
         labelled: Mapping[tuple[Label, ...], Run] | None = None,
@@ -369,10 +338,11 @@ class Sweep:
     ) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
-        It does not hold runs that are drawn, or that a search algorithm will ask for.
+        It does not hold runs that a search algorithm will ask for.
 
         Args:
-            labelled: what `labelled` returns, if it was called before.
+            labelled: the runs by their labels, if they are known: those that were drawn, or
+                what `labelled` returns.
             example: a run that stands for those that a search algorithm will ask for.
 
         Raises:

@@ -1,16 +1,14 @@
 """The cells of a sweep as packs, whoever carries these out."""
 
 import shutil
-import signal
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.provenance import commit, package_digest
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
@@ -45,6 +43,22 @@ class Room(NamedTuple):
 
     packs: int
     memory: float
+
+
+def room_on(
+    nodes: Sequence[Mapping[str, float]], hardware: Hardware, gpu_memory: int | None
+) -> Room:
+    """Return what the nodes of a Ray have room for.
+
+    Args:
+        nodes: what each node has of every resource.
+        hardware: what a trial runs on.
+        gpu_memory: the bytes of the smallest GPU; None if none is needed or known.
+    """
+    memory = hardware.memory_of_trial(nodes)
+    if gpu_memory is not None:
+        memory = min(memory, gpu_memory * hardware.gpu_share)
+    return Room(hardware.trials_at_once(nodes), memory)
 
 
 class Executor(Protocol):
@@ -156,17 +170,6 @@ class Job:
         found += self.more_rounds.checkpoints(pack.runs)
         return GivenPack(pack, code, found)
 
-    def watch(self) -> Watch:
-        """Return what follows the packs."""
-        return Watch(
-            self.store,
-            self.display,
-            self.tracker,
-            self.store.manifest().entries,
-            self.digests.of_run,
-            self.stopped_by,
-        )
-
 
 def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
     """Carry out all runs of a sweep by an executor that was started before.
@@ -182,30 +185,29 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
     Raises:
         StorageError: results could not be written any more; the other runs have not
             run.
-        KeyboardInterrupt: Ctrl-C was pressed. The packs have written where they were.
     """
     display = job.display
+    entries = job.store.manifest().entries
+    watch = Watch(
+        job.store,
+        display,
+        job.tracker,
+        entries,
+        job.digests.of_run,
+        job.stopped_by,
+    )
+    packs: list[Pack] = []
     if job.sweep.is_searched:
         display.planned = job.sweep.num_samples
-        watch = job.watch()
-        with _reported(watch):
-            executor.carry_out(job, [], datasets, watch)
-        return
-    packs = packs_of(job, job.todo.values(), executor.room(), datasets)
+        executor.carry_out(job, [], datasets, watch)
+    else:
+        packs = packs_of(job, job.todo.values(), executor.room(), datasets)
     while packs:
         display.planned = display.finished + sum(pack.work for pack in packs)
-        watch = job.watch()
-        with _reported(watch):
-            executor.carry_out(job, packs, datasets, watch)
+        executor.carry_out(job, packs, datasets, watch)
         unfinished = [] if watch.ends_early else watch.unfinished
         packs = [half for pack in unfinished for half in pack.halves(watch.ended)]
-
-
-@contextmanager
-def _reported(watch: Watch) -> Iterator[None]:
-    """Let signals end the block in order, and raise an error if results were lost in it."""
-    with _signals_put_off(watch):
-        yield
+        watch.unfinished = []
     if watch.lost:
         raise StorageError(watch.lost)
 
@@ -219,47 +221,6 @@ def packs_of(
             Pack(tuple(cells), sum(cell.rounds for cell in cells)) for cells in todo
         ]
     return form_packs(todo, datasets, job.options.hardware, room.packs, room.memory)
-
-
-@contextmanager
-def _signals_put_off(watch: Watch) -> Iterator[None]:
-    """Let Ctrl-C, and SIGTERM if it has a handler, end the packs in order first.
-
-    A second signal acts at once, and so does the first one if no pack has begun, because
-    Ray still starts.
-
-    Raises:
-        KeyboardInterrupt: a signal has ended the packs. The handler of Ctrl-C is not asked:
-            `Tuner.fit` leaves one behind that only takes note.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    names = (signal.SIGINT, signal.SIGTERM)
-    handlers = {n: h for n in names if callable(h := signal.getsignal(n))}
-    has_arrived = False
-
-    def restore() -> None:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-    def put_off(number: int, frame: FrameType | None) -> None:
-        nonlocal has_arrived
-        restore()
-        if watch.display.phase:
-            handlers[signal.Signals(number)](number, frame)
-        else:
-            has_arrived = True
-            watch.interrupt()
-
-    for number in handlers:
-        signal.signal(number, put_off)
-    try:
-        yield
-    finally:
-        restore()
-        if has_arrived:
-            raise KeyboardInterrupt
 
 
 @contextmanager

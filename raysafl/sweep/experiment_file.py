@@ -24,13 +24,9 @@ def load_sweep(path: Path) -> Sweep:
         ValueError: the file is missing, fails to import (with the line), or defines no
             sweep.
     """
-    if path.is_dir():
-        raise ValueError(
-            f"there is no experiment file {path}: it is a folder. Give one Python file"
-            f"{_examples(path)}"
-        )
     if not path.is_file():
-        near = [str(file) for file in path.parent.glob("*.py")]
+        folder = path if path.is_dir() else path.parent
+        near = [str(file) for file in folder.glob("*.py")]
         hint = f": {nearest(str(path), near)}" if near else ""
         raise ValueError(f"there is no experiment file {path}{hint}")
     module = _run_file(path)
@@ -42,12 +38,6 @@ def load_sweep(path: Path) -> Sweep:
         hint = f" (it defines {', '.join(found)}: rename one)" if found else ""
         raise ValueError(f"{path} defines no sweep: it needs SWEEP = Sweep(...){hint}")
     return sweep
-
-
-def _examples(folder: Path) -> str:
-    """Name some Python files in a folder, if it has any, as the end of a message."""
-    files = sorted(str(file) for file in folder.glob("*.py"))
-    return f", such as {', '.join(files[:3])}" if files else ""
 
 
 def outermost_package(file: Path) -> Path | None:

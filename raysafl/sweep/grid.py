@@ -8,15 +8,8 @@ from raysafl.core.component import Component
 from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Label
-from raysafl.sweep.check import check_run, without_numpy
+from raysafl.sweep.check import check_run, path_of, without_numpy
 from raysafl.sweep.definition import Sweep
-
-# What SAFARI's and FAST's papers call a field of ours.
-PAPERS = {
-    "q": ("client_prob", "snapshot_prob"),
-    "lambda": ("adapt",),
-    "server data size": ("n0",),
-}
 
 
 def grid(
@@ -69,7 +62,7 @@ def grid(
             )
         base = base.replace(replicates=seeds)
     given = values if isinstance(values, Mapping) else {}
-    paths = {_path(base, field): own for field, own in given.items()}
+    paths = {path_of(base, field): own for field, own in given.items()}
     every = {*base.flat(), *paths}
     if not paths or len(paths) < len(given):
         raise ValueError(
@@ -99,37 +92,6 @@ def _unique_end(path: str, every: Iterable[str]) -> str:
     ends = (".".join(parts[i:]) for i in range(len(parts) - 1, 0, -1))
     others = [f".{other}" for other in every if other != path]
     return next((e for e in ends if not any(o.endswith(f".{e}") for o in others)), path)
-
-
-def _path(base: Run, field: str) -> str:
-    """Return the dotted path of a field.
-
-    Raises:
-        ValueError: no component has it, or several have.
-    """
-    known = [path for path in base.flat() if path != "kind"]
-    # What is inside a part that another axis replaces may not be in `base`.
-    if "." in field or field in known:
-        return field
-    found = [path for path in known if path.rpartition(".")[2] == field]
-    if len(found) > 1:
-        raise ValueError(
-            f"{len(found)} components have a field '{field}'; give one of the dotted paths "
-            f"{', '.join(found)}"
-        )
-    if not found:
-        ends = {path.rpartition(".")[2] for path in known}
-        fields = PAPERS.get(field.lower(), ())
-        meant = " or ".join(f"'{own}'" for own in fields if own in ends)
-        hint = f"did you mean {meant}?" if meant else nearest(field, ends)
-        if fields and not meant:
-            hint = f"the papers' name of {' or '.join(fields)}; {hint}"
-        _, *parts = {type(part).__name__: None for part in base.components()}
-        raise ValueError(
-            f"neither the run nor its parts ({', '.join(parts)}) have a field '{field}': "
-            f"{hint}"
-        )
-    return found[0]
 
 
 def _labelled(path: str, values: Any) -> dict[Any, Any]:

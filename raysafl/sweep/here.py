@@ -72,11 +72,11 @@ class Here:
                 watch.show([(pack, news)])
                 try:
                     while not (news.done or watch.ends_early):
-                        news = opened.advance(lambda: watch.ends_early)
+                        news = opened.advance()
                         watch.take(news, pack)
                         watch.show([(pack, news)])
                 finally:
-                    watch.take(opened.pause(), pack)
+                    opened.close()
                 watch.complete(news, pack)
                 watch.show([])
 
@@ -99,4 +99,4 @@ class Here:
             self.resident,
             gpus or 1.0,
         )
-        return Hosted(work, *work.describe())
+        return work, *work.describe()

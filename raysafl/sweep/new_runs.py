@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
-from raysafl.core.text import count, format_bytes
+from raysafl.core.text import count
 from raysafl.core.users_parts import is_users_class
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import run_name
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @torch_threads(1)
-def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
+def carry_out(attempt: Attempt, refusal: ExitStack) -> None:
     """Carry out the runs that an attempt does, then write the table and the report.
 
     Where it is clear that Ray is needed, it starts while the data are loaded. It stops while
@@ -48,9 +48,6 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
     Args:
         attempt: the attempt, which has been planned.
         refusal: what is undone if the attempt is refused.
-
-    Returns:
-        Whether MLflow has all results.
     """
     store = attempt.store
     display = attempt.display
@@ -62,7 +59,7 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
     tracker = None
     display.enter(executor.preparation)
     try:
-        with _advised(attempt), executor.started():
+        with _advised(), executor.started():
             display.enter("loading data")
             datasets = loading.result()
             more_rounds = _more_rounds(attempt)
@@ -93,11 +90,11 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> bool:
             display.enter("writing the report")
             # The report is written in a thread, so that Ray can stop meanwhile.
             writing = _in_thread(partial(_write_all, store, tracker))
-        with _advised(attempt):
+        with _advised():
             writing.result()
     finally:
-        synced = tracker is None or _finish(attempt, tracker)
-    return synced
+        if tracker is not None:
+            _finish(attempt, tracker)
 
 
 @torch_threads(1)
@@ -108,16 +105,7 @@ def forecast(attempt: Attempt) -> "Forecast":
     attempt.plan()
     with closing(attempt.display):
         datasets = _load(attempt).result()
-    finished = len(attempt.chosen) - len(attempt.unended)
-    return foretell(
-        attempt.options,
-        attempt.todo,
-        datasets,
-        finished,
-        attempt.seeds_there,
-        _more_rounds(attempt),
-        attempt.forgotten or set(),
-    )
+    return foretell(attempt, datasets, _more_rounds(attempt))
 
 
 # Before anything runs
@@ -128,14 +116,10 @@ def _looked_at(attempt: Attempt) -> dict[str, Run]:
     return attempt.example or {i: attempt.runs[i] for i in attempt.todo}
 
 
-def _copies(attempt: Attempt) -> int:
-    """Return how many runs there will be like each of those that are looked at."""
-    return attempt.sweep.num_samples if attempt.example else 1
-
-
 def _seconds(attempt: Attempt, datasets: dict[str, Dataset]) -> float:
     """Return about how long the work takes on one core."""
-    return _copies(attempt) * seconds_of(_looked_at(attempt).values(), datasets)
+    copies = attempt.sweep.num_samples if attempt.example else 1
+    return copies * seconds_of(_looked_at(attempt).values(), datasets)
 
 
 def _load(attempt: Attempt) -> "Future[dict[str, Dataset]]":
@@ -200,28 +184,22 @@ def _write_all(store: Store, tracker: "Tracker | None") -> None:
     write_report(store)
 
 
-def _finish(attempt: Attempt, tracker: "Tracker") -> bool:
-    """Log what is still to be logged; return whether MLflow has all results."""
+def _finish(attempt: Attempt, tracker: "Tracker") -> None:
+    """Log what is still to be logged."""
     if tracker.waiting:
         waiting = count(tracker.waiting, "run")
         attempt.options.note(f"still to be logged to MLflow: {waiting}")
     attempt.display.enter("logging to MLflow")
-    return tracker.finish()
+    tracker.finish()
 
 
 @contextmanager
-def _advised(attempt: Attempt) -> Iterator[None]:
-    """Let an error of the storage say how to go on, too, and the room that is needed."""
+def _advised() -> Iterator[None]:
+    """Let an error of the storage say how to go on, too."""
     try:
         yield
     except StorageError as error:
-        store = attempt.store
-        text = f"{error}. The same command goes on where it was"
-        if ended := len(store.ledger()):
-            cells = sum(map(len, attempt.todo.values()))
-            needed = format_bytes(cells * store.size() / ended)
-            text += f"; {count(len(attempt.todo), 'run')} need about {needed}"
-        raise StorageError(text) from error
+        raise StorageError(f"{error}. The same command goes on where it was") from error
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:

@@ -31,8 +31,6 @@ class News:
         share: the part of the pack's rounds that have been run, from 0 to 1.
         round: the number of rounds that the cells that go on have run, in the mean.
         rounds: how many rounds the longest of them is to have.
-        judged_by: the column by which they are judged.
-        value: its mean over the cells that go on; NaN if none is evaluated.
         begun_anew: why checkpoints were not used, a line for each.
         halve: whether the driver is to try the halves of the pack.
         lost: why the sweep cannot go on; empty if it can.
@@ -51,11 +49,19 @@ class News:
     share: float = 0.0
     round: float = 0.0
     rounds: int = 0
-    judged_by: str = ACCURACY
-    value: float = math.nan
     begun_anew: str = ""
     halve: bool = False
     lost: str = ""
+
+    @property
+    def judged_by(self) -> str:
+        """The column by which the cells are judged."""
+        return judged_by(self.metrics)
+
+    @property
+    def value(self) -> float:
+        """Its mean over the cells; NaN if none is evaluated."""
+        return float(self.metrics.get(self.judged_by, math.nan))
 
     @property
     def in_brief(self) -> "News":

@@ -11,7 +11,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from raysafl.cluster.provenance import (
     OtherPackageError,
@@ -28,21 +28,8 @@ from raysafl.sweep.news import News
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import Session, failure
 
-
-class Hosted(NamedTuple):
-    """A machine that hosts the cells of a pack.
-
-    Args:
-        work: trains and evaluates.
-        device: the name of the device that it uses.
-        engine: the engine that computes gradients.
-    """
-
-    work: Work
-    device: str
-    engine: str
-
-
+# What trains and evaluates the cells of a pack, the name of its device, and its engine.
+Hosted: TypeAlias = tuple[Work, str, str]
 # Lets a machine host cells with one dataset, model and objective.
 Host: TypeAlias = Callable[[Sequence[Run]], Hosted]
 
@@ -127,16 +114,12 @@ class OpenPack:
         self.origin = {**provenance(), "commit": terms.commit}
         self.session: Session | None = None
 
-    def advance(self, halted: Callable[[], bool] = lambda: False) -> News:
-        """Run rounds until a report is due, and then up to the next evaluated one.
-
-        Args:
-            halted: is asked after every round whether to return at once.
-        """
+    def advance(self) -> News:
+        """Run rounds until a report is due, and then up to the next evaluated one."""
         try:
             if self.session is None:
                 self.session = self._begin()
-            self.session.advance(self.terms.report_seconds, halted)
+            self.session.advance(self.terms.report_seconds)
             news = self.session.news()
         except OtherPackageError as error:
             self.close()
@@ -182,14 +165,6 @@ class OpenPack:
         (run,) = self.given.pack.runs
         about = {**self.origin, "seed": run.seed}
         return News(nothing, done=True, ends=[failure(error, run.id, about)])
-
-    def pause(self) -> News:
-        """Return where the cells are that have not ended, and release the machine."""
-        if self.session is None:
-            return News(self.terms.no_metrics)
-        news = self.session.news(at_once=True)
-        self.close()
-        return news
 
     def close(self) -> None:
         """Release the machine."""

@@ -1,9 +1,10 @@
 """What a sweep has come to."""
 
 import base64
+import io
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -11,7 +12,6 @@ from raysafl.core.text import count, were
 from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.store import Store
-from raysafl.sweep.html import html_table
 from raysafl.sweep.progress import short
 
 if TYPE_CHECKING:
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from raysafl.report.analysis.winner import Winner
 
-# Columns of a table that never has to be folded.
-ANY_WIDTH = 10_000
+# Columns of a table in a notebook, and how it stands there, as rich's own tables do.
+NOTEBOOK = 115
+TABLE = (
+    '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{code}</pre>'
+)
 # The figures of a sweep of which a notebook shows the first that there is.
 FIGURES = ("curves.png", "heatmap.png")
 
@@ -35,7 +38,6 @@ class Outcome:
         runs: the table of `runs.parquet`.
         skipped: how many runs needed no new attempt.
         missing: how many runs have not ended.
-        tracked: whether MLflow has all results; None if there was nothing new to log.
         seconds: wall time.
         shown: the ids of the runs whose end was printed while the sweep ran.
     """
@@ -45,7 +47,6 @@ class Outcome:
     runs: "pd.DataFrame"
     skipped: int
     missing: int
-    tracked: bool | None
     seconds: float
     shown: frozenset[str] = frozenset()
 
@@ -90,7 +91,9 @@ class Outcome:
 
         parts = [f"<p>{escape(repr(self))}</p>"]
         if not self.runs.empty:
-            parts.append(_html_of(screen(self.runs, self.manifest, ANY_WIDTH)))
+            console = Console(file=io.StringIO(), record=True, width=NOTEBOOK)
+            console.print(screen(self.runs, self.manifest, NOTEBOOK))
+            parts.append(console.export_html(inline_styles=True, code_format=TABLE))
         for name in FIGURES:
             file = self.store.file(name)
             if file.is_file():
@@ -152,14 +155,3 @@ class Outcome:
                 f"{short(self.store.file('ledger.jsonl'))}",
                 soft_wrap=True,
             )
-
-
-def _html_of(screen: Any) -> str:
-    """Write a table for a terminal, rich's `Table`, as a table in HTML."""
-    head = [str(column.header) for column in screen.columns]
-    left = sum(column.justify == "left" for column in screen.columns)
-    rows = zip(*(column.cells for column in screen.columns), strict=True)
-    table = html_table(head, [list(map(str, row)) for row in rows], left)
-    title = f"<p><b>{escape(str(screen.title))}</b></p>"
-    caption = escape(str(screen.caption)).replace("\n", "<br>")
-    return f"{title}\n{table}\n<p><small>{caption}</small></p>"

@@ -90,10 +90,6 @@ class Pack:
         text = " ".join(run.id for run in self.runs)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def __str__(self) -> str:
-        # Loggers of Tune's write it.
-        return self.id
-
     def of(self, runs: Sequence[Run]) -> "Pack":
         """Return a pack of some of the cells, with their share of the work."""
         return Pack(tuple(runs), self.work * len(runs) / len(self.runs))

@@ -22,7 +22,7 @@ from raysafl.runtime.population import Population
 from raysafl.runtime.rows import NamedRows
 from raysafl.simulation.per_client import PerClient
 from raysafl.simulation.run import Run
-from raysafl.sweep.batch_checks import try_model, try_objective, try_to_write
+from raysafl.sweep.batch_checks import try_model, try_objective
 from raysafl.sweep.user_errors import errors_described
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
@@ -75,7 +75,7 @@ def _prepare_one(
     tested = f"{split} {run.eval_clients} {run.objective.to_json()}"
     if run.eval_clients is not None and tested not in seen:
         _try_clients(run, run.eval_clients, dataset)
-    model = f"{name} {run.model.to_json()} {run.objective.to_json()} {run.keep}"
+    model = f"{name} {run.model.to_json()} {run.objective.to_json()}"
     if model not in seen:
         _try_model_and_objective(run, engine, dataset)
     seen |= {split, tested, model}
@@ -105,8 +105,6 @@ def _try_model_and_objective(run: Run, engine: str, dataset: Dataset) -> None:
     out_B = flat.try_on(first_inputs(dataset.train, 2))
     if users_parts(run.model, Model):
         try_model(run.model, flat, dataset)
-        if run.keep is not None:
-            try_to_write(run.model, flat)
     if users_parts(objective, Objective):
         try_objective(objective, flat, dataset)
     # Of ours, those with an accuracy compute the cross-entropy.

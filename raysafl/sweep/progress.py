@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +32,6 @@ class Ending(NamedTuple):
 
     text: str
     is_bad: bool
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class _PlainConsole(Console):
@@ -68,39 +65,26 @@ class TimeLeft:
     """Estimates how long the rest of a sweep takes, by the rate at which its work is done.
 
     The rate is known from the second report on: until the first one, a process has also
-    started, read data and compiled. So what was done before is left out, and so is what was
-    done before each of the packs at work has reported.
+    started, read data and compiled. So what was done before is left out.
     """
 
     def __init__(self) -> None:
-        # How many packs have reported at the same time, at most.
-        self._most = 0
         # Since when the rate is measured, the work that was done then, and at the last report.
         self._since = self._done_then = 0.0
         self._now = self._done = self._left = 0.0
 
-    def see(
-        self,
-        now: float,
-        finished: float,
-        planned: float,
-        packs: Sequence[tuple[float, float]],
-    ) -> None:
+    def see(self, now: float, done: float, planned: float) -> None:
         """Take note of how much has been done.
 
         Args:
             now: the time in seconds.
-            finished: the work of packs that have ended.
+            done: the work that is done.
             planned: the work of all packs.
-            packs: the work of each pack at work, and the share of it that is done.
         """
-        done = finished + sum(work * share for work, share in packs)
         if done == self._done:
             return
-        reported = sum(share > 0 for _, share in packs)
         # If a process was lost, less has been done than before.
-        if reported > self._most or done < self._done:
-            self._most = max(reported, self._most)
+        if not self._done or done < self._done:
             self._since = now
             self._done_then = done
         self._now = now
@@ -177,10 +161,11 @@ class Display:
         """
         self.running = running
         self.at = at
-        if packs and not self.is_cut:
+        if packs:
             self.phase = ""
         if self.planned:
-            self.left.see(time.monotonic(), self.finished, self.planned, packs)
+            done = self.finished + sum(work * share for work, share in packs)
+            self.left.see(time.monotonic(), done, self.planned)
         self._draw()
 
     def add_runs(self, ends: Sequence[Ending]) -> None:
@@ -236,7 +221,7 @@ class Display:
 
 
 class LineDisplay(Display):
-    """Prints lines that stay. It is meant for log files and pipes.
+    """Prints lines that stay. It is meant for log files, pipes and notebooks.
 
     There is a line for each run that ends, or one for all runs that end at the same time
     if they are more than `MOST_TOLD`, and where nothing has been printed for
@@ -261,7 +246,7 @@ class LineDisplay(Display):
     def _tell(self, ends: Sequence[Ending]) -> None:
         told = [end for end in ends if end.is_bad or len(ends) <= MOST_TOLD]
         for number, end in enumerate(told, start=self.done - len(told) + 1):
-            self._print(f"[{number}/{self.total}] {end}")
+            self._print(f"[{number}/{self.total}] {end.text}")
         if len(told) < len(ends):
             others = len(ends) - len(told)
             self._print(f"[{self.done}/{self.total}] {others} runs have ended together")
@@ -311,7 +296,7 @@ class BarDisplay(Display):
     def _tell(self, ends: Sequence[Ending]) -> None:
         for end in ends:
             if end.is_bad:
-                self.progress.console.print(str(end), markup=False)
+                self.progress.console.print(end.text, markup=False)
 
     def _draw(self) -> None:
         told = self.phase or ", ".join(filter(None, [self.present, self.time_left]))
@@ -329,51 +314,12 @@ class BarDisplay(Display):
         self.progress.stop()
 
 
-class NotebookDisplay(Display):
-    """Shows the same numbers in a notebook, as one line that is updated.
-
-    Runs that failed or diverged are printed below it.
-
-    Args:
-        show: shows a text in the notebook, and returns what changes this text.
-    """
-
-    def __init__(self, show: Callable[[str], Callable[[str], None]]) -> None:
-        super().__init__()
-        self._show = show
-        self._change: Callable[[str], None] | None = None
-
-    def _tell(self, ends: Sequence[Ending]) -> None:
-        for end in ends:
-            if end.is_bad:
-                self._show(str(end))
-
-    def _draw(self) -> None:
-        if self._change is None:
-            self._change = self._show(self.line)
-        else:
-            self._change(self.line)
-
-
-def _show_in_notebook(text: str) -> Callable[[str], None]:
-    """Show a text in the notebook, and return a function that changes it."""
-    # A notebook has IPython; other programs need not.
-    from IPython.display import display  # type: ignore[import-not-found]
-
-    def plain(text: str) -> dict[str, str]:
-        return {"text/plain": text}
-
-    handle = display(plain(text), raw=True, display_id=True)
-    return lambda changed: handle.update(plain(changed), raw=True)
-
-
 def choose_display(console: Console, quiet: bool) -> Display:
-    """Return a bar for a terminal, a line for a notebook, else lines for a file.
+    """Return a bar for a terminal, and lines for a file or a notebook.
 
     With `quiet`, the display shows nothing.
     """
     if quiet:
         return Display()
-    if console.is_jupyter:
-        return NotebookDisplay(_show_in_notebook)
-    return BarDisplay(console) if console.is_terminal else LineDisplay(console)
+    is_bar = console.is_terminal and not console.is_jupyter
+    return BarDisplay(console) if is_bar else LineDisplay(console)

@@ -1,10 +1,8 @@
 """Runs a sweep: checks what is asked for, and carries it out."""
 
-from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from raysafl.core.needs import need
-from raysafl.core.users_code import is_users_file
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
 from raysafl.sweep.options import Options
@@ -20,8 +18,7 @@ class Runner(Options):
     """Carries out a sweep and writes the results to a folder.
 
     Runs that have ended are left out, unless they failed. So are replicates: what a run
-    of more seeds or more rounds shares with one that the folder holds is reused
-    (`raysafl.sweep.growth`).
+    of more seeds or more rounds shares with one that the folder holds is reused.
 
     Args:
         sweep: the sweep.
@@ -87,12 +84,7 @@ class Runner(Options):
         self._check()
         try:
             outcome = Attempt(self).run()
-        except KeyboardInterrupt as stop:
-            # The lines of the user's own code are worth seeing, and those of Ray are not.
-            if any(
-                is_users_file(step.filename) for step in extract_tb(stop.__traceback__)
-            ):
-                raise
+        except KeyboardInterrupt:
             raise KeyboardInterrupt("running it again goes on where it was") from None
         if not self.quiet:
             outcome.print_to(self.console)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from raysafl.core.needs import need
-from raysafl.core.text import count
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Entry, Label, Manifest
+from raysafl.storage.manifest import Label, Manifest
 from raysafl.sweep.check import without_numpy
 from raysafl.sweep.definition import Sweep
 
@@ -33,23 +32,18 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
         ValueError: a run cannot be made, two labels name the same run, or Ray is not
             installed, which draws the configurations of a search space.
     """
-    labelled = sweep.labelled()
     if sweep.is_grid:
+        labelled = sweep.labelled()
         return sweep.manifest(labelled), {r.id: r for r in labelled.values()}, {}
     drawn = draw(sweep.space, MOST_TRIED if sweep.is_searched else sweep.num_samples)
     made = _made(sweep, drawn)
     if sweep.is_searched:
         run, _ = made[0]
-        return sweep.manifest(labelled, [run]), {}, {run.id: run}
+        return sweep.manifest({}, [run]), {}, {run.id: run}
     # A run that was drawn twice bears the labels of the first draw.
-    labels = {run.id: labels_of(config) for run, config in reversed(made)}
     runs = {run.id: run for run, _ in made}
-    entries = [
-        Entry(run_id=i, labels=labels[i], config=run.model_dump(mode="json"))
-        for i, run in runs.items()
-    ]
-    manifest = sweep.measuring(sweep.manifest(labelled), runs.values())
-    return manifest.extended(entries), runs, {}
+    labels = {run.id: tuple(labels_of(config).values()) for run, config in made[::-1]}
+    return sweep.manifest({labels[i]: run for i, run in runs.items()}), runs, {}
 
 
 def _made(
@@ -58,28 +52,26 @@ def _made(
     """Return the runs of configurations, of a search the first, each with its configuration.
 
     Raises:
-        ValueError: one cannot be made; the message names the line of the user's code.
+        ValueError: one cannot be made, of a search none; the message names the line of the
+            user's code.
     """
     made: list[tuple[Run, dict[str, Any]]] = []
-    wrong: list[tuple[BaseException, dict[str, Any]]] = []
     for config in drawn:
         try:
             made.append((sweep.build(config), config))
+            if sweep.is_searched:
+                break
         # The user's own function may raise anything.
         except (Exception, SystemExit) as error:
-            wrong.append((error, config))
-        if made and sweep.is_searched:
-            return made
-    if wrong:
-        # Imported here, because a run that can be made needs it not.
-        from raysafl.sweep.user_errors import describe_error
+            if sweep.is_searched and config is not drawn[-1]:
+                continue
+            # Imported here, because a run that can be made needs it not.
+            from raysafl.sweep.user_errors import describe_error
 
-        first, config = wrong[0]
-        raise ValueError(
-            f"sweep '{sweep.name}': no run can be made of {len(wrong)} of "
-            f"{count(len(drawn), 'drawn configuration')}. The first is {config}: "
-            f"{describe_error(first)}"
-        ) from first
+            raise ValueError(
+                f"sweep '{sweep.name}': no run can be made of {config}, which was drawn: "
+                f"{describe_error(error)}"
+            ) from error
     return made
 
 

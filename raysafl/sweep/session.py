@@ -31,8 +31,7 @@ from raysafl.storage.rows import (
 )
 from raysafl.sweep.choices import FLUSH_SECONDS
 from raysafl.sweep.code.digest import changed_classes
-from raysafl.sweep.measures import quality_of
-from raysafl.sweep.news import News, judged_by
+from raysafl.sweep.news import News
 from raysafl.sweep.open_cell import (
     OpenCell,
     client_rows,
@@ -148,14 +147,11 @@ class Session:
         ]
         return (len(self.cells) - len(parts) + sum(parts)) / len(self.cells)
 
-    def advance(
-        self, seconds: float, halted: Callable[[], bool] = lambda: False
-    ) -> bool:
+    def advance(self, seconds: float) -> bool:
         """Run rounds for some time, and then up to the next round that is evaluated.
 
         Args:
             seconds: how long; 0 ends at the first evaluated round.
-            halted: is asked after every round whether to return at once.
 
         Returns:
             Whether all cells have ended.
@@ -163,7 +159,7 @@ class Session:
         begin = time.monotonic()
         while self.open:
             evaluated = self._advance()
-            if halted() or (evaluated and time.monotonic() - begin >= seconds):
+            if evaluated and time.monotonic() - begin >= seconds:
                 break
         return not self.open
 
@@ -220,9 +216,8 @@ class Session:
             nothing = ROUNDS.empty_table(), CLIENTS.empty_table()
             state = dump({cell: save(own.replicate)})
             states[cell] = Checkpoint({cell: own.how_far()}, *nothing, state).to_bytes()
-        metrics = self.metrics()
         found = News(
-            metrics=metrics,
+            metrics=self.metrics(),
             done=not self.open,
             ends=[*ends, *self._failed.values()],
             rows=of_cells(rows, over),
@@ -236,8 +231,6 @@ class Session:
             round=sum(own.simulation.rounds_over for own in self.open.values())
             / max(1, len(self.open)),
             rounds=max((own.run.rounds for own in self.open.values()), default=0),
-            judged_by=judged_by(metrics),
-            value=self.quality(),
             begun_anew=self.begun_anew,
         )
         self._table = without_cells(rows, over) if over else rows
@@ -274,21 +267,6 @@ class Session:
         first = next(iter(self.cells.values()))
         last = [own.latest for own in self.cells.values() if own.latest is not None]
         return metrics_of(first.run, last)
-
-    def quality(self) -> float:
-        """Return how good the open cells are in the mean; NaN if none is evaluated.
-
-        It is the mean of the column by which they are judged, which is that of all cells, as
-        these have one objective.
-        """
-        records = [own.latest for own in self.open.values() if own.latest is not None]
-        name = quality_of(next(iter(self.cells.values())).run)
-        values = [
-            getattr(r, name) if name in COLUMNS else r.metrics.get(name)
-            for r in records
-        ]
-        known = [v for v in values if isinstance(v, float) and not math.isnan(v)]
-        return float(np.mean(known)) if known else math.nan
 
 
 def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

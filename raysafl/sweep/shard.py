@@ -10,15 +10,12 @@ def parse_shard(shard: str) -> tuple[int, int]:
     Raises:
         ValueError: it is not of this form, or there is no such part.
     """
-    if not (match := re.fullmatch(r"(\d+)/(\d+)", shard)):
-        raise ValueError(
-            f"shard (--shard) takes a part and the number of parts, such as 3/8, not '{shard}'"
-        )
-    part, parts = map(int, match.groups())
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    part, parts = map(int, match.groups()) if match else (0, 0)
     if not 1 <= part <= parts:
         raise ValueError(
-            f"shard (--shard) is {shard}, but parts are counted from 1 to their number; a job "
-            "array of 8 tasks is --array=1-8"
+            "shard (--shard) takes a part, counted from 1, and the number of parts, such as "
+            f"3/8, not '{shard}'; a job array of 8 tasks is --array=1-8"
         )
     return part, parts
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from raysafl.core.users_code import OURS, is_users_file
 from raysafl.storage.redaction import redacted
 
-# The largest number of characters of a traceback that is kept.
-LONGEST = 20_000
 FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[\d*m")
 # Between the traceback of an error and that of its cause, which comes first.
@@ -91,11 +89,8 @@ def traceback_text(error: BaseException) -> str:
 
 
 def kept_traceback(error: BaseException) -> str:
-    """Return the traceback for the ledger: without secrets, and its end if it is long."""
-    text = redacted(traceback_text(error))
-    if len(text) <= LONGEST:
-        return text
-    return f"(the beginning is cut)\n{text[-LONGEST:]}"
+    """Return the traceback for the ledger, without secrets."""
+    return redacted(traceback_text(error))
 
 
 @contextmanager

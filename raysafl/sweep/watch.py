@@ -77,7 +77,7 @@ class Watch:
         self.told: set[str] = set()
         # Why results cannot be written any more; the sweep then ends.
         self.lost = ""
-        # Whether a signal asked the driver to end: the sweep ends then too.
+        # Whether a rule of the user's ends the sweep.
         self.interrupted = False
         # When other processes were told how far the sweep is.
         self._last_heartbeat = -math.inf
@@ -103,8 +103,7 @@ class Watch:
         return bool(self.lost) or self.interrupted
 
     def interrupt(self) -> None:
-        """Let the sweep end: each pack says where it is, and goes on later."""
-        self.display.enter("saving checkpoints")
+        """Let the sweep end: each pack goes on later from its checkpoint."""
         self.interrupted = self.display.is_cut = True
 
     def take(self, news: News, pack: Pack) -> None:
@@ -188,15 +187,13 @@ class Watch:
             running: the packs that are being carried out, with the last news of each.
         """
         all_news = [news for _, news in running]
-        known = [news for news in all_news if math.isfinite(news.value)]
-        qualities = {news.judged_by for news in known}
+        known = [n for n in all_news if n.running and math.isfinite(n.value)]
         text = ""
         # Runs that are judged by different columns have no mean.
-        if len(qualities) == 1:
-            total = sum(news.running for news in known)
-            weighted = sum(news.running * news.value for news in known)
-            if total:
-                text = self._score_text(qualities.pop(), weighted / total, digits=1)
+        if len(qualities := {news.judged_by for news in known}) == 1:
+            weights = [news.running for news in known]
+            mean = float(np.average([news.value for news in known], weights=weights))
+            text = self._score_text(qualities.pop(), mean, digits=1)
         cells = [run.id for pack, _ in running for run in pack.runs]
         open_runs = {
             run_id

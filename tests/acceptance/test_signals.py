@@ -186,7 +186,7 @@ def check_goes_on(folder: Path, expected: pd.DataFrame) -> None:
     [(HERE, [signal.SIGINT, signal.SIGTERM]), (RAY, [signal.SIGTERM])],
     ids=["here", "ray"],
 )
-def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
+def test_after_each_signal_in_mid_sweep_the_same_command_goes_on(
     executor: list[str],
     numbers: list[signal.Signals],
     folder: Path,

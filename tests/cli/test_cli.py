@@ -99,7 +99,6 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     ("arguments", "message"),
     [
         (["run", "nowhere.py"], "there is no experiment file nowhere.py"),
-        (["run", "mine.py", "--seeds", "5"], "write fl.grid(..., seeds=5) or Run(repl"),
         (["recheck", ".", "-n", "0"], "-n 0 is no number of runs: give 1 or more"),
         (
             ["run", "mine.py", "--scale", "papr"],

@@ -121,7 +121,7 @@ def test_what_is_no_component_is_told_with_those_that_there_are(
 
 def test_a_space_is_led_to_the_field_as_well(tiny: Run) -> None:
     space = {"local.lrr": {"grid_search": [0.1]}}
-    assert "did you mean 'lr'?" in told(fl.Sweep, "x", space=space, base=tiny)
+    assert "did you mean 'lr'?" in told(fl.Sweep("x", space=space, base=tiny).manifest)
     base = tiny.replace(algorithm=SAFARI(client_prob=0.5))
     text = told(fl.Sweep, "x", space={"client_prob": 0.1}, base=base)
     assert "did you mean 'algorithm.client_prob'?" in text

@@ -126,7 +126,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     assert found["run_id"].tolist() == means.index.tolist() and len(means) == 2
     assert found["best"].tolist() == pytest.approx(means.tolist())
     assert found["replicates"].tolist() == [3, 3]
-    lowest = results([real_results], sort="final", ascending=True, top=1)
+    lowest = results([real_results], "from runs order by final limit 1")
     assert lowest["final"].iloc[0] == results([real_results])["final"].min()
 
 

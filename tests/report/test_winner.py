@@ -53,7 +53,7 @@ def searched(
 
 
 def outcome(runs: pd.DataFrame, manifest: Manifest) -> Outcome:
-    return Outcome(Store(Path("nowhere")), manifest, runs, 0, 0, None, 1.0)
+    return Outcome(Store(Path("nowhere")), manifest, runs, 0, 0, 1.0)
 
 
 def test_the_winner_is_chosen_by_the_validation_samples_and_judged_by_the_test_set() -> (

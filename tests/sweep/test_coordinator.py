@@ -117,20 +117,14 @@ def test_reset_for_another_run_equals_a_fresh_start(start: Start, tiny: Run) -> 
     assert_reference(to_the_end(trial), other)
 
 
-@pytest.mark.parametrize("way", ["by the driver", "by Tune"])
-def test_a_paused_trial_goes_on_from_where_it_was(
-    way: str, start: Start, tiny: Run, tmp_path: Path
+def test_a_trial_that_tune_has_paused_goes_on_from_where_it_was(
+    start: Start, tiny: Run, tmp_path: Path
 ) -> None:
     first = start(tiny)
     first.train()
-    if way == "by Tune":
-        first.save_checkpoint(str(tmp_path))
-        again = start(tiny)
-        again.load_checkpoint(str(tmp_path))
-    else:
-        reported, paused = first.pause()
-        assert set(reported.saved) == set(tiny.cell_ids)
-        again = start(tiny, paused.checkpoint)
+    first.save_checkpoint(str(tmp_path))
+    again = start(tiny)
+    again.load_checkpoint(str(tmp_path))
     results = to_the_end(again)
     assert [r["round"] for r in results] == [2, 3, 4]
     assert_reference(results, tiny)

@@ -58,6 +58,8 @@ def test_components_are_labelled_by_their_class_or_as_one_says() -> None:
     ]
     own = {"algorithm": {"often": SAFARI(client_prob=0.9), "rarely": SAFARI()}}
     assert list(grid(BASE, own).labelled()) == [("often",), ("rarely",)]
+    # A field that the run of the grid leaves out.
+    assert list(grid(BASE, {"devices": {"none": None}}).labelled()) == [("none",)]
     # A field of a part that another axis puts in.
     axis["algorithm"] = [SAFARI()]
     (run,) = grid(BASE.replace(algorithm=FedAvg()), axis).labelled().values()

@@ -103,13 +103,10 @@ def test_packs_of_any_size_give_the_same_rows(tiny: Run, tmp_path: Path) -> None
 class Interrupted(Algorithm):
     """FedAvg in whose third round Ctrl-C is pressed, once a test."""
 
-    times: int = 1
-
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         if key.round == 2 and not SENT:
-            SENT.append(self.times)
-            for _ in range(self.times):
-                os.kill(os.getpid(), signal.SIGINT)
+            SENT.append(key.round)
+            os.kill(os.getpid(), signal.SIGINT)
         return (yield from FedAvg().round(state, ids, key))
 
 
@@ -126,36 +123,22 @@ def _unsent() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_unsent")
-def test_after_ctrl_c_the_run_is_written_where_it_is_and_goes_on_to_the_same_rows(
-    tiny: Run, tmp_path: Path
+@pytest.mark.parametrize(("seconds", "saved"), [(0.0, 1), (30.0, 0)])
+def test_after_ctrl_c_a_run_goes_on_from_its_checkpoint_to_the_same_rows(
+    seconds: float, saved: int, tiny: Run, tmp_path: Path
 ) -> None:
+    """A checkpoint of half a round would make other rows when the run goes on."""
     run = tiny.replace(algorithm=Interrupted(), rounds=6)
     sweep = Sweep("s", [run])
     with pytest.raises(KeyboardInterrupt):
-        go(sweep, tmp_path / "s", try_first=False)
-    (checkpoint,) = (tmp_path / "s" / "open").iterdir()
-    assert checkpoint.stem == Pack(tuple(run.split())).id
-    assert not (tmp_path / "s" / "tune").exists()
-    assert not Store(tmp_path / "s").ledger()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        go(sweep, tmp_path / "s", try_first=False, flush_seconds=seconds)
+    store = Store(tmp_path / "s")
+    names = [Pack(tuple(run.split())).id] * saved
+    assert [file.stem for file in store.files("open")] == names
+    assert not (tmp_path / "s" / "tune").exists() and not store.ledger()
     outcome, _ = go(sweep, tmp_path / "s", try_first=False)
     undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     assert outcome.ok
-    pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
-
-
-@pytest.mark.usefixtures("_unsent")
-def test_a_second_ctrl_c_acts_at_once_and_writes_nothing_of_the_round_that_it_cuts(
-    tiny: Run, tmp_path: Path
-) -> None:
-    """A checkpoint of half a round would make other rows when the run goes on."""
-    sweep = Sweep("s", [tiny.replace(algorithm=Interrupted(times=2), rounds=6)])
-    with pytest.raises(KeyboardInterrupt):
-        go(sweep, tmp_path / "s", try_first=False)
-    store = Store(tmp_path / "s")
-    assert not store.files("open") and not store.ledger()
-    outcome, _ = go(sweep, tmp_path / "s", try_first=False)
-    undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
 
 

@@ -18,7 +18,7 @@ from raysafl.sweep.session import is_interrupt
 def hosted(runs: Sequence[Run]) -> Hosted:
     cells = [cell for run in runs for cell in run.cells]
     work = Worker(cells, runs[0].data.load(), runs[0].model)
-    return Hosted(work, *work.describe())
+    return work, *work.describe()
 
 
 def opened(
@@ -35,6 +35,11 @@ def rows_of(news: Sequence[News]) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
+def where(pack: OpenPack) -> News:
+    assert pack.session is not None
+    return pack.session.news(at_once=True)
+
+
 def to_the_end(pack: OpenPack) -> list[News]:
     told = [pack.advance()]
     while not told[-1].done:
@@ -47,14 +52,13 @@ def test_a_pack_that_is_paused_goes_on_in_another_process_with_the_same_rows(
 ) -> None:
     first = opened(*tiny.split())
     first.advance()
-    paused = first.pause()
+    paused = where(first)
     assert paused.checkpoint and set(paused.saved) == set(tiny.cell_ids)
-    assert first.session is None and not first.pause().checkpoint
     # Of two checkpoints, the newer one is farther.
     again = opened(*tiny.split())
     again.advance()
     again.advance()
-    checkpoints = (paused.checkpoint, again.pause().checkpoint)
+    checkpoints = (paused.checkpoint, where(again).checkpoint)
     rest = to_the_end(opened(*tiny.split(), checkpoints=checkpoints))
     assert [news.round for news in rest[:-1]] == [3]
     whole = rows_of(to_the_end(opened(*tiny.split())))
@@ -89,7 +93,7 @@ def test_an_error_that_ends_the_process_leaves_nothing_of_the_round_that_it_cuts
     monkeypatch.setattr(pack.session.lockstep, "advance", cut)
     with pytest.raises(KeyboardInterrupt):
         pack.advance()
-    assert not pack.pause().checkpoint
+    assert pack.session is None
 
 
 def test_a_machine_with_another_raysafl_computes_nothing_and_ends_the_sweep(

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
@@ -13,7 +13,6 @@ from raysafl.sweep.progress import (
     Display,
     Ending,
     LineDisplay,
-    NotebookDisplay,
     choose_display,
 )
 
@@ -96,43 +95,12 @@ def test_a_log_file_says_within_a_second_and_then_every_ten_what_is_done(
     log.display.close()
 
 
-def test_a_notebook_shows_one_line_that_changes_and_failures_besides(
-    clock: Clock,
-) -> None:
-    shown: list[str] = []
-
-    def show(text: str) -> Callable[[str], None]:
-        shown.append(text)
-        place = len(shown) - 1
-
-        def change(text: str) -> None:
-            shown[place] = text
-
-        return change
-
-    display = NotebookDisplay(show)
-    display.enter("loading data")
-    assert shown == ["loading data"]
-    display.start(4, skipped=0)
-    assert shown == ["0/4 runs, 0 running, 0 failed"]
-    display.planned = 4.0
-    display.update(running=2, at=AT, packs=[(4.0, 0.125)])
-    assert shown == [f"0/4 runs, 2 running in {AT}, 0 failed"]
-    clock.now += 5.0
-    display.update(running=2, at=AT, packs=[(4.0, 0.25)])
-    display.add_runs(ends([0, 1], failed=1))
-    line, failure = shown
-    assert line == f"2/4 runs, 2 running in {AT}, 1 failed, about 30 s left"
-    assert failure == "run 1: failed, a mistake"
-    display.close()
-
-
-def test_a_terminal_gets_a_bar_a_file_lines_and_quiet_nothing() -> None:
+def test_a_terminal_gets_a_bar_a_file_and_a_notebook_lines_and_quiet_nothing() -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True)
     notebook = Console(file=io.StringIO(), force_jupyter=True)
     file = Console(file=io.StringIO())
     assert isinstance(choose_display(terminal, quiet=False), BarDisplay)
-    assert isinstance(choose_display(notebook, quiet=False), NotebookDisplay)
+    assert isinstance(choose_display(notebook, quiet=False), LineDisplay)
     assert isinstance(choose_display(file, quiet=False), LineDisplay)
     assert type(choose_display(terminal, quiet=True)) is Display
 

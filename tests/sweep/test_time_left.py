@@ -14,8 +14,7 @@ def test_packs_of_one_size_that_follow_each_other_are_foretold_to_the_second(
     end = 6 * 20 // at_once
     for now in range(0, end, 2):
         ended = now // 20 * at_once
-        packs = [(20.0, now % 20 / 20)] * at_once
-        left.see(float(now), 20.0 * ended, 120.0, packs)
+        left.see(float(now), 20.0 * ended + now % 20 * at_once, 120.0)
         expected = None if now < 4 else pytest.approx(end - now)
         assert left.seconds(float(now)) == expected
 
@@ -24,10 +23,10 @@ def test_work_that_is_lost_is_left_again() -> None:
     """A pack of ten of which nine are done is tried in halves."""
     left = TimeLeft()
     for second in range(10):
-        left.see(float(second), 0.0, 10.0, [(10.0, second / 10)])
+        left.see(float(second), float(second), 10.0)
     assert left.seconds(9.0) == pytest.approx(1.0)
-    left.see(10.0, 0.0, 10.0, [(5.0, 0.0)])
+    left.see(10.0, 0.0, 10.0)
     assert left.seconds(10.0) is None
-    left.see(11.0, 0.0, 10.0, [(5.0, 0.2)])
-    left.see(12.0, 0.0, 10.0, [(5.0, 0.4)])
+    left.see(11.0, 1.0, 10.0)
+    left.see(12.0, 2.0, 10.0)
     assert left.seconds(12.0) == pytest.approx(8.0)

@@ -15,9 +15,9 @@ from rich.console import Console
 from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
-from raysafl.sweep.on_ray.callbacks import Shown, check_callbacks
+from raysafl.sweep.on_ray.callbacks import Shown
 from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
+from raysafl.sweep.on_ray.watching import HaltTrials
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import Display
 from raysafl.sweep.watch import Watch
@@ -106,16 +106,14 @@ def test_a_stopper_that_ends_the_whole_sweep_interrupts_it_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = Watch(Store(tmp_path), Display(), None, [], lambda run: {})
-    follow = WatchTrials(watch, {}, Hardware(), lambda pack, given: given)
-    halt = HaltTrials(follow, [MaximumIterationStopper(2), TimeoutStopper(3600)])
+    halt = HaltTrials(watch, [MaximumIterationStopper(2), TimeoutStopper(3600)])
     assert not halt.stop_all() and not watch.interrupted
     assert [halt("a", {}) for _ in range(2)] == [False, True]
-    halt = HaltTrials(follow, [TimeoutStopper(1e-9)])
+    halt = HaltTrials(watch, [TimeoutStopper(1e-9)])
     halt.stop_all()
     assert halt.stop_all() and watch.interrupted
-    assert [
-        r.message.partition(":")[0] for r in caplog.records if "raysafl" in r.name
-    ] == ["`stop` ends the sweep"]
+    said = [own.message for own in caplog.records if "raysafl" in own.name]
+    assert len(said) == 1 and said[0].startswith("`stop` ends the sweep")
 
 
 def test_a_mapping_stops_a_run_at_the_first_number_that_is_reached() -> None:
@@ -140,7 +138,6 @@ def test_functions_stoppers_and_lists_of_them_stop_runs() -> None:
     ("stop", "said"),
     [
         ({"test_acuracy": 0.9}, "'test_acuracy', which no run reports: did you mean"),
-        ({"round": "10"}, r"stop\['round'\] is '10'; give a number"),
         (MaximumIterationStopper, "give a mapping"),
         (0.9, "stop is 0.9; give a mapping"),
     ],
@@ -150,21 +147,12 @@ def test_a_rule_to_stop_that_cannot_be_used_is_refused(stop: Any, said: str) -> 
         rules_of(stop, ["test_accuracy", "test_loss"])
 
 
-@pytest.mark.parametrize(
-    ("callbacks", "said"),
-    [
-        ([TBXLoggerCallback], r"give an object: TBXLoggerCallback\(\)"),
-        (["tensorboard"], r"'tensorboard', which is no ray\.tune\.Callback"),
-        (Seen(), "give a list of Tune's callbacks"),
-    ],
-)
+@pytest.mark.parametrize("callbacks", [[TBXLoggerCallback], "tensorboard", Seen()])
 def test_what_is_no_callback_is_refused_before_anything_runs(
-    callbacks: Any, said: str, tiny: Run, tmp_path: Path
+    callbacks: Any, tiny: Run, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=said):
-        check_callbacks(callbacks)
     runner = Runner(Sweep("s", [tiny]), tmp_path / "s", callbacks=callbacks)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match="give a list of Tune's callbacks"):
         runner.run()
     assert not (tmp_path / "s").exists()
 

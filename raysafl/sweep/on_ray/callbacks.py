@@ -2,9 +2,9 @@
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -14,6 +14,16 @@ from raysafl.sweep.packs import PACK_KEY
 
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100
+
+
+class NotRestored:
+    """What Tune pickles to restore it later, which raysafl never does: `nothing` in its place."""
+
+    nothing: ClassVar[type]
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Let Tune pickle an object that does nothing."""
+        return self.nothing, ()
 
 
 class Shown(tune.Callback):
@@ -54,19 +64,14 @@ class Shown(tune.Callback):
 
 def check_callbacks(callbacks: Any) -> None:
     """Refuse what is no list of callbacks of Tune's."""
-    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
-        raise ValueError(f"callbacks is {callbacks!r}; give a list of Tune's callbacks")
-    for callback in callbacks:
-        if isinstance(callback, type):
-            name = callback.__name__
-            raise ValueError(
-                f"callbacks has the class {name}; give an object: {name}()"
-            )
-        if not isinstance(callback, tune.Callback):
-            raise ValueError(
-                f"callbacks has {callback!r}, which is no ray.tune.Callback; give objects "
-                "such as ray.tune.logger.TBXLoggerCallback()"
-            )
+    of_tune = tune.Callback
+    if isinstance(callbacks, of_tune) or not all(
+        isinstance(one, of_tune) for one in callbacks
+    ):
+        raise ValueError(
+            f"callbacks is {callbacks!r}; give a list of Tune's callbacks, such as "
+            "[ray.tune.logger.TBXLoggerCallback()]"
+        )
 
 
 def keep_logs(written: Path, logs: Path) -> None:

@@ -24,7 +24,6 @@ from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.run import Run
 from raysafl.storage.checkpoint import Checkpoint
-from raysafl.sweep.news import News
 from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
 from raysafl.sweep.packs import PACK_KEY
 
@@ -89,8 +88,6 @@ class Coordinator(tune.Trainable):
         """Return the pack of a trial; it is begun when it is advanced."""
         given: Given = config[PACK_KEY]
         self.dataset = given.dataset
-        # The news that were reported last.
-        self.reported = News()
         return OpenPack(ray.get(given.content), self.terms, self._host, is_own_exit)
 
     def _host(self, runs: Sequence[Run]) -> Hosted:
@@ -106,11 +103,11 @@ class Coordinator(tune.Trainable):
             engine=self.terms.engine,
             objective=first.objective,
         )
-        return Hosted(*host_pack(self.actors, setup))
+        return host_pack(self.actors, setup)
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report what has become of the cells."""
-        self.reported = news = self.open.advance()
+        news = self.open.advance()
         return {
             **news.metrics,
             # TensorBoard draws curves over Tune's number of time steps.
@@ -118,13 +115,6 @@ class Coordinator(tune.Trainable):
             "done": news.done,
             NEWS: news,
         }
-
-    def pause(self) -> list[News]:
-        """Return where the cells are, before the sweep ends early.
-
-        The report before comes first, which the driver may not have read.
-        """
-        return [self.reported, self.open.pause()]
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Let Tune have the cells' checkpoint, with which it starts a paused trial again."""

@@ -13,7 +13,6 @@ from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.simulation.checkpoint import dump, load, restore, save
 from raysafl.simulation.run import Run
-from raysafl.sweep.check import check_space
 from raysafl.sweep.hosting import simulation_of
 from raysafl.sweep.open_cell import metrics_of
 
@@ -48,7 +47,6 @@ class RunTrainable(tune.Trainable):
         return True
 
     def _begin(self, config: dict[str, Any]) -> None:
-        check_space(config, self.base)
         run = self.base.replace(config)
         same = run.data.source_key == self.base.data.source_key
         dataset = self.dataset if same else run.data.load()

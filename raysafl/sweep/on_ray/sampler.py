@@ -13,6 +13,8 @@ from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.sweep.execution import Job, Room, packs_of
+from raysafl.sweep.measures import LOSS, Measures
+from raysafl.sweep.on_ray.callbacks import NotRestored
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.sampling import labels_of
@@ -24,15 +26,10 @@ from raysafl.sweep.watch import Watch
 AT_ONCE = 8
 
 
-class Packs(Searcher):
+class Packs(NotRestored, Searcher):
     """A search algorithm of Tune's whose configurations are packs."""
 
-    def __reduce__(self) -> tuple[type["Packs"], tuple[()]]:
-        """Let Tune pickle one that knows nothing in place of this one.
-
-        Tune pickles its searcher to restore it later, which raysafl never does.
-        """
-        return Packs, ()
+    nothing = Searcher
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -237,14 +234,17 @@ class Sampler(Packs):
         entry = Entry(run_id=run_id, labels=labels_of(config), config=stored)
         self.watch.register(entry)
         with self.watch.recording():
-            manifest = self.job.store.manifest()
+            manifest = self.job.store.manifest().extended([entry])
             try:
-                manifest = self.job.sweep.measuring(manifest, [run] if run else [])
+                measures = Measures.of([run] if run else [])
+                agreed = run is None or measures.quality == manifest.quality
+                quality = manifest.quality if agreed else LOSS
+                manifest = manifest.measuring(measures.columns, quality)
             except ValueError as error:
                 # The run is carried out all the same; only the meaning of its columns stays
                 # unknown.
                 self.job.options.note(str(error))
-            self.job.store.write_manifest(manifest.extended([entry]))
+            self.job.store.write_manifest(manifest)
 
 
 def _id_of_failed(config: Mapping[str, Any]) -> str:

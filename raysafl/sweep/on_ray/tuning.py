@@ -18,7 +18,7 @@ from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.code.shipping import ship_user_code
-from raysafl.sweep.execution import Datasets, Job, Room, scratch
+from raysafl.sweep.execution import Datasets, Job, Room, room_on, scratch
 from raysafl.sweep.on_ray.callbacks import Shown, keep_logs
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.sampler import InOrder, Packs, Sampler
@@ -33,7 +33,7 @@ TRIAL_RETRIES = 2
 # cluster that adds nodes adds them for these.
 LEAST_PENDING = 16
 # With these settings Tune prints no tables and writes neither logs nor snapshots, as the
-# results are in Parquet, and leaves Ctrl-C to `execute`.
+# results are in Parquet, and leaves Ctrl-C to Python.
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
@@ -86,11 +86,7 @@ class OnRay:
 
     def room(self) -> Room:
         """Return the trials that Ray's machines have room for, and their memory."""
-        nodes = resources_of_nodes()
-        memory = self.hardware.memory_of_trial(nodes)
-        if self._gpu_memory is not None:
-            memory = min(memory, self._gpu_memory * self.hardware.gpu_share)
-        return Room(self.hardware.trials_at_once(nodes), memory)
+        return room_on(resources_of_nodes(), self.hardware, self._gpu_memory)
 
     def carry_out(
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
@@ -176,7 +172,7 @@ class OnRay:
                     storage_path=str(folder),
                     failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
                     callbacks=[follow, *([shown, *callbacks] if callbacks else [])],
-                    stop=HaltTrials(follow, rules_of(job.options.stop)),
+                    stop=HaltTrials(follow.watch, rules_of(job.options.stop)),
                     verbose=0,
                 ),
             )

@@ -3,19 +3,17 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.stopper import NoopStopper
 
 from raysafl.cluster.hardware import Hardware
-from raysafl.cluster.ray_private import actor_of
 from raysafl.cluster.ray_session import resources_of_nodes
 from raysafl.core.text import count
 from raysafl.sweep.news import News
+from raysafl.sweep.on_ray.callbacks import NotRestored
 from raysafl.sweep.on_ray.coordinator import NEWS, Given
 from raysafl.sweep.on_ray.stop_rules import StopRule
 from raysafl.sweep.packs import PACK_KEY, Pack
@@ -24,12 +22,10 @@ from raysafl.sweep.watch import Watch
 # Seconds without a running trial until it is said what trials wait for. On a busy machine
 # starting one takes as long.
 WAIT_SECONDS = 60.0
-# How long a trial may take to end its round and say where it is, when the sweep ends early.
-PAUSE_SECONDS = 120.0
 log = logging.getLogger(__name__)
 
 
-class WatchTrials(tune.Callback):
+class WatchTrials(NotRestored, tune.Callback):
     """Tells a `Watch` of the trials, in the driver's process, where Tune calls its methods.
 
     They must not raise an error, as it would end the sweep.
@@ -40,6 +36,8 @@ class WatchTrials(tune.Callback):
         hardware: what a trial needs.
         hand_over: returns what a trial is given of a pack that goes on.
     """
+
+    nothing = tune.Callback
 
     def __init__(
         self,
@@ -52,18 +50,9 @@ class WatchTrials(tune.Callback):
         self.packs = packs
         self.hardware = hardware
         self.hand_over = hand_over
-        # The trials, as Tune told of them last.
-        self.trials: list[Trial] = []
         self.ended: set[str] = set()
         # When a trial was last seen to run; None once it is said that none does.
         self.last_ran: float | None = time.monotonic()
-
-    def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
-        """Let Tune pickle a callback that does nothing in place of this one.
-
-        Tune pickles its callbacks to restore them later, which raysafl never does.
-        """
-        return tune.Callback, ()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -73,7 +62,6 @@ class WatchTrials(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Show once what trials wait for if none has run for a while; warn if none can run."""
-        self.trials = trials
         if any(trial.status == Trial.RUNNING for trial in trials):
             self.last_ran = time.monotonic()
         elif (
@@ -128,22 +116,6 @@ class WatchTrials(tune.Callback):
         trial.set_config({**trial.config, PACK_KEY: given})
         self._show(trials)
 
-    def pause(self) -> None:
-        """Have the trials that run say where they are, as the sweep ends early."""
-        actors = {
-            trial.trial_id: actor
-            for trial in self.trials
-            if trial.status == Trial.RUNNING and (actor := actor_of(trial)) is not None
-        }
-        asked = {i: actor.pause.remote() for i, actor in actors.items()}
-        for trial in self.trials:
-            if trial.trial_id in asked:
-                # One whose process is lost goes on from its last checkpoint.
-                with suppress(ray.exceptions.RayError):
-                    every = ray.get(asked[trial.trial_id], timeout=PAUSE_SECONDS)
-                    for news in every:
-                        self.watch.take(news, self._pack(trial))
-
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
@@ -175,29 +147,22 @@ class WatchTrials(tune.Callback):
         )
 
 
-class HaltTrials(tune.Stopper):
+class HaltTrials(NotRestored, tune.Stopper):
     """Ends the sweep when it cannot go on or is not to, and runs when the rules say so.
 
     Tune asks it after every report.
 
     Args:
-        follow: knows the trials.
-        rules: the user's. Where one of them ends the whole sweep, the runs that have
-            begun save where they are, as after Ctrl-C, and none counts as stopped.
+        watch: says whether results can still be written.
+        rules: the user's. Where one of them ends the whole sweep, no run counts as
+            stopped: each has a checkpoint of its last report.
     """
 
-    def __init__(self, follow: WatchTrials, rules: Sequence[StopRule] = ()) -> None:
-        self.follow = follow
-        self.watch = follow.watch
+    nothing = NoopStopper
+
+    def __init__(self, watch: Watch, rules: Sequence[StopRule] = ()) -> None:
+        self.watch = watch
         self.rules = rules
-        self.has_said = False
-
-    def __reduce__(self) -> tuple[type[tune.Stopper], tuple[()]]:
-        """Let Tune pickle a stopper that does nothing in place of this one.
-
-        Tune pickles its stoppers to restore them later, which raysafl never does.
-        """
-        return NoopStopper, ()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Whether one of the user's rules stops this run."""
@@ -208,16 +173,8 @@ class HaltTrials(tune.Stopper):
         """Whether the sweep is to end before its runs do."""
         rules = [rule for rule in self.rules if hasattr(rule, "stop_all")]
         if not self.watch.ends_early and any(rule.stop_all() for rule in rules):
-            log.warning("`stop` ends the sweep: each run saves where it is")
-            self.has_said = True
+            log.warning("`stop` ends the sweep: the same command goes on where it was")
             self.watch.interrupt()
-            self.follow.pause()
-        if self.watch.interrupted and not self.has_said:
-            self.has_said = True
-            log.warning(
-                "stopping: each run saves where it is; a second signal ends it at once"
-            )
-            self.follow.pause()
         return self.watch.ends_early
 
 
