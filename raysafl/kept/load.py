@@ -19,9 +19,7 @@ from raysafl.kept.content import (
 )
 from raysafl.kept.loaded import LoadedModel
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.paths import parse_location
-from raysafl.storage.run_results import RunResult
 from raysafl.storage.store import Store
 
 
@@ -84,9 +82,13 @@ def load_model(
         )
     end = found.cells[replicate]
     if not end.kept:
+        why = f" ({end.reason})" if end.reason else ""
         raise ValueError(
-            f"replicate {replicate} of run {run_id} of {store.path} "
-            f"{_why_none(found, end)}"
+            f"replicate {replicate} of run {run_id} of {store.path} has no model: it is "
+            f"{end.status}{why}, and its field `keep` is {found.config.get('keep')!r}. A seed "
+            "that finishes keeps a model with keep='last', 'best' or 'best_val', unless the "
+            "number by which it chooses was always missing; with another `keep` a run is a "
+            "new one, which is computed from its first round"
         )
     try:
         return model_in(store.model(end.cell).read_bytes())
@@ -153,20 +155,3 @@ def _run_id(store: Store, run: Run | str | Mapping[str, Any]) -> str:
             "give labels that one run alone has, or its id"
         )
     return selected[0]
-
-
-def _why_none(run: RunResult, end: CellEnd) -> str:
-    """Say why a cell has no model."""
-    if end.status.unended:
-        return f"has not ended: it is {end.status}{f' ({end.reason})' if end.reason else ''}"
-    if not run.config.get("keep"):
-        return (
-            "kept no model, because its field `keep` is None. In the experiment file "
-            "write keep='last', 'best' or 'best_val' into fl.Run(...) and run the sweep "
-            "again; it then has new runs, which are computed from their first round"
-        )
-    if end.status is Status.FINISHED:
-        return (
-            "kept no model, because the number by which it chooses was always missing"
-        )
-    return f"kept no model, because it {end.status} ({end.reason})"

@@ -12,15 +12,13 @@ from pydantic import BaseModel
 from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import NOTE, StorageError
 
-# Of a local file: its bytes, and when it was written.
+# Of a file: its bytes, and when it was written, in nanoseconds since 1970.
 State = tuple[int, int]
 LEDGER = "ledger.jsonl"
 MANIFEST = "manifest.json"
-# In the store, the id of the last push.
-GENERATION = "generation"
 # What is not copied: hidden names, `..` and empty ones, and what belongs to this machine.
 LOCAL = re.compile(
-    rf"(.*/)?(\.|/|$)|(tune/(?!heartbeat\.txt$)|logs/|mlartifacts/)|{GENERATION}$"
+    r"(.*/)?(\.|/|$)|(tune/(?!heartbeat\.txt$)|logs/|mlartifacts/)"
     r"|(.*/)?mlflow\.db[^/]*$|.*\.part$"
 )
 
@@ -31,21 +29,17 @@ class Note(BaseModel):
     Args:
         folder: the local folder; a copy of it elsewhere is no mirror.
         uri: the URI of the store's folder.
-        generation: the id of the last push or pull; None before the first one.
-        begun: the id of the push that has begun last.
-        copied: local files as they were copied last; None while they are copied back, when
-            none of them counts as changed.
+        ledgers: the digest of the store's ledger after the last copy, and of the one that
+            an upload has begun to bring there; none before the first copy.
     """
 
     folder: str
     uri: str
-    generation: str | None = None
-    begun: str | None = None
-    copied: dict[str, State] | None = {}
+    ledgers: list[str] = []
 
     @classmethod
     def of(cls, path: Path, uri: str = "") -> Self:
-        """Return the note of a folder; a new one if there is none, or it was emptied.
+        """Return the note of a folder; a new one if there is none, or the folder was moved.
 
         Raises:
             StorageError: the note is damaged.
@@ -58,15 +52,7 @@ class Note(BaseModel):
         except ValueError as error:
             advice = f"move {path} away, or delete it"
             raise StorageError(f"{file} cannot be read ({error}): {advice}") from error
-        kept = {LEDGER, MANIFEST} & (note.copied or {}).keys()
-        is_emptied = kept and not any((path / name).exists() for name in kept)
-        return new if is_emptied or note.folder != new.folder else note
-
-    def has_progress(self) -> bool:
-        """Whether the sweep has gone on in the folder since the last copy."""
-        return self.copied is not None and (
-            _what_goes_on(self.copied) != _what_goes_on(files_in(Path(self.folder)))
-        )
+        return note if note.folder == new.folder else new
 
     def write(self) -> None:
         """Store the note in its folder."""
@@ -93,8 +79,3 @@ def state_of(file: Path) -> State | None:
         if stat.S_ISREG(found.st_mode):
             return found.st_size, found.st_mtime_ns
     return None
-
-
-def _what_goes_on(states: dict[str, State]) -> dict[str, State]:
-    own = ("open", LEDGER, MANIFEST)
-    return {name: s for name, s in states.items() if name.partition("/")[0] in own}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -129,38 +128,31 @@ def _sync(path: Path) -> None:
 
 
 def read_parquet(
-    source: BinaryIO | pa.NativeFile,
-    expected: Callable[[pa.Schema], pa.Schema] | None = None,
+    content: bytes,
+    expected: Callable[[pa.Schema], pa.Schema] = lambda found: found,
     filters: list[tuple[str, str, list[str]]] | None = None,
 ) -> pa.Table:
-    """Read a Parquet file as a table.
+    """Read the content of a Parquet file as a table.
 
     Args:
-        source: the opened file.
+        content: the content.
         expected: returns the columns that the table is to have, from those that the
-            file has; a missing one is filled with nulls. None: those of the file.
+            file has; a missing one is filled with nulls.
         filters: conditions on the rows to read, as `pyarrow.parquet.read_table` takes
             them.
 
     Raises:
-        ValueError: the content is damaged, or has a column that is not expected.
+        ValueError: the content is damaged.
         MemoryError: there is too little memory for it.
-        StorageError: the disk or the store does not give the content.
     """
+    source = pa.BufferReader(content)
     try:
-        schema = None
-        if expected is not None:
-            schema = expected(pq.read_schema(source))
-            source.seek(0)
-        table = pq.read_table(
+        schema = expected(pq.read_schema(source))
+        source.seek(0)
+        return pq.read_table(
             source, schema=schema, filters=filters, page_checksum_verification=True
         )
-        table.validate(full=True)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
-        # Too little memory is no damage, and neither is what the system gives a number.
-        if isinstance(error, MemoryError):
-            raise
-        if getattr(error, "errno", None) is not None:
-            raise StorageError(f"results cannot be read: {error}") from error
         raise ValueError(" ".join(str(error).split())) from error
-    return table

@@ -1,15 +1,12 @@
 """Whether a process holds the lock of a folder.
 
 A lock is a locked file, which the system releases when its process dies. (On storage without
-flock, filelock writes a file that names the process, and deletes it.)
+flock, filelock writes a file that names the process, and deletes it; of a process that is
+killed, the file stays until the next one takes the lock.)
 """
 
 import fcntl
-import platform
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 
 def is_held(file: Path) -> bool:
@@ -23,14 +20,6 @@ def is_held(file: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        # Where there is no flock, the lock is a file that names its holder.
-        return _names_a_holder(file)
-    return False
-
-
-def _names_a_holder(file: Path) -> bool:
-    """Whether a lock of filelock's for storage without flock names a living process."""
-    with suppress(OSError, ValueError):
-        pid, host, *_ = file.read_text().split()
-        return host != platform.node() or psutil.pid_exists(int(pid))
+        # Where there is no flock, the lock is a file that names its holder while it is held.
+        return bool(file.read_bytes())
     return False

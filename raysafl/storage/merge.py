@@ -1,8 +1,7 @@
 """Puts the results of several folders of one sweep together, as of several machines."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from pathlib import Path
 
 from raysafl.core.text import count
 from raysafl.storage.ledger import CellEnd
@@ -51,7 +50,11 @@ def merge(stores: Sequence[Store], into: Store) -> str:
                 of_cells(found.rows, new),
                 of_cells(found.clients, new),
                 {c: store.model(c).read_bytes() for c, end in new.items() if end.kept},
-                _states(new, stores),
+                {
+                    c: store.state(c).read_bytes()
+                    for c in new
+                    if store.checkpoint(store.state(c))
+                },
             )
             taken |= new
         into.rewrite()
@@ -62,17 +65,6 @@ def merge(stores: Sequence[Store], into: Store) -> str:
     return (
         f"{count(len(taken), 'cell')}; {missing} of the sweep are still to be computed"
     )
-
-
-def _states(cells: Iterable[str], stores: Sequence[Store]) -> dict[str, bytes]:
-    """Return the last states of those cells of which a folder has an undamaged one."""
-    found = {}
-    for cell in cells:
-        for file in filter(Path.is_file, (store.state(cell) for store in stores)):
-            if stores[0].checkpoint(file) is not None:
-                found[cell] = file.read_bytes()
-                break
-    return found
 
 
 def _merged_manifest(stores: Sequence[Store]) -> Manifest:
@@ -104,14 +96,14 @@ def _merged_manifest(stores: Sequence[Store]) -> Manifest:
 
 
 def _united(first: Entry, second: Entry) -> Entry:
-    """Return a run with the seeds of two runs that have equal labels.
+    """Return a run with the seeds of two runs that have equal labels, and those between them.
 
     Args:
         first: the run that has the lowest seed.
         second: the other one.
 
     Raises:
-        ValueError: they differ in more than their seeds, or there is a gap between these.
+        ValueError: they differ in more than their seeds.
     """
     labels = run_name(first.labels, first.run_id)
     if {**first.config, **EXTENT} != {**second.config, **EXTENT}:
@@ -119,15 +111,6 @@ def _united(first: Entry, second: Entry) -> Entry:
             f"the folders have different runs for {labels}, with other settings or another "
             "number of rounds; merge folders of one sweep"
         )
-    if second.seeds.start > first.seeds.stop:
-        raise ValueError(
-            f"the folders have the seeds {_span(first)} and {_span(second)} of {labels}, with a "
-            "gap between them; compute the missing ones first"
-        )
     last = max(first.seeds.stop, second.seeds.stop)
     config = {**first.config, "replicates": last - first.seeds.start}
     return Entry(run_id=first.run_id, labels=first.labels, config=config)
-
-
-def _span(entry: Entry) -> str:
-    return f"{entry.seeds.start} to {entry.seeds.stop - 1}"

@@ -1,20 +1,20 @@
 """The copy of a sweep's folder in an object store.
 
 `--out s3://bucket/folder` has a local folder copied to a store while the sweep runs, and back
-before another machine continues it. Each push has a random id, which the store holds: if it
-is not that of this folder's last push or pull, somebody else has written to the store.
+before another machine continues it. If the store's ledger is not that of this folder's last
+copy, somebody else has written to the store.
 
-What the store holds can be continued at each moment: parts are uploaded before the ledger
-that names them, and deleted after it.
+A file is copied if the store has none of its size that was written since. What the store holds
+can be continued at each moment: parts are uploaded before the ledger that names them, and
+deleted after it.
 """
 
-import uuid
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from raysafl.storage.copied import (
-    GENERATION,
     LEDGER,
     MANIFEST,
     Note,
@@ -26,6 +26,7 @@ from raysafl.storage.copied import (
 from raysafl.storage.files import atomic_write, delete
 from raysafl.storage.object_store import RemoteFolder
 from raysafl.storage.paths import StorageError, resolved
+from raysafl.storage.sealed import sha256_of
 from raysafl.storage.store import Store
 
 # The folders of files that are named by their content.
@@ -65,21 +66,18 @@ class Mirror:
             SweepBusyError: another process writes to the folder.
         """
         note = Note.of(self.path, self.uri)
-        there = self._generation()
-        if there in (note.generation, note.begun):
+        there = _digest(self.remote.read(LEDGER))
+        is_emptied = there and not _digest(self._ledger())
+        if there in note.ledgers and not is_emptied:
             if note.uri != self.uri:
                 note.model_copy(update={"uri": self.uri}).write()
             return
         with Store(self.path).lock():
-            is_empty = not self._listed()
-            if not is_empty and Note.of(self.path).has_progress():
-                raise self._both_changed()
-            note = Note(folder=str(self.path), uri=self.uri, copied=None)
-            # If this process is killed while it copies, the next one copies all again.
-            note.write()
-            note.copied = {} if is_empty else self._copy_back()
-            note.generation = there
-            note.write()
+            if self._listed():
+                if _digest(self._ledger()) not in ("", there, *note.ledgers):
+                    raise self._both_changed()
+                there = self._copy_back()
+            Note(folder=str(self.path), uri=self.uri, ledgers=[there]).write()
 
     def push(self) -> None:
         """Copy to the store what has changed in the folder, which may be written to meanwhile.
@@ -88,25 +86,25 @@ class Mirror:
             StorageError: somebody else has changed the store; or it cannot be used.
         """
         note = Note.of(self.path, self.uri)
-        there = self._generation()
-        if there not in (note.generation, note.begun) or note.copied is None:
-            raise self._both_changed()
+        there = _digest(self.remote.read(LEDGER))
         # Files are listed after the ledger is read: those that it names are among them.
-        before = state_of(self.path / LEDGER)
         ledger = self._ledger()
+        if there not in note.ledgers or (there and not ledger):
+            raise self._both_changed()
         here = files_in(self.path)
-        here.pop(LEDGER, None)
-        if before:
-            here[LEDGER] = before
         if not self._ledger().startswith(ledger):
             # Parts are being joined: the next push copies them.
             return
-        new = {name for name, state in here.items() if note.copied.get(name) != state}
-        known = {n for n in self._listed() if n in note.copied or _top(n) in RESULTS}
-        if not new and known <= here.keys():
+        listed = self._listed()
+        new = set[str]()
+        for name, (size, written) in here.items():
+            known_size, copied = listed.get(name, (-1, 0))
+            if size != known_size or copied < written:
+                new.add(name)
+        gone = {n for n in listed.keys() - here.keys() if _top(n) in RESULTS}
+        if not new and not gone:
             return
-        note.generation = there
-        note.begun = uuid.uuid4().hex
+        note.ledgers = [there, _digest(ledger)]
         note.write()
         for name in sorted(new, key=lambda n: [*RESULTS, _top(n)].index(_top(n))):
             try:
@@ -115,54 +113,49 @@ class Mirror:
                 if _top(name) in NAMED:
                     # They were joined: the ledger waits for the next push.
                     return
-                del here[name]
                 continue
             self.remote.write(name, content)
-        for name in known - here.keys():
+        for name in gone:
             self.remote.delete(name)
-        self.remote.write(GENERATION, note.begun.encode())
-        note.generation = note.begun
-        note.copied = here
+        note.ledgers = [_digest(ledger)]
         note.write()
 
-    def _copy_back(self) -> dict[str, State]:
-        """Make the local results those of the store, and return the files that were copied."""
+    def _copy_back(self) -> str:
+        """Make the local results those of the store, and return the digest of the ledger."""
         ledger: bytes | None = b"not read yet"
-        listed = dict[str, int]()
+        listed = dict[str, State]()
         # If the ledger is the same after its parts were read, none had been deleted before.
         while (newest := self.remote.read(LEDGER)) != ledger:
             ledger = newest
             listed = self._listed()
             for name in listed.keys() - {LEDGER}:
                 here = state_of(self.path / name)
-                if _top(name) in PARTS and here and here[0] == listed[name]:
+                if _top(name) in PARTS and here and here[0] == listed[name][0]:
                     continue
                 if (content := self.remote.read(name)) is not None:
-                    self._write(name, content)
+                    self._write(name, content, listed[name])
         if ledger is not None:
-            self._write(LEDGER, ledger)
+            self._write(LEDGER, ledger, listed[LEDGER])
         for name in files_in(self.path).keys() - listed.keys():
             if _top(name) in RESULTS:
                 delete(self.path / name)
-        return {n: state for n, state in files_in(self.path).items() if n in listed}
+        return _digest(ledger)
 
     def _ledger(self) -> bytes:
         file = self.path / LEDGER
-        return file.read_bytes() if file.is_file() else b""
+        return file.read_bytes() if state_of(file) else b""
 
-    def _generation(self) -> str:
-        """Return the id of the last push to the store; empty if there was none."""
-        return (self.remote.read(GENERATION) or b"").decode(errors="replace")
-
-    def _listed(self) -> dict[str, int]:
-        """Return the bytes of the store's files that are copied."""
+    def _listed(self) -> dict[str, State]:
+        """Return the store's files that are copied."""
         return {n: s for n, s in self.remote.files().items() if is_copied(n)}
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes, state: State) -> None:
         file = self.path / name
         if not resolved(file.parent).is_relative_to(self.path):
             raise StorageError(f"{file} leads out of {self.path}; results stay inside")
         atomic_write(file, content, durable=True)
+        # So it is as old as the copy.
+        os.utime(file, ns=(state[1], state[1]))
 
     def _both_changed(self) -> StorageError:
         return StorageError(
@@ -196,3 +189,8 @@ def opened(uri: str) -> Path:
 
 def _top(name: str) -> str:
     return name.partition("/")[0]
+
+
+def _digest(ledger: bytes | None) -> str:
+    """Return what tells a ledger from others; nothing if there is none."""
+    return sha256_of(ledger) if ledger else ""

@@ -68,12 +68,16 @@ class RemoteFolder:
                 self._refuse_missing_bucket(store, key.partition("/")[0])
         return {info.base_name: not info.is_file for info in listed}
 
-    def files(self) -> dict[str, int]:
-        """Return the bytes of all files in the folder and below, by their paths in it."""
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Return the bytes of all files in the folder and below, by their paths in it.
+
+        Beside them it says when each was written, in nanoseconds since 1970.
+        """
         with self._connected() as (store, key):
             selector = fs.FileSelector(key, recursive=True, allow_not_found=True)
             listed = store.get_file_info(selector)
-        return {i.path[len(key) + 1 :]: i.size for i in listed if i.is_file}
+        files = [info for info in listed if info.is_file]
+        return {i.path[len(key) + 1 :]: (i.size, i.mtime_ns) for i in files}
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none."""

@@ -9,7 +9,7 @@ Who reads results as those of runs gets `run_id` and `replicate` in the place of
 (`of_owners`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from raysafl.core.record import (
     COLUMNS,
-    FURTHER_NAME,
     ColumnDescription,
     Record,
     Summary,
@@ -119,28 +118,14 @@ def schema_of(found: pa.Schema) -> pa.Schema:
     Args:
         found: the columns of a file or of a table of rows. Further ones keep their
             order.
-
-    Raises:
-        ValueError: it lacks a column of `ROUNDS`, or has a column that rows cannot
-            have, or one of a wrong type.
     """
-    if missing := set(ROUNDS.names).difference(found.names):
-        raise ValueError(f"it lacks the column {min(missing)!r}")
-    further = []
-    for field in found:
-        if field.name in ROUNDS.names:
-            continue
-        if not FURTHER_NAME.fullmatch(field.name):
-            raise ValueError(
-                f"it has a column {field.name!r}, which is not one of ours"
-            )
-        is_list = pa.types.is_list(field.type)
-        inner = field.type.value_type if is_list else field.type
-        if inner != pa.float64():
-            raise ValueError(f"its column {field.name!r} has the type {field.type}")
-        # Files name the elements of a list in different ways.
-        own = ARROW_TYPES["list of float64" if is_list else "float64"]
-        further.append(pa.field(field.name, own))
+    # Files name the elements of a list in different ways.
+    kinds = {True: ARROW_TYPES["list of float64"], False: ARROW_TYPES["float64"]}
+    further = [
+        pa.field(field.name, kinds[pa.types.is_list(field.type)])
+        for field in found
+        if field.name not in ROUNDS.names
+    ]
     return pa.schema([*ROUNDS, *further])
 
 
@@ -156,20 +141,9 @@ def joined(tables: Iterable[pa.Table], folder: str = "rounds") -> pa.Table:
     Args:
         tables: the rows.
         folder: the name of the folder of their table.
-
-    Raises:
-        ValueError: a further column is a number in one table and a list in another.
     """
-    try:
-        return pa.concat_tables(
-            [SCHEMAS[folder].empty_table(), *tables], promote_options="default"
-        )
-    except pa.ArrowException as error:
-        raise ValueError(
-            "results of runs cannot be put together, as a metric is a number in some and "
-            f"a list in others: {' '.join(str(error).split())}; give one of the metrics "
-            "another name, and delete the results of its runs"
-        ) from error
+    empty = SCHEMAS[folder].empty_table()
+    return pa.concat_tables([empty, *tables], promote_options="default")
 
 
 def encoded(table: pa.Table, folder: str = "rounds") -> bytes:
@@ -204,28 +178,10 @@ def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
     }
 
 
-def clients_schema(found: pa.Schema) -> pa.Schema:
-    """Return the columns of a table of clients.
-
-    Raises:
-        ValueError: a file has others.
-    """
-    if unknown := set(found.names) - set(CLIENTS.names):
-        raise ValueError(f"it has a column {min(unknown)!r}, which is not one of ours")
-    return CLIENTS
-
-
-# Returns the columns that a file's table is to have, by the name of its folder.
-SCHEMA_OF: Mapping[str, Callable[[pa.Schema], pa.Schema]] = {
-    "rounds": schema_of,
-    "clients": clients_schema,
-}
-
-
 def read_rows(
     folder: str, content: bytes, cells: Iterable[str] | None = None
 ) -> pa.Table:
-    """Read and check the rows in a Parquet file.
+    """Read the rows in a Parquet file.
 
     Args:
         folder: the name of the folder that holds the file, which is that of its table.
@@ -236,10 +192,8 @@ def read_rows(
         ValueError: the file is damaged.
     """
     wanted = None if cells is None else [("cell", "in", sorted(cells))]
-    table = read_parquet(pa.BufferReader(content), SCHEMA_OF[folder], wanted)
-    if any(table[name].null_count for name in ORDER[folder]):
-        raise ValueError(f"it has rows without {', '.join(ORDER[folder])}")
-    return table
+    expected = schema_of if folder == "rounds" else lambda _: CLIENTS
+    return read_parquet(content, expected, wanted)
 
 
 def of_cells(table: pa.Table, cells: Iterable[str]) -> pa.Table:
@@ -261,18 +215,14 @@ def of_owners(table: pa.Table, owners: Mapping[str, Sequence[str]]) -> pa.Table:
         owners: the cells of each run, in the order of its replicates. Rows of other cells
             are left out; those of a cell that several runs have belong to each of them.
     """
-    left = {run_id: dict(enumerate(cells)) for run_id, cells in owners.items()}
+    owners_of: dict[str, list[tuple[str, int]]] = {}
+    for run_id, cells in owners.items():
+        for replicate, cell in enumerate(cells):
+            owners_of.setdefault(cell, []).append((run_id, replicate))
     parts: list[pa.Table] = []
-    while True:
-        # Each cell once; what several runs share is left for another turn.
-        chosen: dict[str, tuple[str, int]] = {}
-        for run_id, cells in left.items():
-            for replicate, cell in list(cells.items()):
-                if cell not in chosen:
-                    chosen[cell] = run_id, replicate
-                    del cells[replicate]
-        if not chosen and parts:
-            break
+    # In each turn a cell has one owner.
+    for turn in range(max(map(len, owners_of.values()), default=1)):
+        chosen = {c: own[turn] for c, own in owners_of.items() if turn < len(own)}
         place = pc.index_in(table["cell"], pa.array(list(chosen), pa.string()))
         there = pc.is_valid(place)
         rows = table.filter(there).drop_columns("cell")

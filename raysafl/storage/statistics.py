@@ -1,13 +1,14 @@
 """The statistics of runs: numbers that summarise the rows of each replicate.
 
-Every run has the `STATISTICS`. A run with further columns has further statistics, which
-`statistics_of` derives from the declarations of its columns. Replicates of equally many
-rows are computed together, as the rows of a matrix.
+Every run has the `STATISTICS`, but those `BY_NAME` only where they are asked for. A run with
+further columns has further statistics, which `statistics_of` derives from the declarations of
+its columns.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,15 +25,14 @@ from raysafl.core.record import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas.core.groupby import SeriesGroupBy
 
-Floats = NDArray[np.float64]
+    Floats = pd.Series[float]
+    Groups = SeriesGroupBy[float, Any]
+
 Ints = NDArray[np.int64]
 # Number of evaluations over which FSL smooths.
 SMOOTH = 20
-# Name -> how many of the last rows.
-MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
-# Test accuracies in per cent.
-TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 TOTALS = columns_with(Summary.SUM)
 # The column by which runs are judged unless their objective says otherwise.
 ACCURACY = "test_accuracy"
@@ -95,17 +95,9 @@ OF_ACCURACY = {
     "rise_time20": _duration(
         "the same on the accuracy's rolling mean over twenty evaluations (FSL)"
     ),
-    **{
-        f"rounds_to_{target}": _duration(
-            f"rounds until the test accuracy is at {target} %"
-        )
-        for target in TARGETS
-    },
-    "rounds_to_50_rolling20": _duration(
-        "rounds until the accuracy's rolling mean over twenty evaluations is at 50 % "
-        "(FSL's T_0.5, smoothed)"
-    ),
 }
+# What single papers print: it is computed only if it is asked for by name.
+BY_NAME = ("rolling20", "best5", "rise_time20")
 # The statistics that every run has, in the order of the columns of runs.parquet.
 STATISTICS = {
     "rounds": Statistic("rounds run", is_count=True),
@@ -127,8 +119,10 @@ ACCURACIES = [name for name, known in OF_ACCURACY.items() if known.column == ACC
 # With what the names of statistics begin that not every replicate reaches.
 UNTIL = ("rounds_to_", f"{VIRTUAL_SECONDS}_to_")
 # How many rounds, or virtual seconds, it takes until a metric is at a value, such as
-# `rounds_to_r2_0.7`.
-ROUNDS_TO = re.compile(rf"(?:{'|'.join(UNTIL)})([a-z]\w*)_(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
+# `rounds_to_r2_0.7`; without a metric, until the test accuracy is at so many per cent.
+ROUNDS_TO = re.compile(
+    rf"(?:{'|'.join(UNTIL)})(?:([a-z]\w*)_)?(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
+)
 AT_BEST_VAL = "at_best_val"
 # Largest number of last values of further metrics that a table shows by default.
 MOST_ALSO = 8
@@ -303,13 +297,16 @@ def _rounds_to(
     for name in names:
         parts = ROUNDS_TO.fullmatch(name)
         passed = name.partition("_to_")[0]
-        if passed not in ("rounds", *columns):
+        if parts is None or passed not in ("rounds", *columns):
             continue
-        for column in (f"test_{parts[1]}", parts[1]) if parts else ():
+        metric, value = parts.groups()
+        for column in (f"test_{metric}", metric) if metric else (ACCURACY,):
             declared = declaration_of(column, columns)
-            if parts and declared is not None and declared.is_scalar:
-                until = f"until the {declared.meaning} is at {parts[2]} or better"
-                meaning = f"{passed.replace('_', ' ')} {until}"
+            if declared is not None and declared.is_scalar:
+                until = f"the {declared.meaning} is at {value} or better"
+                if not metric:
+                    until = f"the test accuracy is at {value} %"
+                meaning = f"{passed.replace('_', ' ')} until {until}"
                 counts[name] = Statistic(meaning, higher_is_better=False, column=column)
                 break
     return counts
@@ -367,13 +364,14 @@ def summarise_each(
         lengths: how many rows each replicate has; some may have none.
         columns: what is known about the further columns of the rows, by name.
         quality: the column by which a model is judged.
-        named: statistics that are asked for by name, such as `rounds_to_r2_0.7`.
+        named: statistics that are asked for by name: some of `BY_NAME`, and such as
+            `rounds_to_r2_0.7`.
 
     Returns:
-        One row per replicate, with the `STATISTICS` as columns, and after them those
-        further statistics (`statistics_of`) that some replicate has. What cannot be
-        computed is NaN. Runs that are not judged by their accuracy have no statistics of
-        accuracies, unless some replicate has one.
+        One row per replicate, with the `STATISTICS` as columns, but those `BY_NAME` only if
+        they are named, and after them those further statistics (`statistics_of`) that some
+        replicate has. What cannot be computed is NaN. Runs that are not judged by their
+        accuracy have no statistics of accuracies, unless some replicate has one.
 
     `STATISTICS` says what each is. More exactly, with a(t) the test accuracy at evaluated
     round t, and its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to
@@ -388,8 +386,6 @@ def summarise_each(
                                rise time
     rounds_to_X                1 + the first t with a(t) >= X/100, NaN if there is none;
                                FSL calls rounds_to_50 T_0.5
-    rounds_to_50_rolling20     the same with b(t) and X = 50: T_0.5, should FSL have
-                               taken it from its smoothed accuracies
     arbitrary_ratio            (client rounds - snapshots) / rounds. FAST defines its
                                Ratio as "Rounds with ACP / Total rounds" (section 5),
                                ACP being arbitrary client participation. Rounds in which
@@ -399,273 +395,169 @@ def summarise_each(
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
 
-    statistics = {
-        name: np.zeros(len(lengths), np.int64)
-        if known.is_count
-        else np.full(len(lengths), np.nan)
-        for name, known in STATISTICS.items()
+    columns = columns or {}
+    named = {*named}
+    further = [str(name) for name in rows if name not in COLUMNS]
+    known = statistics_of(columns, quality, further) | _rounds_to(named, columns)
+    replicates = _Replicates(rows, lengths)
+    found = {
+        name: formula()
+        for name, formula in _of_every_run(replicates).items()
+        if name in named or name not in BY_NAME
     }
-    values_of = _Columns(rows)
-    further = _FurtherStatistic(rows, columns or {}, quality, named)
-    statistics |= {name: np.full(len(lengths), np.nan) for name in further.statistics}
-    for some, places in _of_equal_length(lengths):
-        of_some = _summarise_equal(values_of, places) | further.summarise_equal(places)
-        for name, values in of_some.items():
-            statistics[name][some] = values
-
-    # Of these rounds, each replicate has a number of its own.
-    alone = (rows["kind"] == "server").to_numpy(bool)
-    replicate = np.repeat(np.arange(len(lengths)), lengths)
-    rounds_alone = np.bincount(replicate[alone], minlength=len(lengths))
-    accuracy = values_of.accuracy[alone]
-    for some, places in _of_equal_length(rounds_alone):
-        statistics["after_server"][some] = _means(accuracy[places])
+    validated_by = quality.replace("test_", "val_", 1)
+    for name, statistic in known.items():
+        if name == AT_BEST_VAL and validated_by not in rows:
+            continue
+        if name not in STATISTICS and statistic.column in rows:
+            best_by = validated_by if name == AT_BEST_VAL else statistic.column
+            declared = declaration_of(statistic.column, columns)
+            sign = 1 if declared is None or declared.higher_is_better else -1
+            found[name] = _of_column(name, statistic.column, best_by, sign, replicates)
+    frame = pd.DataFrame(found, index=range(len(lengths)))
+    counts = [name for name, of in STATISTICS.items() if of.is_count]
+    frame[counts] = frame[counts].fillna(0).astype(np.int64)
     # A value that is never reached is an answer.
-    optional = [name for name in further.statistics if not ROUNDS_TO.fullmatch(name)]
-    if quality != ACCURACY and np.isnan(values_of.accuracy).all():
-        optional += OF_ACCURACY
-    empty = [name for name in optional if np.isnan(statistics[name]).all()]
-    return pd.DataFrame(statistics).drop(columns=empty)
+    optional = [n for n in found if n not in STATISTICS and not ROUNDS_TO.fullmatch(n)]
+    if quality != ACCURACY and replicates.accuracy.isna().all():
+        optional += [name for name in OF_ACCURACY if name in found]
+    return frame.drop(columns=[n for n in optional if frame[n].isna().all()])
 
 
-class _Columns:
-    """The columns of rows as arrays, of which `_summarise_equal` takes matrices."""
-
-    def __init__(self, rows: "pd.DataFrame") -> None:
-        self.round: Ints = rows["round"].to_numpy(np.int64)
-        self.accuracy = _floats(rows["test_accuracy"])
-        self.loss = _floats(rows["test_loss"])
-        self.client_rounds = np.array(
-            [np.count_nonzero(t) for t in rows["trained"]], int
-        )
-        self.totals = {
-            name: np.nan_to_num(rows[name].to_numpy())
-            if name in rows
-            else np.zeros(len(rows), np.int64)
-            for name in TOTALS
-        }
-
-
-class _FurtherStatistic:
-    """The further statistics, of the columns that the rows have.
+class _Replicates:
+    """The rows of replicates, of which statistics take groups.
 
     Args:
-        rows: the rows.
-        columns: what is known about further columns, by name.
-        quality: the column by which a model is judged.
-        named: statistics that are asked for by name.
+        rows: the rows of all replicates, one after the other.
+        lengths: how many rows each replicate has.
     """
 
-    def __init__(
-        self,
-        rows: "pd.DataFrame",
-        columns: Mapping[str, ColumnDescription],
-        quality: str,
-        named: Iterable[str],
-    ) -> None:
-        further = [str(name) for name in rows if name not in COLUMNS]
-        every = statistics_of(columns, quality, further) | _rounds_to(named, columns)
-        # Columns of further classes are declared by those of the first ones.
-        self.higher_is_better = {
-            statistic.column: column.higher_is_better
-            for statistic in every.values()
-            if (column := declaration_of(statistic.column, columns))
-        }
-        self.rounds: Ints = rows["round"].to_numpy(np.int64)
-        self.statistics = {
-            name: statistic
-            for name, statistic in every.items()
-            if name not in STATISTICS and statistic.column in rows
-        }
-        self.on_val = quality.replace("test_", "val_", 1)
-        if self.on_val not in rows:
-            self.statistics.pop(AT_BEST_VAL, None)
-        needed = {statistic.column for statistic in self.statistics.values()}
-        needed |= {VIRTUAL_SECONDS}.intersection(rows)
-        if AT_BEST_VAL in self.statistics:
-            needed.add(self.on_val)
-        self.values = {name: _floats(rows[name]) for name in sorted(needed)}
+    def __init__(self, rows: "pd.DataFrame", lengths: Ints) -> None:
+        self.rows = rows.reset_index(drop=True)
+        self.of_row = np.repeat(np.arange(len(lengths)), lengths)
+        self.number = self.rows.index.to_series()
+        # How many rows of its replicate follow.
+        self.left = self.each(self.number).cumcount(ascending=False)
+        self.round = self.column("round")
+        self.accuracy = self.column(ACCURACY)
 
-    def summarise_equal(self, places: Ints) -> dict[str, Floats]:
-        """Return the statistics of replicates that have equally many rows.
+    def column(self, name: str) -> "Floats":
+        """Return a column of numbers, in which what is missing is NaN."""
+        return self.rows[name].astype(np.float64)
 
-        Args:
-            places: the places of the rows of these replicates, [replicates, rows].
+    def each(self, values: "Floats") -> "Groups":
+        """Return the values of each replicate."""
+        return values.groupby(self.of_row)
+
+    def sum(self, values: "Floats") -> "Floats":
+        """Return the sum of each replicate that has values which are not missing.
+
+        The sums of pandas depend in their last bits on the replicates before.
         """
-        return {name: self._statistic(name, places) for name in self.statistics}
+        import pandas as pd
 
-    def _statistic(self, name: str, places: Ints) -> Floats:
-        statistic = self.statistics[name]
-        values = self.values[statistic.column][places]
-        if until := ROUNDS_TO.fullmatch(name):
-            sign = 1.0 if self.higher_is_better[statistic.column] else -1.0
-            rounds = self.rounds[places]
-            reached = _rounds_until(rounds, sign * values, sign * float(until[2]))
-            if name.startswith("rounds"):
-                return reached
-            if VIRTUAL_SECONDS not in self.values:
-                return np.full(len(places), np.nan)
-            seconds = self.values[VIRTUAL_SECONDS][places]
-            passed = np.where(rounds < reached[:, None], seconds, 0.0).sum(axis=1)
-            return np.where(np.isnan(reached), np.nan, passed)
-        if statistic.column == VIRTUAL_SECONDS:
-            total: Floats = values.sum(axis=1)
-            return total
-        if name == AT_BEST_VAL:
-            judged_by = self.values[self.on_val][places]
-            return _at_best(values, judged_by, statistic.higher_is_better)
-        if name.startswith("best_"):
-            return _at_best(values, values, statistic.higher_is_better)
-        if name.startswith("last5_"):
-            return _means(values[:, -5:])
-        last: Floats = values[:, -1]
-        return last
+        known = values.dropna()
+        some, place = np.unique(self.of_row[known.index], return_inverse=True)
+        return pd.Series(np.bincount(place, known), some)
 
+    def mean(self, values: "Floats") -> "Floats":
+        """Return the mean of each replicate that has values which are not missing."""
+        return self.sum(values) / self.sum(values.notna().astype(float))
 
-def _at_best(values: Floats, judged_by: Floats, higher_is_better: bool) -> Floats:
-    """Return from each line the value where another quantity is best, the first such.
+    def last(self, values: "Floats", number: int = 1) -> "Floats":
+        """Return the mean of each replicate's last values."""
+        return self.mean(values.where(self.left < number))
 
-    Args:
-        values: the values, [replicates, rows].
-        judged_by: the quantity that is to be best, likewise; missing values are not.
-        higher_is_better: whether it is best where it is highest.
+    def in_rows(self, values: "Floats") -> "Floats":
+        """Return for each row the value of its replicate."""
+        return values.reindex(self.of_row).set_axis(self.number.index)
 
-    Returns:
-        [replicates]; NaN where all of `judged_by` is missing.
-    """
-    signed = judged_by if higher_is_better else -judged_by
-    first = np.where(np.isnan(signed), -np.inf, signed).argmax(axis=1)
-    at_first = values[np.arange(len(values)), first]
-    return np.where(np.isnan(judged_by).all(axis=1), np.nan, at_first)
+    def first(self, is_so: "pd.Series[bool]") -> "Floats":
+        """Return the number of each replicate's first row that is so; NaN if none is."""
+        return self.each(self.number.where(is_so)).min()
+
+    def at_first(self, values: "Floats", is_so: "pd.Series[bool]") -> "Floats":
+        """Return the value in each replicate's first row that is so; NaN if none is."""
+        first = self.first(is_so)
+        return values.reindex(first).set_axis(first.index)
+
+    def rounds_until(self, is_so: "pd.Series[bool]") -> "Floats":
+        """Return how many rounds each replicate ran, exact to `eval_every`, until one is so."""
+        return self.at_first(self.round, is_so) + 1
+
+    def rise_time(self, accuracy: "Floats") -> "Floats":
+        """Return the rounds until an accuracy is at 90 % of its last value."""
+        final = self.in_rows(self.last(accuracy))
+        return self.rounds_until(accuracy >= 0.9 * final)
+
+    def smooth(self) -> "Floats":
+        """Return the mean accuracy of the last 20 rows up to each, at the start of fewer."""
+        rolled = self.each(self.accuracy).rolling(SMOOTH, min_periods=1).mean()
+        return rolled.droplevel(0)
 
 
-def _floats(values: "pd.Series[Any]") -> Floats:
-    return values.to_numpy(np.float64, na_value=np.nan)
-
-
-def _of_equal_length(lengths: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the groups of equally many rows together; groups without rows are left out.
-
-    Args:
-        lengths: how many rows each group has. Groups follow one another.
-
-    Yields:
-        The numbers of some groups, and the places of their rows, [groups, rows].
-    """
-    firsts = np.cumsum(lengths) - lengths
-    for length in np.unique(lengths[lengths > 0]):
-        some = np.flatnonzero(lengths == length)
-        yield some, firsts[some, None] + np.arange(length)
-
-
-def _summarise_equal(columns: _Columns, places: Ints) -> dict[str, Any]:
-    """Return the statistics of replicates that have equally many rows.
-
-    Args:
-        columns: the columns of all rows.
-        places: the places of the rows of these replicates, [replicates, rows].
-
-    Returns:
-        All statistics but `after_server`, one value per replicate.
-    """
-    rounds = columns.round[places]
-    accuracy = columns.accuracy[places]
-    smooth = _rolling_means(accuracy)
-    known = np.where(np.isnan(accuracy), -np.inf, accuracy)
-    nothing = np.isnan(accuracy).all(axis=1)
-    highest = known.argmax(axis=1)
-    each = np.arange(len(places))
+def _of_every_run(of: _Replicates) -> dict[str, Callable[[], "Floats"]]:
+    """Return the formulas of the `STATISTICS`, in their order."""
+    accuracy = of.accuracy
+    best = of.each(accuracy).max()
+    rounds = of.each(of.round).max() + 1
     totals = {
-        f"total_{name}": values[places].sum(axis=1).astype(np.int64)
-        for name, values in columns.totals.items()
+        f"total_{name}": of.each(of.rows.get(name, 0 * of.number).fillna(0)).sum()
+        for name in TOTALS
     }
-    client_rounds = columns.client_rounds[places].sum(axis=1)
-    run = rounds.max(axis=1) + 1
-    final = accuracy[:, -1:]
-    smooth_final = smooth[:, -1:]
-    return {
-        "rounds": run,
-        "final": final[:, 0],
-        **{name: _means(accuracy[:, -k:]) for name, k in MEANS.items()},
-        "last5_std": _deviations(accuracy[:, -5:]),
-        "best": np.where(nothing, np.nan, accuracy[each, highest]),
-        "best5": _best_of_every_fifth_round(rounds, known),
-        "best_round": np.where(nothing, np.nan, rounds[each, highest]),
-        "rise_time": _rounds_until(rounds, accuracy, 0.9 * final),
-        "rise_time20": _rounds_until(rounds, smooth, 0.9 * smooth_final),
-        **{f"rounds_to_{t}": _rounds_until(rounds, accuracy, t / 100) for t in TARGETS},
-        "rounds_to_50_rolling20": _rounds_until(rounds, smooth, 0.5),
-        "final_loss": columns.loss[places[:, -1]],
-        "arbitrary_ratio": (client_rounds - totals["total_snapshots"]) / run,
-        **totals,
-        "total_bytes": totals["total_bytes_down"] + totals["total_bytes_up"],
+    client_rounds = of.rows["trained"].map(np.count_nonzero)
+    formulas = {
+        "rounds": lambda: rounds,
+        "final": lambda: of.last(accuracy),
+        "last5": lambda: of.last(accuracy, 5),
+        "last5_std": lambda: of.each(accuracy.where(of.left < 5)).std(),
+        "last10": lambda: of.last(accuracy, 10),
+        "rolling20": lambda: of.last(accuracy, SMOOTH),
+        "best": lambda: best,
+        # The offset of the first evaluation is not known.
+        "best5": lambda: (
+            accuracy.groupby([of.of_row, of.round % 5]).max().unstack().mean(axis=1)
+        ),
+        "best_round": lambda: of.at_first(of.round, accuracy == of.in_rows(best)),
+        "after_server": lambda: of.mean(accuracy.where(of.rows["kind"] == "server")),
+        "rise_time": lambda: of.rise_time(accuracy),
+        "rise_time20": lambda: of.rise_time(of.smooth()),
+        "final_loss": lambda: of.last(of.column("test_loss")),
+        "arbitrary_ratio": lambda: (
+            (of.sum(client_rounds) - totals["total_snapshots"]) / rounds
+        ),
+        "total_bytes": lambda: totals["total_bytes_down"] + totals["total_bytes_up"],
     }
+    formulas |= {name: partial(totals.__getitem__, name) for name in totals}
+    return {name: formulas[name] for name in STATISTICS}
 
 
-def _means(values: Floats) -> Floats:
-    """Return the mean of each line, without missing values; NaN if all are missing."""
-    there = ~np.isnan(values)
-    sums = np.where(there, values, 0.0).sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        means: Floats = sums / there.sum(axis=1)
-    return means
-
-
-def _deviations(values: Floats) -> Floats:
-    """Return the standard deviation (n - 1) of each line, without missing values."""
-    there = ~np.isnan(values)
-    squares = np.where(there, (_means(values)[:, None] - values) ** 2, 0.0)
-    freedom = there.sum(axis=1) - 1
-    variances = squares.sum(axis=1) / np.where(freedom > 0, freedom, np.nan)
-    deviations: Floats = np.sqrt(variances)
-    return deviations
-
-
-def _rolling_means(values: Floats) -> Floats:
-    """Return in each line the means of the last 20 values, at the start of fewer."""
-    import pandas as pd
-
-    # pandas takes the mean of each column.
-    rolled = pd.DataFrame(values.T).rolling(SMOOTH, min_periods=1).mean()
-    return np.ascontiguousarray(rolled.to_numpy().T)
-
-
-def _rounds_until(rounds: Ints, accuracy: Floats, target: Floats | float) -> Floats:
-    """Return how many rounds were run when the accuracy first reached a target.
+def _of_column(
+    name: str, column: str, best_by: str, sign: int, of: _Replicates
+) -> "Floats":
+    """Return a further statistic.
 
     Args:
-        rounds: the evaluated rounds of each replicate, [replicates, rows].
-        accuracy: an accuracy for each of them.
-        target: the accuracy to reach, one for all or [replicates, 1].
-
-    Returns:
-        The numbers of rounds, exact to the run's `eval_every`; NaN where the target was
-        not reached.
+        name: its name.
+        column: the column of the rows that it is a value of.
+        best_by: the column in whose best round `at_best_val` is taken, and `best_...`.
+        sign: -1 if a lower value of the columns is better, otherwise 1.
+        of: the rows.
     """
-    reached = accuracy >= target
-    first = rounds[np.arange(len(rounds)), reached.argmax(axis=1)] + 1.0
-    return np.where(reached.any(axis=1), first, np.nan)
-
-
-def _best_of_every_fifth_round(rounds: Ints, accuracy: Floats) -> Floats:
-    """Return the highest accuracy that is seen if only every fifth round is evaluated.
-
-    Which of five rounds is the first to be evaluated, the offset, is not known, so the
-    result is the mean over the offsets. The highest of fewer evaluations is lower, the
-    more so the more the accuracy goes up and down from round to round.
-
-    Args:
-        rounds: the evaluated rounds of each replicate, [replicates, rows].
-        accuracy: the accuracy of each, minus infinity where it is missing.
-
-    Returns:
-        The means of five highest accuracies, or of fewer if a run was not evaluated at
-        some offset: a run with `eval_every=5` has one offset, and the result is the
-        highest of all its accuracies. NaN where there is no accuracy.
-    """
-    highest = [
-        np.where(rounds % 5 == offset, accuracy, -np.inf).max(axis=1)
-        for offset in range(5)
-    ]
-    of_offset = np.stack(highest, axis=1)
-    return _means(np.where(np.isneginf(of_offset), np.nan, of_offset))
+    values = of.column(column)
+    if until := ROUNDS_TO.fullmatch(name):
+        target = float(until[2]) if until[1] else float(until[2]) / 100
+        is_reached = sign * values >= sign * target
+        if name.startswith("rounds"):
+            return of.rounds_until(is_reached)
+        first = of.first(is_reached)
+        if VIRTUAL_SECONDS not in of.rows:
+            return np.nan * first
+        before = of.number <= of.in_rows(first)
+        return of.sum(of.column(VIRTUAL_SECONDS).where(before))
+    if column == VIRTUAL_SECONDS:
+        return of.sum(values)
+    if name == AT_BEST_VAL or name.startswith("best_"):
+        judged = sign * of.column(best_by)
+        return of.at_first(values, judged == of.in_rows(of.each(judged).max()))
+    return of.last(values, 5 if name.startswith("last5_") else 1)

@@ -71,10 +71,8 @@ class Store(Journal):
             The lock and the folders that were not there before, the innermost first.
 
         Raises:
-            StorageError: it cannot be written or locked, or has a folder in the place of a
-                file. No new folder is left.
+            StorageError: it cannot be written or locked. No new folder is left.
         """
-        self._check_kinds()
         new: list[Path] = []
         probe = self.path / f".writable.{os.getpid()}"
         try:
@@ -93,28 +91,12 @@ class Store(Journal):
             ) from error
         return new
 
-    def _check_kinds(self) -> None:
-        """Refuse a folder where results have a file, and a file where they have a folder."""
-        for name in FOLDERS:
-            if (folder := self.path / name).exists() and not folder.is_dir():
-                raise StorageError(
-                    f"{folder} is no folder, but results need one there: move it away"
-                )
-        inside = [f"{folder}/*{suffix}" for folder, (suffix, _) in PLACES.items()]
-        for pattern in (*FILES, *inside):
-            for file in self.path.glob(pattern):
-                if file.is_dir():
-                    raise StorageError(
-                        f"{file} is a folder, but results need a file there: move it away"
-                    )
-
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the only writer of the folder, until the block or the process ends.
 
         Raises:
             SweepBusyError: another process has the lock.
-            StorageError: the storage has no locks.
         """
         file = self.path / ".lock"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,13 +108,6 @@ class Store(Journal):
             raise SweepBusyError(
                 f"another raysafl process is writing to {self.path}; wait for it to end, "
                 "or choose another folder (out, --out)"
-            ) from error
-        except OSError as error:
-            # An error of flock's names no file.
-            if error.filename is not None:
-                raise
-            raise StorageError(
-                f"cannot lock {file} ({error.strerror}): move the folder to a disk with locks"
             ) from error
         try:
             # It says when this attempt began.
@@ -228,16 +203,11 @@ class Store(Journal):
         """Return the table of runs and replicates in `runs.parquet`.
 
         Raises:
-            ValueError: the file is missing or damaged, or holds another table.
+            ValueError: the file is missing or damaged.
         """
         file = self.file("runs.parquet")
         try:
-            table = read_parquet(pa.BufferReader(file.read_bytes()))
-            needed = {"run_id", "status", "reason"} | (
-                {"replicate"} if len(table) else set()
-            )
-            if missing := needed - set(table.column_names):
-                raise ValueError(f"it has no column {min(missing)!r}")
+            table = read_parquet(file.read_bytes())
             # What pandas notes beside the columns has no checksum.
             table = table.replace_schema_metadata(None)
             frame: pd.DataFrame = table.to_pandas()

@@ -1,6 +1,5 @@
 """`raysafl verify`: what is wrong in a sweep's folder, and forgetting what is damaged."""
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raysafl.storage.checkpoint import Checkpoint
-from raysafl.storage.journal import PLACES, TABLES
+from raysafl.storage.journal import TABLES
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.runs_table import make_runs_table
@@ -92,23 +89,13 @@ def _findings(store: Store) -> Iterator[Finding]:
         what = str(error).replace(f"{file} ", "it ", 1).removesuffix(f"; {ANEW}")
         there = file if file.is_file() else None
         yield Finding(file.name, what, ANEW, file=there)
-    yield from _strange_files(store)
     yield from _ledger(store, manifest)
     yield from _checkpoints(store)
     if manifest is not None:
         file = store.file("runs.parquet")
-        if file.is_file() and (what := _fault_of_table(store, file)):
+        if file.is_file() and (what := _fault_of_table(store)):
             advice = "`raysafl report` makes it anew"
             yield Finding(file.name, what, advice, file=file)
-
-
-def _strange_files(store: Store) -> Iterator[Finding]:
-    """Name files that raysafl has not written; others may read them as results."""
-    for folder, (suffix, name) in PLACES.items():
-        for file in sorted(store.path.glob(f"{folder}/*")):
-            if not re.fullmatch(rf"\..*|{name}{re.escape(suffix)}", file.name):
-                what = "it is no file of raysafl's"
-                yield Finding(f"{folder}/{file.name}", what, "move it elsewhere")
 
 
 def _ledger(store: Store, manifest: Manifest | None) -> Iterator[Finding]:
@@ -122,12 +109,6 @@ def _ledger(store: Store, manifest: Manifest | None) -> Iterator[Finding]:
             "`raysafl run` computes the cell of this line again",
             is_line=True,
         )
-    ledger = store.file("ledger.jsonl")
-    content = ledger.read_bytes() if ledger.is_file() else b""
-    if content and not content.endswith(b"\n"):
-        what = "its last line has no end, as a crash leaves it"
-        advice = "`raysafl run` computes the cell of this line again"
-        yield Finding(ledger.name, what, advice, is_line=True)
     for cell, why in store.results(unended=False).faults.items():
         yield Finding(names.get(cell, f"cell {cell}"), why, AGAIN, cell)
     named = {getattr(end, folder) for end in lines.ends.values() for folder in TABLES}
@@ -168,36 +149,20 @@ def _checkpoints(store: Store) -> Iterator[Finding]:
                 yield Finding(where, what, advice, file=file)
 
 
-def _fault_of_table(store: Store, file: Path) -> str:
+def _fault_of_table(store: Store) -> str:
     """Say what is wrong with `runs.parquet`; nothing if it is sound."""
     try:
-        store.runs()
-        # As other programs read it: what pandas notes of columns has no checksum.
-        shown = pq.read_table(pa.BufferReader(file.read_bytes())).to_pandas()
+        shown = store.runs()
     except ValueError as error:
         return str(error)
-    except Exception as error:  # Damaged notes of pandas raise anything.
-        return f"pandas cannot read it ({error!r})"
     now = make_runs_table(store, store.read(unended=False), shown.columns)
     if now.empty or shown.empty:
         return ""
     keys = ["run_id", "replicate"]
-    pairs = ((shown, now), (now, shown))
-    mine, theirs = (
-        sorted(a[a["run_id"].isin(b["run_id"])][keys].itertuples(index=False))
-        for a, b in pairs
-    )
-    if mine != theirs:
-        return "it has not one row for each replicate of a run"
+    shown, now = (own[own["status"] == Status.FINISHED] for own in (shown, now))
     both = shown.merge(now, on=keys, suffixes=("", " now"))
-    is_ended = both["status"] == Status.FINISHED
-    both = both[is_ended & (both["status now"] == Status.FINISHED)]
-    shown = shown[shown["status"] == Status.FINISHED].dropna(axis=1, how="all")
-    # A column that it lacks, an earlier version or another table left out.
-    if strange := [name for name in shown if name not in now]:
-        return f"it has a column {strange[0]!r}, which this raysafl does not make"
     # The sweep's name is the folder's, which may have been renamed.
-    for name in [name for name in shown if name not in (*keys, "sweep")]:
+    for name in shown.columns.intersection(now.columns).difference([*keys, "sweep"]):
         wrong = ~_are_same(both[name], both[f"{name} now"])
         if wrong.any():
             run = both.loc[wrong, "run_id"].iloc[0]

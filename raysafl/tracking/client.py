@@ -81,13 +81,6 @@ def connect(uri: str) -> "MlflowClient":
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with _one_at_a_time(uri):
-        file = database(uri)
-        if file and not file.exists():
-            # A client would make no tables if this process has used a database of the
-            # same URI that was deleted since: MLflow keeps its store of a URI.
-            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-            SqlAlchemyStore(uri, artifacts(uri))  # type: ignore[no-untyped-call]
         client = MlflowClient(tracking_uri=uri)
         # The first request finds out whether a server is down.
         client.search_experiments(max_results=1)

@@ -176,28 +176,19 @@ class Projection:
             self._client.set_experiment_tag(self._experiment, name, value)
 
     def _find_runs(self) -> "Run | None":
-        """Look up the runs that MLflow has of this sweep, and return the parent run.
-
-        Runs that are there twice, because two folders of one name were logged at the same
-        time, are deleted.
-        """
+        """Look up the runs that MLflow has of this sweep, and return the parent run."""
         parent = None
-        doubles: list[str] = []
         for run in self._all_runs():
             tags = run.data.tags
             run_id = tags.get(RUN, "")
             # A run without our tag was logged by the user.
             if KIND in tags and not run_id and parent is None:
                 parent = run
-            elif run_id and run_id not in self._mlflow_ids:
+            elif run_id:
                 self._mlflow_ids[run_id] = run.info.run_id
                 # A stamp counts as soon as the run is no longer shown as running.
                 if run.info.status != "RUNNING":
                     self._stamps[run_id] = tags.get(STAMP, "")
-            elif KIND in tags:
-                doubles.append(run.info.run_id)
-        for mlflow_id in doubles:
-            self._client.delete_run(mlflow_id)
         return parent
 
     def _all_runs(self) -> "Iterator[Run]":

@@ -1,8 +1,7 @@
-"""Mutated input: configurations, labels, Parquet, traces, checkpoints, ledgers, manifests.
+"""Mutated input of a user: configurations, labels, traces.
 
 Whatever is in them, the answer is the value itself or one clear error (a `ValueError`
-that names the file), or a warning that names the file that is left out; nothing is
-changed on disk.
+that names the file). What raysafl writes itself has a SHA-256: tests/storage/test_verify.py.
 """
 
 import json
@@ -14,23 +13,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.checkpoints import restore
-from helpers.here import interrupt_in_process, run_in_process, session_of
-from helpers.reports import markdown
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raysafl import Run
 from raysafl.algorithms import Key
 from raysafl.participation import Trace
-from raysafl.report.pages.screen import screen
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
-from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.sealed import seal, sealed, unsealed
-from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.tracking import descriptions
 
 fuzz = settings(
     max_examples=int(os.environ.get("FUZZ", "40")),
@@ -127,36 +116,6 @@ def run() -> Run:
     return BASE.replace(rounds=3, replicates=2)
 
 
-@pytest.fixture(scope="module")
-def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A sweep of one run, all of it."""
-    store = Store(tmp_path_factory.mktemp("fuzz") / "sweep")
-    store.create()
-    store.write_manifest(Sweep("sweep", {("a", 1): run}, axes=("x", "y")).manifest())
-    run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
-    write_runs_table(store)
-    return store
-
-
-@pytest.fixture(scope="module")
-def interrupted(
-    run: Run, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[bytes, Worker]:
-    """The checkpoint of the run after a round, and what trains it."""
-    work = Worker(run.cells, run.data.load(), run.model)
-    store = Store(tmp_path_factory.mktemp("fuzz") / "interrupted")
-    interrupt_in_process(run, store, work)
-    (file,) = store.files("open")
-    return file.read_bytes(), work
-
-
-def files(store: Store) -> dict[str, bytes]:
-    assert isinstance(store.path, Path)
-    return {
-        str(f): f.read_bytes() for f in sorted(store.path.rglob("*")) if f.is_file()
-    }
-
-
 def tried(action: Callable[[], Any], *named: str) -> Any:
     """What it returns, or None after a clear error; errors and warnings name these."""
     with warnings.catch_warnings(record=True) as said:
@@ -170,13 +129,6 @@ def tried(action: Callable[[], Any], *named: str) -> Any:
         str(w) for w in said
     ]
     return None if said else result
-
-
-def reported(store: Store) -> None:
-    """All of a report but the figures, which take a second."""
-    manifest, runs = store.manifest(), store.runs()
-    assert markdown(runs, manifest)
-    screen(runs, manifest)
 
 
 @given(st.data())
@@ -207,121 +159,12 @@ def test_a_change_of_anything_to_anything_is_a_run_or_a_clear_error(
 @given(label=st.text(max_size=6), value=st.text(max_size=6))
 @fuzz
 def test_any_label_chooses_runs_or_is_a_clear_error(
-    whole: Store, label: str, value: str
+    run: Run, label: str, value: str
 ) -> None:
-    manifest = whole.manifest()
+    manifest = Sweep("sweep", {("a", 1): run}, axes=("x", "y")).manifest()
     for axis in (label, "x"):
         chosen = tried(lambda axis=axis: manifest.select({axis: value}), axis)
         assert chosen is None or (axis == "x" and value == "a")
-
-
-@given(st.data())
-@fuzz
-def test_a_damaged_part_is_left_out_with_its_name_or_is_read_as_it_was(
-    whole: Store, run: Run, data: st.DataObject
-) -> None:
-    (part,) = whole.files("rounds")
-    before, rows = part.read_bytes(), whole.rounds()
-    part.write_bytes(data.draw(spoiled(before)))
-    try:
-        now = files(whole)
-        found = whole.read()
-        assert files(whole) == now
-        is_whole = part.read_bytes() == before
-        assert is_whole or all(part.name in why for why in found.faults.values())
-        assert len(found.faults) == (0 if is_whole else run.replicates)
-        assert len(whole.rounds(run.id)) == (len(rows) if is_whole else 0)
-    finally:
-        part.write_bytes(before)
-
-
-@given(st.data())
-@fuzz
-def test_damaged_runs_are_refused_by_name_or_are_what_they_were(
-    whole: Store, data: st.DataObject
-) -> None:
-    file, before = whole.file("runs.parquet"), whole.runs()
-    good = file.read_bytes()
-    file.write_bytes(data.draw(spoiled(good)))
-    try:
-        tried(whole.runs, str(file), "makes it anew")
-        pd.testing.assert_frame_equal(tried(lambda: write_runs_table(whole)), before)
-    finally:
-        file.write_bytes(good)
-
-
-@given(st.data())
-@fuzz
-def test_a_damaged_checkpoint_is_left_out_with_its_name_or_is_what_it_was(
-    run: Run, interrupted: tuple[bytes, Worker], tmp_path: Path, data: st.DataObject
-) -> None:
-    good, work = interrupted
-    store = Store(tmp_path)
-    store.save("pack", data.draw(spoiled(good)))
-    (file,) = store.files("open")
-    found = tried(lambda: store.checkpoint(file), file.name)
-    with warnings.catch_warnings(action="ignore"):
-        session = session_of([run], work, store)
-    over = {own.simulation.rounds_over for own in session.open.values()}
-    assert over == {0 if found is None else 1}
-    is_whole = file.read_bytes() == good
-    assert is_whole == (found is not None)
-    if found is not None:
-        with pytest.raises((ValueError, KeyError)):
-            restore(Simulation(run.replace(seed=7), work), found.state)
-
-
-@given(st.data())
-@fuzz
-def test_a_mutated_ledger_entry_is_used_or_left_out_with_its_name(
-    whole: Store, run: Run, data: st.DataObject
-) -> None:
-    file = whole.file("ledger.jsonl")
-    before = file.read_bytes()
-    tree = data.draw(mutated(json.loads(unsealed(before.rstrip(b"\n")))))
-    # The seal is that of the mutated line, as if a program had written it.
-    forged = sealed(tree if isinstance(tree, dict) and tree else {"a": tree}) + b"\n"
-    bad = data.draw(st.just(forged) | spoiled(before))
-    file.write_bytes(bad)
-    try:
-        ledger = tried(whole.ledger, file.name)
-        first = tried(lambda: whole.ledger({run.id}).get(run.id), file.name)
-        # The line may name other cells now.
-        assert (ledger or {}).get(run.id) == first
-        assert file.read_bytes() == bad
-        tried(lambda: write_runs_table(whole), file.name)
-        if ledger is not None:
-            with warnings.catch_warnings(action="ignore"):
-                reported(whole)
-                for result in whole.read().runs.values():
-                    descriptions.ending_tags(result)
-    finally:
-        file.write_bytes(before)
-        write_runs_table(whole)
-
-
-@given(st.data())
-@fuzz
-def test_a_mutated_manifest_is_a_sweep_or_a_clear_error_with_its_name(
-    whole: Store, data: st.DataObject
-) -> None:
-    file = whole.file("manifest.json")
-    before = file.read_bytes()
-    tree = data.draw(mutated(json.loads(unsealed(before))))
-    text = json.dumps(tree if isinstance(tree, dict) and tree else {"a": tree})
-    bad = data.draw(st.just(seal(text.encode())) | spoiled(before))
-    file.write_bytes(bad)
-    try:
-        manifest = tried(whole.manifest, str(file))
-        assert file.read_bytes() == bad
-        if manifest is not None:
-            assert not any(
-                "/" in entry.run_id or "." in entry.run_id for entry in manifest.entries
-            )
-            tried(lambda: (write_runs_table(whole), reported(whole)))
-    finally:
-        file.write_bytes(before)
-        write_runs_table(whole)
 
 
 TRACE = "client,start,end\n0,0,3\n1,1,4\n2,3,6\n"

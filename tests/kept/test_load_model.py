@@ -112,7 +112,11 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
     store = folder_of(tmp_path / "kept", run, tiny)
     wrong: list[tuple[Any, int, str]] = [
         (run.id[:-1] + "x", 0, "has not ended, or the sweep has no such run"),
-        (tiny, 0, "field `keep` is None. In the experiment file write keep='last'"),
+        (
+            tiny,
+            0,
+            "field `keep` is None. A seed that finishes keeps a model with keep='last'",
+        ),
         (run, 2, r"run \w+ of .*kept has no replicate 2: give 0 to 1"),
         (run, -1, "has no replicate -1"),
     ]
@@ -124,10 +128,8 @@ def test_what_cannot_be_loaded_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        ("finished", "because the number by which it chooses was always missing"),
-        ("stopped", r"because it stopped \(no memory\)"),
-        ("failed", r"because it failed \(no memory\)"),
-        ("waiting", r"has not ended: it is waiting \(after 1 of 4 rounds\)"),
+        ("failed", r"it is failed \(no memory\)"),
+        ("waiting", r"it is waiting \(after 1 of 4 rounds\)"),
     ],
 )
 def test_a_replicate_that_has_not_finished_says_why_it_has_no_model(
@@ -158,7 +160,7 @@ def test_a_replicate_that_diverged_has_no_model_and_the_others_have(
 ) -> None:
     run = tiny.replace(algorithm=SecondDiverges(), keep="last", seed=0)
     store = folder_of(tmp_path / "kept", run)
-    with pytest.raises(ValueError, match="kept no model, because it diverged"):
+    with pytest.raises(ValueError, match="has no model: it is diverged"):
         fl.load_model(store.path, run, 1)
     fl.load_model(store.path, run, 0)
 

@@ -7,18 +7,22 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from helpers.folders import apart, finished
 from helpers.here import run_in_process, session_of, write
-from helpers.made import ended, ends_of, rows_of
+from helpers.made import ended
 from helpers.objectives import DETAILED, PLAIN, REGRESSION
 
 from raysafl.core.record import ColumnDescription, further_column, further_of
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.rows import CLIENTS, ROUNDS, joined
+from raysafl.storage.rows import ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
-from raysafl.storage.statistics import STATISTICS, statistics_of, summarise_each
+from raysafl.storage.statistics import (
+    BY_NAME,
+    STATISTICS,
+    statistics_of,
+    summarise_each,
+)
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 
@@ -108,33 +112,6 @@ def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "why"),
-    [
-        ("mae", pa.float64(), "a column 'mae', which is not one of ours"),
-        ("test_MAE", pa.float64(), "a column 'test_MAE', which is not one of ours"),
-        ("test_mae", pa.string(), "'test_mae' has the type string"),
-    ],
-)
-def test_a_part_with_a_column_that_no_run_can_have_counts_not(
-    name: str, kind: pa.DataType, why: str, tmp_path: Path
-) -> None:
-    store = Store(tmp_path)
-    store.create()
-    rows = rows_of(PLAIN)
-    rows = rows.append_column(name, pa.nulls(len(rows), kind))
-    store.take(ends_of(PLAIN), rows, CLIENTS.empty_table())
-    assert len(faults := store.results().faults) == 2
-    assert all(why in fault for fault in faults.values())
-
-
-def test_a_metric_that_is_a_number_here_and_a_list_there_is_refused() -> None:
-    values = pa.array([1.0]), pa.array([[1.0]])
-    rows = rows_of(PLAIN).slice(0, 1)
-    with pytest.raises(ValueError, match="a number in some and a list in others"):
-        joined([rows.append_column("test_x", own) for own in values])
-
-
 def test_the_name_and_the_type_of_a_further_column_are_checked() -> None:
     assert further_of(
         {"test_mae": further_column("m"), "round": ColumnDescription("int32", "")}
@@ -193,7 +170,7 @@ def test_runs_without_a_column_have_none_of_its_statistics() -> None:
     assert found[["final_mae", "best_mae", "last5_mae"]].iloc[1:].isna().all(axis=None)
     assert "final_r2" not in found and "at_best_val" not in found
     alone = summarise_each(other, np.array([3]), COLUMNS)
-    assert list(alone) == list(STATISTICS)
+    assert list(alone) == [name for name in STATISTICS if name not in BY_NAME]
 
 
 def test_the_best_round_on_validation_data_gives_the_accuracy_on_the_test_set() -> None:

@@ -94,26 +94,6 @@ def test_a_reason_with_a_secret_is_stored_without_it(
     assert end.reason == end.traceback == "*** is not allowed"
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        "{}",
-        '{"cell": "a"}',
-        '{"cell": "a", "status": "ended"}',
-        '{"cell": "../a", "status": "failed"}',
-        '{"cell": "a", "status": "failed", "rounds": "../x"}',
-        '{"cell": "a", "status": "finished", "seconds": NaN}',
-        '{"cell": "a", "status": "finished", "reason": "\\ud800"}',
-    ],
-)
-def test_what_is_no_entry_is_left_out_by_the_number_of_its_line(own: str) -> None:
-    good = to_lines([CellEnd(cell="b", status=Status.FINISHED)])
-    line = sealed({"shared": {}, "cells": [json.loads(own)]}) + b"\n"
-    for bad in (line, sealed({"cells": 3}) + b"\n", sealed({"shared": 1}) + b"\n"):
-        found = read_lines(good + bad + good)
-        assert found.ends.keys() == {"b"} and found.faults.keys() == {2}
-
-
 def test_the_worst_cell_stands_for_its_run_and_the_reason_says_of_how_many() -> None:
     def end(status: Status, reason: str = "") -> CellEnd:
         return CellEnd(cell="a", status=status, reason=reason)

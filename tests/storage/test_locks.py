@@ -3,8 +3,6 @@
 import errno
 import fcntl
 import os
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +52,6 @@ def test_without_flock_a_sweep_runs_and_its_status_and_results_are_shown(
     code, said = call_here(monkeypatch, "results", "", str(store.path))
     assert code == 0 and "SAFARI" in said
     assert not is_held(store.path / ".lock")
-
-
-def test_without_flock_a_holder_that_was_killed_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_flock(monkeypatch, tmp_path, errno.ENOSYS)
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    file = tmp_path / ".lock"
-    file.write_text(f"{ended.pid}\n{platform.node()}\n")
-    assert not is_held(file)
-    file.write_text(f"{os.getpid()}\n{platform.node()}\n")
-    assert is_held(file)
-    file.write_text("")  # as flock leaves it
-    assert not is_held(file)
 
 
 def test_storage_that_gives_no_locks_is_refused_and_nothing_is_left_there(

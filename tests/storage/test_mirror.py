@@ -85,7 +85,7 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def stored(place: Mirror) -> set[str]:
-    return place.remote.files().keys() - {"generation"}
+    return set(place.remote.files())
 
 
 def commit(folder: Path, content: str) -> None:
@@ -369,6 +369,7 @@ def test_names_and_links_that_lead_out_of_the_folder_are_not_followed(
     elsewhere.pull()
     assert rows(elsewhere.path) == "one" and not list(tmp_path.rglob("out"))
     write(elsewhere.path, models__a_txt="theirs")
+    commit(elsewhere.path, "two")
     elsewhere.push()
     with pytest.raises(StorageError, match="leads out of"):
         here.pull()

@@ -12,7 +12,7 @@ from raysafl.storage.ledger import CellEnd, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
-from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.statistics import BY_NAME, STATISTICS
 from raysafl.storage.store import Store
 
 
@@ -81,7 +81,7 @@ def test_each_replicate_of_each_ended_run_of_the_manifest_has_a_row(
 
 
 def test_the_statistics_of_a_replicate_are_those_of_its_rows(store: Store) -> None:
-    table = make_runs_table(store)
+    table = make_runs_table(store, named=BY_NAME)
     rounds = store.rounds()
     assert table.columns.tolist().index("rounds") < table.columns.tolist().index(
         "chance"

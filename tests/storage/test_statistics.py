@@ -10,7 +10,7 @@ from helpers.summaries import summarise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl.storage.statistics import STATISTICS, summarise_each
+from raysafl.storage.statistics import BY_NAME, STATISTICS, summarise_each
 
 
 def rows(
@@ -102,21 +102,11 @@ def test_rise_time20_is_that_of_the_rolling_mean() -> None:
 
 
 def test_rounds_to_a_target_are_counted_and_nan_if_never_reached() -> None:
-    row = summarise(rows([0.05, 0.5, 0.3, 0.62], every=10))
-    assert [row[f"rounds_to_{t}"] for t in (10, 50, 60)] == [20, 20, 40]
-    assert math.isnan(row["rounds_to_70"]) and math.isnan(row["rounds_to_95"])
-
-
-def test_rounds_to_half_of_the_rolling_mean() -> None:
-    # The mean of the last 20 is k / 20 after k ones, so it is 0.5 after the tenth.
-    row = summarise(rows([0.0] * 20 + [1.0] * 20))
-    assert (row["rounds_to_50"], row["rounds_to_50_rolling20"]) == (21, 30)
-    # At the start the mean is over what there is: 0.2, 0.4, 0.5; evaluated every 10.
-    row = summarise(rows([0.2, 0.6, 0.7], every=10))
-    assert (row["rounds_to_50"], row["rounds_to_50_rolling20"]) == (20, 30)
-    # One high value is not enough.
-    row = summarise(rows([0.1, 0.6, 0.1]))
-    assert row["rounds_to_50"] == 2 and math.isnan(row["rounds_to_50_rolling20"])
+    targets = {10: 20, 50: 20, 61.5: 40, 70: math.nan}
+    names = [f"rounds_to_{target}" for target in targets]
+    row = summarise(rows([0.05, 0.5, 0.3, 0.62], every=10), *names)
+    expected = pytest.approx(list(targets.values()), nan_ok=True)
+    assert [row[name] for name in names] == expected
 
 
 def test_the_ratio_of_arbitrary_rounds_counts_rounds_run_not_evaluated() -> None:
@@ -162,8 +152,6 @@ def test_no_rows_leave_every_new_statistic_open() -> None:
         "rolling20",
         "rise_time",
         "rise_time20",
-        "rounds_to_50",
-        "rounds_to_50_rolling20",
         "best_round",
     )
     assert all(
@@ -177,7 +165,8 @@ def test_diverged_rows_do_not_break_the_statistics() -> None:
 
 
 def test_each_statistic_has_its_meaning() -> None:
-    assert list(summarise(rows([0.1]))) == list(STATISTICS)
+    always = list(summarise_each(rows([0.1]), np.array([1])))
+    assert always == [name for name in STATISTICS if name not in BY_NAME]
     assert all(known.meaning for known in STATISTICS.values())
 
 
@@ -191,7 +180,8 @@ def test_replicates_that_are_computed_together_are_those_computed_alone() -> Non
         kinds = random.choice(["client", "server", "central"], length)
         every = int(random.choice([1, 2, 5]))
         parts.append(rows(accuracy.tolist(), kinds.tolist(), every))
-    together = summarise_each(pd.concat(parts, ignore_index=True), lengths)
+    whole = pd.concat(parts, ignore_index=True)
+    together = summarise_each(whole, lengths, named=BY_NAME)[list(STATISTICS)]
     alone = pd.DataFrame([summarise(part) for part in parts])
     pd.testing.assert_frame_equal(together, alone, check_exact=True)
 
