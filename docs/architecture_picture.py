@@ -99,9 +99,11 @@ def played() -> tuple[list[Part], int]:
     ]
     updates = ["{:6} {:6} {:7.3f} {:8.3f}".format(*row) for row in seen]
     means = [
-        f"{cell:4} {trained.steps_R[cell]:6} {trained.samples_R[cell]:8} "
-        f"{trained.loss_R[cell] / trained.samples_R[cell]:10.3f}"
-        for cell in (0, 1)
+        f"{cell:4} {steps_M.sum():6} {samples_M.sum():8} "
+        f"{(samples_M * loss_M).sum() / samples_M.sum():10.3f}"
+        for cell, (steps_M, samples_M, loss_M) in enumerate(
+            zip(trained.steps_M, trained.samples_M, trained.loss_M, strict=True)
+        )
     ]
     parts = [
         Part(
@@ -130,7 +132,7 @@ def played() -> tuple[list[Part], int]:
             "4  Updates become means",
             "runtime/exact_mean.py",
             "Reduction: exact sums, cell by cell,\nso that any actor may add a part\n"
-            "combine_shares: one Trained a request\n\ncell  steps  samples  mean loss\n"
+            "combine_shares: one answer a request\n\ncell  steps  samples  mean loss\n"
             f"{MARK}" + "\n".join(means),
         ),
         Part(

@@ -52,7 +52,9 @@ def follow(run, dataset, device):
     while True:
         if simulation.round in due:
             w_P = simulation.replicates[0].state.w_P
-            clients_NP = work.gradients(0, w_P.expand(run.data.clients, -1))
+            clients_NP = diagnostics.client_gradients(
+                work, w_P.expand(run.data.clients, -1)
+            )
             server_P = diagnostics.server_gradient(work, w_P)
             yield (
                 simulation.round,

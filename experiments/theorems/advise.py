@@ -25,6 +25,7 @@ from torch import Tensor
 
 from experiments.theorems.gradients import (
     batch_gradients,
+    client_gradients,
     dissimilarity,
     gradient_noise,
     path_noise,
@@ -184,7 +185,7 @@ def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
     """Make all estimates at the simulation's present parameters, without changing it."""
     w_P = sim.replicates[0].state.w_P
     key = Key(run.seed, sim.round)
-    clients_NP = work.gradients(0, w_P.expand(run.data.clients, -1))
+    clients_NP = client_gradients(work, w_P.expand(run.data.clients, -1))
     server_P = server_gradient(work, w_P)
     unlike_N = dissimilarity(clients_NP)
     noise = [
@@ -192,7 +193,9 @@ def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
         for i, full_P in enumerate(clients_NP)
     ]
     start_NP = torch.randn(clients_NP.shape, generator=key.torch("advice smoothness"))
-    L_N = smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
+    L_N = smoothness(
+        lambda w_NP: client_gradients(work, w_NP), w_P, start_NP, POWER_STEPS
+    )
     rep = sim.replicates[0]
     _, cohort = rep.participation.pick(
         rep.standing.policy, run.data.clients, key, rep.standing.train_accuracy

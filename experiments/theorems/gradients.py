@@ -1,26 +1,77 @@
 """The quantities of the papers' theorems, computed from gradients: dissimilarity and noise.
 
-The first two functions take gradients of a machine's samples; the others are pure, and the
-caller provides the gradients. F is the mean of the
-objectives of ALL clients with equal weights, and f0 is the server's objective. The
-papers are those of docs/papers.md#safari, #fsl and #fast.
+The first four functions take gradients of a machine's samples; the others are pure, and
+the caller provides the gradients. F is the mean of the objectives of ALL clients with equal
+weights, and f0 is the server's objective. The papers are those of docs/papers.md#safari,
+#fsl and #fast.
 
 The suffix _J stands for mini-batches; the others are in docs/glossary.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.randomness import Key
 from raysafl.runtime.in_process import Worker
+from raysafl.training.engines import Batch
+from raysafl.training.trainer import LocalTrainer
+
+# Samples of a row in one pass of `gradients`.
+GRADIENT_BATCH = 250
+
+
+@torch.no_grad()
+def gradients(
+    trainer: LocalTrainer, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]
+) -> Tensor:
+    """Return the gradients [T, P] of mean losses, without dropout, on the CPU.
+
+    Row t is the gradient at w_TP[t] of the mean loss over the training samples indices[t],
+    at least one.
+    """
+    stack = trainer.engine.max_stack(GRADIENT_BATCH)
+    rows = [
+        _gradients(trainer, w_TP[t : t + stack], indices[t : t + stack])
+        for t in range(0, len(indices), stack)
+    ]
+    return torch.cat(rows).cpu()
+
+
+def _gradients(
+    trainer: LocalTrainer, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]
+) -> Tensor:
+    """Compute the `gradients` of one stack, a batch of each row at a time."""
+    w_TP = w_TP.to(trainer.device)
+    counts_T1 = torch.tensor([[len(rows)] for rows in indices], device=trainer.device)
+    most = int(counts_T1.max())
+    total_TP = torch.zeros_like(w_TP)
+    for start in range(0, most, GRADIENT_BATCH):
+        width = min(GRADIENT_BATCH, most - start)
+        index_TB = torch.full((len(indices), width), -1)
+        for t, rows in enumerate(indices):
+            part = torch.from_numpy(rows[start : start + width])
+            index_TB[t, : len(part)] = part
+        index_TB = index_TB.to(trainer.device)
+        x_TB, y_TB = trainer.inputs.at(index_TB.clamp_min(0))
+        weight_TB = (index_TB >= 0) / counts_T1
+        batch = Batch(w_TP, x_TB, y_TB, weight_TB, None)
+        total_TP += trainer.engine.gradients(batch).g_TP
+    return total_TP
+
+
+def client_gradients(work: Worker, w_NP: Tensor) -> Tensor:
+    """Return the full gradient [N, P] of each client i's mean loss at w_NP[i]."""
+    return gradients(work.trainer, w_NP, work.population.splits[0].clients)
 
 
 def server_gradient(work: Worker, w_P: Tensor) -> Tensor | None:
     """Return the full gradient [P] of the server's mean loss, None without data."""
     held = work.population.splits[0].server
-    return work.trainer.gradients(w_P[None], [held])[0] if len(held) else None
+    return gradients(work.trainer, w_P[None], [held])[0] if len(held) else None
 
 
 def batch_gradients(
@@ -41,7 +92,7 @@ def batch_gradients(
     picks = [
         rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
     ]
-    return work.trainer.gradients(w_P.expand(draws, -1), picks)
+    return gradients(work.trainer, w_P.expand(draws, -1), picks)
 
 
 def square(v_P: Tensor) -> float:

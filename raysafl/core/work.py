@@ -2,9 +2,8 @@
 
 A round yields requests, which are data. `Training` asks for the updates of some clients,
 and `Evaluation` for sums of measures over rows of the dataset that it names; what the sums
-mean, the simulation knows (`raysafl.simulation.scores`). `PersonalEvaluation` asks for
-both: sums over the test samples of clients whose models train first. Each is about R cells
-at once, the replicates of a group, and its arrays have an axis for them; R may be 1.
+mean, the simulation knows (`raysafl.simulation.scores`). Each is about R cells at once,
+the replicates of a group, and its arrays have an axis for them; R may be 1.
 Requests of one kind, of many groups, are carried out together, and the answers come in the
 order of the requests.
 
@@ -86,11 +85,6 @@ class Training(NamedTuple):
     weight_RM: Floats | None = None
     before_RM: Ints | None = None
     moments_RMVP: Tensor | None = None
-
-    @staticmethod
-    def carry_out(work: "Work", asked: "Sequence[Training]") -> "list[Trained]":
-        """Have the clients of all requests trained together."""
-        return work.train(asked)
 
 
 COLUMNS = np.dtype(
@@ -326,27 +320,6 @@ def _needed(blocks: Sequence[Tensor], is_needed_V: NDArray[np.bool_]) -> list[Te
     return parts
 
 
-class Trained(NamedTuple):
-    """What has become of the clients of a `Training`, for each of its R cells.
-
-    Args:
-        update: The mean of their updates if that was asked for, else a row for each. All
-            columns have a leading axis R. They belong to whoever asked, who may change
-            them in place.
-        steps_R: The number of local steps that a cell's clients took.
-        samples_R: The number of training samples that they saw, but for the server's.
-        loss_R: The sum of these samples' losses.
-        correct_R: How many of them were classified correctly; NaN if the objective has no
-            accuracy.
-    """
-
-    update: Update | MeanUpdate
-    steps_R: Ints
-    samples_R: Ints
-    loss_R: Floats
-    correct_R: Floats
-
-
 class NamedModel(NamedTuple):
     """A model as its parameters by name.
 
@@ -384,9 +357,6 @@ TEST = Rows("test")
 VALIDATION = Rows("validation")
 CLASSES = Rows("classes")
 OWN = Rows("own")
-
-WeightedRows: TypeAlias = tuple[Rows, Sequence[float]]
-"""Rows, and by how much the sums over each of their groups count in one sum."""
 
 
 class GroupSums(NamedTuple):
@@ -439,14 +409,16 @@ class Work(Protocol):
         They are 0 unless the run shares data.
         """
 
-    def train(self, asked: Sequence[Training]) -> list[Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Update | MeanUpdate]:
         """Train clients of any cells.
 
         Args:
             asked: Requests about different cells, at least one.
 
         Returns:
-            The answer to each request.
+            The answer to each request: the means of its cells' updates if these were asked
+            for, else a row for each client. All columns have a leading axis R. They belong
+            to whoever asked, who may change them in place.
         """
 
     def sums(self, asked: "Sequence[Evaluation]") -> list[list[Summed]]:
@@ -484,16 +456,6 @@ class Work(Protocol):
             ValueError: A client has no test samples.
         """
 
-    def personal_sums(self, asked: "Sequence[PersonalEvaluation]") -> list[Floats]:
-        """Train clients, and sum all `measures` of the models with which they end.
-
-        Args:
-            asked: Requests about different cells, at least one.
-
-        Returns:
-            For each request the weighted sums [R, M, n], in the order of its clients.
-        """
-
 
 class Evaluation(NamedTuple):
     """A request for sums of measures over named rows; see `Work.sums`.
@@ -508,30 +470,8 @@ class Evaluation(NamedTuple):
     w_RP: Tensor
     over: Sequence[Sequence[Rows]]
 
-    @staticmethod
-    def carry_out(work: Work, asked: "Sequence[Evaluation]") -> list[list[Summed]]:
-        """Have the parameters of all requests evaluated together."""
-        return work.sums(asked)
 
-
-class PersonalEvaluation(NamedTuple):
-    """A request to evaluate clients' own models; see `Work.personal_sums`.
-
-    Args:
-        training: The training of these models.
-        over: For each cell the rows on which each client's model is evaluated.
-    """
-
-    training: Training
-    over: Sequence[Sequence[WeightedRows]]
-
-    @staticmethod
-    def carry_out(work: Work, asked: "Sequence[PersonalEvaluation]") -> list[Floats]:
-        """Have the models of all requests trained and evaluated together."""
-        return work.personal_sums(asked)
-
-
-WorkRequest: TypeAlias = Training | Evaluation | PersonalEvaluation
+WorkRequest: TypeAlias = Training | Evaluation
 
 
 class TooLargeError(MemoryError):

@@ -193,7 +193,7 @@ def add_terms(w_CD, b_C, pull_P, shrink, lr):  # type: ignore[no-untyped-def] # 
 
 @compiled(FAST)
 def descend(  # type: ignore[no-untyped-def] # pragma: no cover
-    w_TP, classes, lr_T, terms, plan, samples, buffers, tally
+    w_TP, classes, lr_T, terms, plan, samples, buffers, tally_T3
 ):
     """Take all local steps of each task, one task after the other.
 
@@ -208,14 +208,13 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
         samples: (x_SD, y_S, scale, shift): the training set as it is stored.
         buffers: (w_CD, x_BD, z_BC): memory for the weights, a batch and its logits,
             each rounded up to whole blocks.
-        tally: (loss_T, correct_T, samples_T): sums over the samples seen, to which is
-            added.
+        tally_T3: sums over the samples seen, to which is added: their cross-entropies, how
+            many are classified correctly, and how many they are.
     """
     has_terms_T, shrink_T, pull_TP = terms
     plan_NB, steps_T = plan
     x_SD, y_S, scale, shift = samples
     w_CD, x_BD, z_BC = buffers
-    loss_T, correct_T, samples_T = tally
     b_C = np.empty(classes, F)
     inputs = w_CD.shape[1]
 
@@ -244,9 +243,9 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
                 for c in range(classes):
                     b_C[c] -= z_BC[i, c]
 
-            loss_T[t] += loss
-            correct_T[t] += correct
-            samples_T[t] += size
+            tally_T3[t, 0] += loss
+            tally_T3[t, 1] += correct
+            tally_T3[t, 2] += size
         for c in range(classes):
             for d in range(inputs):
                 w_TP[t, c * inputs + d] -= w_CD[c, d]

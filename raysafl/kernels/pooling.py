@@ -20,8 +20,6 @@ from raysafl.kernels.jit import compiled
 
 # No input was above zero.
 NONE = 4
-# The rank of a NaN, above that of every number.
-NAN = np.int16(0x7FFF)
 
 
 @compiled()
@@ -64,63 +62,6 @@ def relu_pool(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
                         k = 3
                     if largest <= 0:
                         largest = np.float32(0)
-                        k = NONE
-                    out_C[c] = largest
-                    where_C[c] = k
-
-
-@compiled()
-def rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Map a bfloat16's bits to an int16 that is ordered as the numbers above zero are.
-
-    The sign is the highest bit, then come exponent and mantissa. So positive numbers
-    are ordered as their bits are when these are read as an int16, and negative numbers
-    are negative. All NaN, whose bits without the sign are above infinity's (0x7F80),
-    get the highest rank.
-    """
-    return bits if bits & 0x7FFF <= 0x7F80 else NAN
-
-
-@compiled()
-def relu_pool_bfloat16(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Compute out = max_pool2d(relu(x), 2) for bfloat16 images, given as their bits.
-
-    numpy and numba have no bfloat16. Comparing `rank`s compares the numbers, except
-    that two negative numbers may be ordered wrongly; then the ReLU's result is zero all
-    the same.
-
-    Args:
-        x: [B, H, W, C] int16, the bits of bfloat16 numbers.
-        out: [B, H // 2, W // 2, C] int16, written.
-        where: the same shape in uint8, written: which input was the largest.
-    """
-    batch, height, width, channels = out.shape
-    for b in range(batch):
-        for i in range(height):
-            for j in range(width):
-                upper = x[b, 2 * i]
-                lower = x[b, 2 * i + 1]
-                x0 = upper[2 * j]
-                x1 = upper[2 * j + 1]
-                x2 = lower[2 * j]
-                x3 = lower[2 * j + 1]
-                out_C = out[b, i, j]
-                where_C = where[b, i, j]
-                for c in range(channels):
-                    largest = x0[c]
-                    k = 0
-                    # NAN - 1 lets a NaN replace an earlier NaN, as torch does.
-                    if rank(x1[c]) > min(rank(largest), NAN - 1):
-                        largest = x1[c]
-                        k = 1
-                    if rank(x2[c]) > min(rank(largest), NAN - 1):
-                        largest = x2[c]
-                        k = 2
-                    if rank(x3[c]) > min(rank(largest), NAN - 1):
-                        largest = x3[c]
-                        k = 3
-                    if rank(largest) <= 0:
-                        largest = np.int16(0)
                         k = NONE
                     out_C[c] = largest
                     where_C[c] = k

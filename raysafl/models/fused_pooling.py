@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# The types for which there is a compiled loop.
+# The types that are pooled in one pass.
 TYPES = (torch.float32, torch.bfloat16)
 
 
@@ -113,19 +113,19 @@ class _FusedReluPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         # Imported here, because numba takes some tenths of a second to import.
-        from raysafl.kernels import pooling
+        from raysafl.kernels.pooling import relu_pool
 
         x_BHWC = (
             x.detach().contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         )
         batch, height, width, channels = x_BHWC.shape
-        out_BHWC = x.new_empty(batch, height // 2, width // 2, channels)
+        shape = (batch, height // 2, width // 2, channels)
+        # numpy and numba have no bfloat16, of which float32 has all numbers.
+        out_BHWC = torch.empty(shape)
         ctx.shape = x_BHWC.shape
         ctx.where = torch.empty_like(out_BHWC, dtype=torch.uint8)
-        is_float32 = x.dtype == torch.float32
-        pool = pooling.relu_pool if is_float32 else pooling.relu_pool_bfloat16
-        pool(_as_numpy(x_BHWC), _as_numpy(out_BHWC), ctx.where.numpy())
-        return out_BHWC.permute(0, 3, 1, 2)
+        relu_pool(x_BHWC.float().numpy(), out_BHWC.numpy(), ctx.where.numpy())
+        return out_BHWC.to(x.dtype).permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.means import UNITS
-from raysafl.core.problem import SERVER
-from raysafl.core.work import Floats, Ints, Tasks, Trained, Training
+from raysafl.core.work import Ints, Tasks, Training
 from raysafl.training.device import download, upload, wait_for_downloads
 
 Array = NDArray[Any]
@@ -273,7 +272,7 @@ def combine_shares(
     tasks: Tasks,
     shares: Sequence[Sequence[int] | slice],
     results: Sequence[ShareResult],
-) -> list[Trained]:
+) -> list[Update | MeanUpdate]:
     """Put the results of all shares together.
 
     An algorithm may change what it gets, or keep it for a long time. So what was sent,
@@ -305,11 +304,8 @@ def combine_shares(
     rows, means, moments = map(
         _Parts, (whole.rows_TP, whole.means_CP, whole.moments_VP)
     )
-    answers = []
-    stop = 0
+    answers: list[Update | MeanUpdate] = []
     for request, *columns in zip(asked, *parts_of_columns, strict=True):
-        start = stop
-        stop += request.clients_RM.size
         shape = replicates, clients = request.clients_RM.shape
         numbers = [column_T.view(shape) for column_T in columns]
         if request.moments_RMVP is None:
@@ -317,14 +313,13 @@ def combine_shares(
         else:
             numbers.append(moments.next(request.moments_RMVP.shape))
         num_parameters = request.w.shape[-1]
-        update: Update | MeanUpdate
         if request.averaged:
             # The mean of one update is the update.
             source = means if clients > 1 else rows
-            update = MeanUpdate(source.next((replicates, num_parameters)), *numbers)
+            delta_RP = source.next((replicates, num_parameters))
+            answers.append(MeanUpdate(delta_RP, *numbers))
         else:
-            update = Update(rows.next((*shape, num_parameters)), *numbers)
-        answers.append(Trained(update, *_totals(request, columns_5T[:, start:stop])))
+            answers.append(Update(rows.next((*shape, num_parameters)), *numbers))
     return answers
 
 
@@ -381,16 +376,3 @@ class _Parts:
         if len(part) < len(self._matrix) or not part.flags.writeable:
             part = part.copy()
         return torch.from_numpy(part).view(shape)
-
-
-def _totals(request: Training, columns_5T: Array) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return steps, samples, loss and correct of each cell; see `Trained`.
-
-    A sum of floats has the bits of torch's sum over the cell's tasks alone: sums over
-    the rows of a matrix have them.
-    """
-    columns_5RM = columns_5T.reshape(5, *request.clients_RM.shape)
-    seen_RM = columns_5RM[2] * (request.clients_RM != SERVER)
-    loss_R, correct_R = torch.from_numpy(columns_5RM[3:] * seen_RM).sum(2).numpy()
-    steps_R = columns_5RM[0].sum(1).astype(np.int64)
-    return steps_R, seen_RM.sum(1).astype(np.int64), loss_R, correct_R

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.means import weighted_sums
+from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.objective import Measures, Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
@@ -16,12 +16,9 @@ from raysafl.core.work import (
     Floats,
     Ints,
     NamedModel,
-    PersonalEvaluation,
     Summed,
     Tasks,
-    Trained,
     Training,
-    WeightedRows,
 )
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
@@ -102,7 +99,7 @@ class Worker:
         """Return a cell's initial parameters w_P."""
         return self.trainer.model.init(Key(self.population.cells[cell].seed))
 
-    def train(self, asked: Sequence[Training]) -> list[Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Update | MeanUpdate]:
         """Train clients of any cells; see `Work.train`."""
         tasks = Tasks.of(asked)
         result = self.train_share(tasks)
@@ -136,18 +133,8 @@ class Worker:
             [n, S]: a column for each model of the first unit, then of the second, and so
             on.
         """
-        w_RP = self.trainer.parameters.evaluated(models)
-        return self._unit_sums(w_RP, units).cpu().numpy()
-
-    def _unit_sums(self, w_RP: Tensor, units: Sequence[Unit]) -> Tensor:
-        """Compute the `unit_sums` on the device, without waiting for them.
-
-        Args:
-            w_RP: The parameters of the models.
-            units: The units.
-        """
+        w_RP = some_RP = self.trainer.parameters.evaluated(models)
         chosen: Ints | None = None
-        some_RP = w_RP
         sums = []
         for unit in units:
             if unit.models is not chosen:
@@ -158,55 +145,8 @@ class Worker:
             of_train, rows = self.rows.of(unit)
             samples = self.trainer.inputs if of_train else self.trainer.test
             sums.append(self.trainer.evaluator.sums_on(some_RP, samples, rows))
-        return torch.cat(sums, 1)
+        return torch.cat(sums, 1).cpu().numpy()
 
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
         return self.trainer.model.named(w_P)
-
-    def personal_sums(self, asked: Sequence[PersonalEvaluation]) -> list[Floats]:
-        """Train clients, and evaluate where they end; see `Work.personal_sums`."""
-        tasks = Tasks.of([own.training for own in asked])
-        return by_request(asked, self.task_sums(tasks, rows_of_tasks(asked)))
-
-    def task_sums(self, tasks: Tasks, over: Sequence[WeightedRows]) -> Floats:
-        """Return the sums [T, n] of each task's model; only one stack is in memory."""
-        sums_of: dict[int, Tensor] = {}
-        w_VP, row_T = self.trainer.starts(tasks)
-        cell_T = tasks.columns["cell"].astype(np.int64)
-        for positions, update in self.trainer.train_stacks(tasks):
-            for i, delta_P in zip(positions.tolist(), update.delta_MP, strict=True):
-                w_1P = (w_VP[row_T[i]] - delta_P).unsqueeze(0)
-                one = Evaluation(cell_T[i : i + 1], w_1P, [[over[i][0]]])
-                sums_of[i] = self._unit_sums(w_1P, self.rows.units([one]))
-        # A GPU is waited for once, when all of them are copied to the CPU.
-        sums_nG = torch.cat([sums_of[i] for i in range(len(tasks))], 1).cpu()
-        sizes = [len(weights) for _, weights in over]
-        return np.concatenate(
-            [
-                weighted_sums(np.array([weights]), sums_Gn.numpy())
-                for (_, weights), sums_Gn in zip(
-                    over, sums_nG.T.split(sizes), strict=True
-                )
-            ]
-        )
-
-    def gradients(self, cell: int, w_NP: Tensor) -> Tensor:
-        """Return the full gradient [N, P] of each client i's mean loss at w_NP[i]."""
-        return self.trainer.gradients(w_NP, self.population.splits[cell].clients)
-
-
-def rows_of_tasks(asked: Sequence[PersonalEvaluation]) -> list[WeightedRows]:
-    """Return the rows on which the model of each task is evaluated."""
-    return [rows for own in asked for of_cell in own.over for rows in of_cell]
-
-
-def by_request(asked: Sequence[PersonalEvaluation], sums_Tn: Floats) -> list[Floats]:
-    """Return for each request the sums [R, M, n] of its tasks."""
-    shapes = [own.training.clients_RM.shape for own in asked]
-    stops = np.cumsum([replicates * clients for replicates, clients in shapes])
-    parts = np.split(sums_Tn, stops[:-1])
-    return [
-        part_Tn.reshape(*shape, -1)
-        for shape, part_Tn in zip(shapes, parts, strict=True)
-    ]

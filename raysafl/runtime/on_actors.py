@@ -19,22 +19,19 @@ from torch import Tensor
 
 from raysafl.cluster.actors import Actors
 from raysafl.cluster.hardware import Hardware
+from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.objective import Measures, check_targets
 from raysafl.core.randomness import Key
 from raysafl.core.work import (
     Evaluation,
-    Floats,
     NamedModel,
-    PersonalEvaluation,
     Summed,
     Tasks,
-    Trained,
     Training,
 )
 from raysafl.models import FlatModel
 from raysafl.runtime.client_actor import Clients
-from raysafl.runtime.exact_mean import combine_shares, in_places
-from raysafl.runtime.in_process import by_request, rows_of_tasks
+from raysafl.runtime.exact_mean import combine_shares
 from raysafl.runtime.messages import PackSetup, packed, unpacked
 from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.runtime.population import Population
@@ -139,10 +136,13 @@ class OnActors:
         """Return a cell's initial parameters w_P."""
         return self.model.init(Key(self.population.cells[cell].seed))
 
-    def train(self, asked: Sequence[Training]) -> list[Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Update | MeanUpdate]:
         """Train clients of any cells; see `Work.train`."""
         tasks = Tasks.of(asked)
-        shares = [share for share in self._distribute(tasks) if share]
+        costs = self.population.costs(tasks)
+        cells = tasks.columns["cell"].tolist()
+        chosen = assign_cells(cells, costs, self._actors_for(costs))
+        shares = [share for share in chosen if share]
         messages = [(tasks[share].alone(),) for share in shares]
         results = self._ask("train", "train_share", messages)
         return combine_shares(asked, tasks, shares, results)
@@ -151,7 +151,9 @@ class OnActors:
         """Evaluate parameters; the units are divided among the actors."""
         units = self.rows.units(asked)
         models = [own.w_RP for own in asked]
-        shares = self._divide([unit.cost for unit in units])
+        costs = [unit.cost for unit in units]
+        chosen = assign_longest_first(costs, self._actors_for(costs))
+        shares = [share for share in chosen if share]
         messages = [(models, [units[k] for k in share]) for share in shares]
         replies = self._ask("evaluate", "unit_sums", messages)
         parts = [np.empty((0, 0))] * len(units)
@@ -165,36 +167,7 @@ class OnActors:
         """Return a model as its parameters by name."""
         return self.model.named(w_P)
 
-    def personal_sums(self, asked: Sequence[PersonalEvaluation]) -> list[Floats]:
-        """Train clients, and evaluate where they end; see `Work.personal_sums`."""
-        tasks = Tasks.of([own.training for own in asked])
-        over = rows_of_tasks(asked)
-        cells = tasks.columns["cell"].tolist()
-        costs = [
-            cost + int(self.rows.sizes(cell, rows).sum())
-            for cost, cell, (rows, _) in zip(
-                self.population.costs(tasks), cells, over, strict=True
-            )
-        ]
-        shares = self._divide(costs)
-        messages = [(tasks[s].alone(), [over[k] for k in s]) for s in shares]
-        replies = self._ask("evaluate", "task_sums", messages)
-        parts = zip(map(np.array, shares), replies, strict=True)
-        return by_request(asked, in_places(list(parts)))
-
-    def _divide(self, costs: Sequence[int]) -> list[list[int]]:
-        """Divide pieces of work, of which each may be done anywhere, among the actors.
-
-        Args:
-            costs: The number of samples of each piece.
-        """
+    def _actors_for(self, costs: Sequence[int]) -> int:
+        """Return how many actors share work on so many samples."""
         too_little = sum(costs) * self.model.num_parameters <= MIN_WORK_TO_SHARE
-        shares = assign_longest_first(costs, 1 if too_little else len(self.actors))
-        return [share for share in shares if share]
-
-    def _distribute(self, tasks: Tasks) -> list[list[int]]:
-        """Return the indices of each actor's tasks."""
-        costs = self.population.costs(tasks)
-        too_little = sum(costs) * self.model.num_parameters <= MIN_WORK_TO_SHARE
-        num_actors = 1 if too_little else len(self.actors)
-        return assign_cells(tasks.columns["cell"].tolist(), costs, num_actors)
+        return 1 if too_little else len(self.actors)

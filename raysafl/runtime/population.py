@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raysafl.core.algorithm import by_steps
 from raysafl.core.client_indices import StoredIndices
@@ -48,21 +47,13 @@ class Population:
         number_of = {key: number for number, key in enumerate(by_key)}
         self.split_of = np.array([number_of[key] for key in keys])
         self._store(list(by_key.values()))
-        # The distinct sets of validation samples, and the number of each cell's set;
-        # -1 for a cell without validation samples.
-        self.validation_sets: list[NDArray[np.int64]] = []
-        numbers = {key: self._numbered(own.validation) for key, own in by_key.items()}
+        # Equal numbers for cells with the same validation samples.
+        known: dict[bytes, int] = {}
+        numbers = {
+            key: known.setdefault(own.validation.tobytes(), len(known))
+            for key, own in by_key.items()
+        }
         self.validation_of = np.array([numbers[key] for key in keys])
-
-    def _numbered(self, validation: NDArray[np.int64]) -> int:
-        """Return the number of a set of validation samples; -1 if it is empty."""
-        if not len(validation):
-            return -1
-        for number, known in enumerate(self.validation_sets):
-            if np.array_equal(known, validation):
-                return number
-        self.validation_sets.append(validation)
-        return len(self.validation_sets) - 1
 
     def _store(self, splits: Sequence[Split]) -> None:
         """Put the samples of all splits into one array, of which their own become views.

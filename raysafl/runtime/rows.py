@@ -165,10 +165,7 @@ class NamedRows:
                 size = len(self.dataset.test)
                 return Groups([slice(0, size)], np.array([size]))
             case "validation":
-                number = self.population.validation_of[cell]
-                none = np.empty(0, np.int64)
-                sets = self.population.validation_sets
-                held = none if number < 0 else sets[number]
+                held = split.validation
                 return Groups([held], np.array([len(held)]), of_train=True)
             case "train":
                 held = np.concatenate([split.of(i) for i in rows.clients])

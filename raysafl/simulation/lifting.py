@@ -18,8 +18,9 @@ of torch.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from raysafl.core.algorithm import (
     CountSamples,
     LocalTraining,
     Request,
+    Round,
     State,
     TrainMean,
 )
@@ -427,7 +429,7 @@ class LiftedClients(ClientVectors):
     __getitem__ = __iter__ = __len__ = __contains__ = _refused
 
 
-class Turn(Protocol):
+class Turn:
     """A round of an algorithm, of the replicates of a group or of some of them.
 
     Attributes:
@@ -436,7 +438,10 @@ class Turn(Protocol):
     """
 
     after: State
+    # What was asked for last: the request of each replicate, or one that stands for all.
+    _requests: Sequence[Any] = ()
 
+    @abstractmethod
     def send(self, answer: Any) -> Request | CountSamples | None:
         """Go on with an answer, and return the next request; None at the end.
 
@@ -449,24 +454,39 @@ class Turn(Protocol):
             Fork: The replicates go different ways from here.
         """
 
+    @abstractmethod
     def some(self, mask_R: NDArray[np.bool_]) -> "Turn | None":
         """Return the turn of some replicates after a fork; None: they begin anew."""
 
+    @abstractmethod
     def ids(self) -> Ints:
         """Return the clients [R, M] that the request names."""
 
+    @abstractmethod
+    def _joined(self, tensors: list[Any]) -> Tensor:
+        """Return the tensors of all requests as one with an axis of replicates."""
+
     def column(self, name: str) -> Tensor | None:
         """Return a tensor of the request with an axis of replicates, if there is one."""
+        tensors = [getattr(own, name, None) for own in self._requests]
+        return None if tensors[0] is None else self._joined(tensors)
 
     def prox(self) -> Floats | None:
         """Return the request's `prox` for each replicate; None if it is 0."""
+        prox_R = np.array([request.prox for request in self._requests], np.float64)
+        return prox_R if prox_R.any() else None
 
     def locals(self) -> Sequence[LocalTraining]:
         """Return the local trainings of the request: one for all, or one for each."""
+        locals = [request.local for request in self._requests]
+        is_one = all(local is locals[0] for local in locals)
+        return locals[:1] if is_one else locals
 
 
-class Alone:
-    """A round of one replicate, which may do whatever Python can.
+def alone(
+    algorithm: Algorithm, state: State, ids: list[int], key: Key, num_clients: int
+) -> Round:
+    """Take a round of one replicate, which may do whatever Python can.
 
     Args:
         algorithm: The algorithm.
@@ -475,94 +495,65 @@ class Alone:
         key: The source of randomness.
         num_clients: The number of all clients.
 
-    Attributes:
-        after: The state that the round has returned.
+    Raises:
+        ValueError: What the algorithm yields or returns cannot be used.
     """
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        state: State,
-        ids: list[int],
-        key: Key,
-        num_clients: int,
-    ) -> None:
-        self.algorithm = algorithm
-        self.after = state
-        self._cohort = ids
-        self._round = key.round
-        self._num_clients = num_clients
-        self._has_asked = False
-        turn = algorithm.turn(state, ids, key)
-        self._generator = checked_round(algorithm, turn, key.round)
-
-    def send(self, answer: Any) -> Request | CountSamples | None:
-        """Go on with an answer, and return the next request; None at the end.
-
-        Raises:
-            ValueError: What the algorithm yields or returns cannot be used.
-        """
-        algorithm = self.algorithm
-        size = len(self.after.w_P)
+    turn = checked_round(algorithm, algorithm.turn(state, ids, key), key.round)
+    size = len(state.w_P)
+    answer: Any = None
+    has_asked = False
+    while True:
         try:
-            request = self._generator.send(answer)
+            request = turn.send(answer)
         except StopIteration as end:
-            if self._cohort and not self._has_asked:
-                refuse_no_request(algorithm, self._round)
-            self.after = checked_state(
-                algorithm, end.value, size, self._round, self._cohort
-            )
-            return None
+            if ids and not has_asked:
+                refuse_no_request(algorithm, key.round)
+            return checked_state(algorithm, end.value, size, key.round, ids)
         if isinstance(request, CountSamples):
-            checked_ids(algorithm, request.ids, self._num_clients, self._round)
-            return request
-        self._has_asked = True
-        return checked_request(
-            algorithm, request, size, self._num_clients, self._round, self._cohort
-        )
+            checked_ids(algorithm, request.ids, num_clients, key.round)
+        else:
+            has_asked = True
+            request = checked_request(
+                algorithm, request, size, num_clients, key.round, ids
+            )
+        answer = yield request
 
 
-class Separate:
+class Separate(Turn):
     """The rounds of some replicates, each by a generator of its own.
 
     Where they ask for different things, they are divided.
 
     Args:
-        turns: The round of each replicate.
+        turns: The round of each replicate, see `alone`.
 
     Attributes:
         clients: What each keeps of its clients, once the round has ended.
     """
 
-    def __init__(self, turns: Sequence[Alone]) -> None:
+    def __init__(self, turns: Sequence[Round]) -> None:
         self.turns = turns
         self.after = State(torch.empty(0))
         self.clients: list[Mapping[int, Tensor]] = []
-        self._requests: list[Any] = []
         self._has_divided = False
 
     def send(self, answer: Any) -> Request | CountSamples | None:
         """Go on with an answer; see `Turn`."""
         if not self._has_divided:
             answers = _answers(answer, len(self.turns))
-            self._requests = [
-                turn.send(own) for turn, own in zip(self.turns, answers, strict=True)
-            ]
+            self._requests = list(map(_sent, self.turns, answers))
         self._has_divided = False
+        first: Request | CountSamples | State = self._requests[0]
         if len(self.turns) > 1:
-            kinds = [
-                _kind(request, turn.after)
-                for request, turn in zip(self._requests, self.turns, strict=True)
-            ]
+            kinds = list(map(_kind, self._requests))
             mask_R = np.array([kind == kinds[0] for kind in kinds])
             if not mask_R.all():
                 raise Fork(mask_R)
-        if self._requests[0] is None:
-            states = [turn.after for turn in self.turns]
-            self.after = stacked(states)
-            self.clients = [state.clients for state in states]
-        first: Request | CountSamples | None = self._requests[0]
-        return first
+        if not isinstance(first, State):
+            return first
+        self.after = stacked(self._requests)
+        self.clients = [state.clients for state in self._requests]
+        return None
 
     def some(self, mask_R: NDArray[np.bool_]) -> "Separate":
         """Return those of some replicates, which ask for what they have asked for."""
@@ -576,21 +567,8 @@ class Separate:
         """Return the clients that the requests name, [R, M]."""
         return np.array([request.ids for request in self._requests], np.int64)
 
-    def column(self, name: str) -> Tensor | None:
-        """Return a tensor of the requests with an axis of replicates."""
-        tensors: list[Any] = [getattr(own, name, None) for own in self._requests]
-        return None if tensors[0] is None else torch.stack(tensors)
-
-    def prox(self) -> Floats | None:
-        """Return the `prox` of each request; None if all are 0."""
-        prox_R = np.array([request.prox for request in self._requests], np.float64)
-        return prox_R if prox_R.any() else None
-
-    def locals(self) -> Sequence[LocalTraining]:
-        """Return the local trainings of the requests."""
-        locals = [request.local for request in self._requests]
-        is_one = all(local is locals[0] for local in locals)
-        return locals[:1] if is_one else locals
+    def _joined(self, tensors: list[Any]) -> Tensor:
+        return torch.stack(tensors)
 
 
 def stacked(states: Sequence[State]) -> State:
@@ -612,6 +590,14 @@ def structure(state: State) -> Hashable:
     return state.w_P.dtype, tuple(shapes)
 
 
+def _sent(turn: Round, answer: Any) -> Request | CountSamples | State:
+    """Return the next request of a round, or the state that it returns."""
+    try:
+        return turn.send(answer)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 def _answers(answer: Any, size: int) -> Sequence[Any]:
     """Return the answer for each replicate."""
     if answer is None:
@@ -622,10 +608,10 @@ def _answers(answer: Any, size: int) -> Sequence[Any]:
     return [type(answer)(*own) for own in zip(*columns, strict=True)]
 
 
-def _kind(request: Request | CountSamples | None, after: State) -> Hashable:
+def _kind(request: Request | CountSamples | State) -> Hashable:
     """Return what is equal for requests that can be one, or for rounds that have ended."""
-    if request is None:
-        return structure(after)
+    if isinstance(request, State):
+        return structure(request)
     # Whether these are clients, or the server, or everyone.
     owners = tuple(min(i, 0) for i in request.ids)
     if isinstance(request, CountSamples):
@@ -636,7 +622,7 @@ def _kind(request: Request | CountSamples | None, after: State) -> Hashable:
     return type(request), owners, is_given, traffic
 
 
-class Lifted:
+class Lifted(Turn):
     """A round of a group of replicates, which one generator takes for all of them.
 
     Args:
@@ -667,7 +653,6 @@ class Lifted:
         self._ids: Any = _Ids(ids_RM)
         self._key: Any = _Key(keys)
         self._generator: Any = None
-        self._request: Any = None
         self._has_asked = False
         # raysafl's own are known to use no others than the operators of `SAME_BITS`.
         self._is_users_own = is_users_own
@@ -702,7 +687,7 @@ class Lifted:
             functorch._vmap_decrement_nesting()
         if _raised:
             raise NotLiftable("it catches an error that it would not meet alone")
-        self._request = request
+        self._requests = [request]
         if request is not None:
             self._check(request)
         return request
@@ -772,23 +757,18 @@ class Lifted:
 
     def ids(self) -> Ints:
         """Return the clients that the request names, [R, M]."""
-        if self._request.ids is self._ids:
+        (request,) = self._requests
+        if request.ids is self._ids:
             return self._ids_RM
-        ids_M = np.array(self._request.ids, np.int64)
+        ids_M = np.array(request.ids, np.int64)
         return np.broadcast_to(ids_M, (self._size, len(ids_M)))
-
-    def column(self, name: str) -> Tensor | None:
-        """Return a tensor of the request with the axis of replicates."""
-        tensor = getattr(self._request, name, None)
-        return None if tensor is None else bare(tensor, self._size)
 
     def prox(self) -> Floats | None:
         """Return `prox`, which may be a field in which replicates differ, as an array."""
-        prox = self._request.prox
+        prox = self._requests[0].prox
         if not isinstance(prox, Tensor) and prox == 0:
             return None
         return np.full(self._size, _numbers(prox), np.float64)
 
-    def locals(self) -> Sequence[LocalTraining]:
-        """Return the local training of the request."""
-        return [self._request.local]
+    def _joined(self, tensors: list[Any]) -> Tensor:
+        return bare(tensors[0], self._size)

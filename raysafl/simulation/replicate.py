@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """Who came to a replicate, and what it has spent, since its last record.
+    """Who took part, and what a replicate has spent, since its last record.
 
     Args:
-        cohorts: The ids of the clients that came in each round, oldest round first.
+        cohorts: The ids of the clients that took part in each round, oldest first.
         enforced: Whether each of these rounds was enforced.
         trained: Whether clients trained in each of these rounds.
         snapshots: Rounds with an enforced cohort in which clients trained.
@@ -73,7 +73,7 @@ class KeptModel:
 
 
 class Progress(NamedTuple):
-    """How far a client has come in training that goes on (`ContinuedTraining`).
+    """How far a client is in training that goes on (`ContinuedTraining`).
 
     Args:
         steps: The number of steps that it has taken.
@@ -99,10 +99,10 @@ class Standing:
         train_accuracy: The training accuracy that the policy is given next; None before
             any client has trained.
         train_loss: The mean training loss of the last cohort that trained, likewise.
-        counts: Who came, and what was spent, since the last record.
+        counts: Who took part, and what was spent, since the last record.
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
-        progress: How far each client has come that has trained, if training goes on.
+        progress: How far each client is that has trained, if training goes on.
         seconds: How long the rounds have taken in this process.
         recorded: How long those up to the last record have taken.
     """
@@ -140,7 +140,7 @@ class Replicate:
         best_round: The round of that value; -1 before the first.
         stopped: Why the replicate has stopped before the last round, by `Run.patience`;
             empty as long as it has not.
-        clients: Who came how often, and how the clients were served; None unless the
+        clients: Who took part how often, and how clients were served; None unless the
             run evaluates clients one by one.
         client_tests: By which test samples the clients are judged, likewise.
         best_model: The best model so far, if the run keeps the best one.
@@ -294,7 +294,7 @@ class Replicate:
 
         Args:
             scores: What was measured; of clients, a statistic may not exist, such as that of
-                those that never came.
+                those that have never taken part.
             round: The number of the round.
             of_clients: Whether these are statistics over clients.
         """
@@ -329,7 +329,7 @@ class Replicate:
         Args:
             round: The number of the round.
             kind: Who trained in it.
-            counts: Who came, and what was spent, since the last record.
+            counts: Who took part, and what was spent, since the last record.
             enforce_prob: The probability with which the round was enforced, if there is one.
             scores: The training accuracy and loss, and what was measured.
         """

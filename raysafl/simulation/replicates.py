@@ -13,9 +13,9 @@ A round (`Replicates._round`) is one generator, which is read from top to bottom
 2. The algorithm's round is started, once for all replicates whose cohorts are equally large.
    It is a generator, too. It yields a request, `Train` or `TrainMean`, which becomes a task
    for each client, and is sent the update. This repeats until it returns the new state. Where
-   it branches on a draw, the replicates are divided for the rest of the round. If nobody has
-   come, only an algorithm that acts without clients is started, and the state of any other
-   stays as it was.
+   it branches on a draw, the replicates are divided for the rest of the round. Without
+   participants, only an algorithm that acts without clients is started, and the state of
+   any other stays as it was.
 3. If the policy wants it, the training accuracy of the new parameters is measured.
 4. A replicate whose parameters are no longer finite has diverged, and stops.
 5. If the round is due to be evaluated, the test scores complete the `Record` of each
@@ -34,6 +34,7 @@ import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -53,7 +54,7 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
-from raysafl.core.means import relative_weights
+from raysafl.core.means import relative_weights, weighted_sums
 from raysafl.core.objective import Value
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
@@ -67,9 +68,7 @@ from raysafl.core.work import (
     Floats,
     GroupSums,
     Ints,
-    PersonalEvaluation,
     Rows,
-    Trained,
     Training,
     WorkRequest,
 )
@@ -77,12 +76,12 @@ from raysafl.simulation.checks import checked_picks
 from raysafl.simulation.client_table import ClientRows, ClientTable
 from raysafl.simulation.devices import Devices
 from raysafl.simulation.lifting import (
-    Alone,
     Fork,
     Lifted,
     LiftedClients,
     Separate,
     Turn,
+    alone,
     differences,
     some_of,
     structure,
@@ -101,13 +100,15 @@ from raysafl.simulation.scores import (
 LOWER_RATES = "lower the learning rates"
 # Parameters are sent as float32.
 BYTES_PER_PARAMETER = 4
-# Who trained, if it was not a client.
-KINDS = {SERVER: "server", EVERYONE: "central"}
+# How many parameters of clients' own models are in memory at a time at most, unless one
+# client of each replicate has more.
+MOST_NUMBERS = 2**25
+# Who may train, as `Record.kind` names them, in the order of the rows of `_Round.trained_3R`.
+KINDS = ("central", "client", "server")
+CENTRAL, CLIENT, BY_SERVER = range(len(KINDS))
 # The counts of `Counts` that are columns, in the order of the rows of `Columns.spent_5R`.
 SPENT = ("snapshots", "server_rounds", "steps", "bytes_down", "bytes_up")
 SNAPSHOTS, SERVER_ROUNDS, STEPS, DOWN, UP = range(len(SPENT))
-
-NO_UPDATE = MeanUpdate(*[torch.empty(0)] * 6)
 
 Flags: TypeAlias = NDArray[np.bool_]
 Steps: TypeAlias = Generator[Sequence[WorkRequest], Any, None]
@@ -130,7 +131,7 @@ class Columns:
         has_trained_R: Whether any client has trained.
         accuracy_R: `Standing.train_accuracy`; NaN if there is none.
         loss_R: `Standing.train_loss`; NaN if there is none.
-        cohorts: Who came in each round since the last record.
+        cohorts: The participants of each round since the last record.
         trained: Whether clients trained in each of these rounds, [R] each.
         spent_5R: The numbers `SPENT` since the last record.
         virtual_R: `Counts.virtual_seconds` of each.
@@ -209,7 +210,7 @@ class Columns:
 
     @cached_property
     def counts(self) -> list[Counts]:
-        """Who came to each replicate, and what it has spent, since its last record."""
+        """Who took part, and what each replicate has spent, since its last record."""
         lists = [cohorts.lists() for cohorts in self.cohorts]
         enforced = [cohorts.enforced_R.tolist() for cohorts in self.cohorts]
         trained = [trained_R.tolist() for trained_R in self.trained]
@@ -347,10 +348,10 @@ class Replicates:
         self.round += 1
         for clients in current.remembered:
             clients.write()
-        for place, came_N in current.participations.items():
-            self._clients(place).participations_N = came_N
-        for (place, client), progress in current.progress.items():
-            columns.progress[place][client] = progress
+        for place, rounds_N in current.participations.items():
+            self._clients(place).participations_N = rounds_N
+        for place, progress in current.progress.items():
+            columns.progress[place].update(progress)
         for place, why in current.diverged.items():
             self._leave(place)
             self.members[place].diverged = why
@@ -412,7 +413,7 @@ class Replicates:
         return sums
 
     def _pick(self) -> "_Round":
-        """Let the policy choose who comes to each replicate."""
+        """Let the policy choose the participants of each replicate."""
         columns = self.columns
         accuracies = [
             None if accuracy != accuracy else accuracy
@@ -431,10 +432,8 @@ class Replicates:
             reached=list(columns.reached),
             clients=list(columns.clients),
         )
-        nobody = np.zeros(self.size, bool)
-        current = _Round(
-            cohorts, after, nobody, kinds=np.full(self.size, "nobody", object)
-        )
+        trained_3R = np.zeros((len(KINDS), self.size), bool)
+        current = _Round(cohorts, after, trained_3R, np.zeros(self.size))
         if self.run.devices is not None:
             self._lose_clients(current, keys, self.run.devices)
         return current
@@ -453,7 +452,6 @@ class Replicates:
             self.seeds_R[place_T], cohorts.ids, np.array(steps, np.int64), (vector,) * 2
         )
         current.cohorts, current.is_late_R = devices.reporting(cohorts, keys, seconds_T)
-        current.virtual_R = np.zeros(self.size)
 
     def _train(self, current: "_Round") -> Steps:
         """Answer the algorithm's requests until it has returned its new states."""
@@ -463,7 +461,7 @@ class Replicates:
         for count in sorted(set(count_R.tolist())):
             (rows,) = np.nonzero(count_R == count)
             ids_RM = current.cohorts.ids[first_R[rows, None] + np.arange(count)]
-            ready.append((_Part(self, rows, ids_RM), None))
+            ready.append((_Part(self, current, rows, ids_RM), None))
         ended: list[_Part] = []
         while ready:
             asking: list[_Part] = []
@@ -511,10 +509,12 @@ class Replicates:
                     part.rows.tolist(), part.turn.clients, strict=True
                 ):
                     after.clients[place] = clients
-            part.count(current)
 
     def _measure_accuracy(self, current: "_Round") -> Steps:
-        """Measure the new parameters' training accuracy, if the policy wants that."""
+        """Note the training accuracy that the policy wants; see `Participation`."""
+        if self.policy.goes_by_passes:
+            for place, accuracy in current.accuracy_of_passes.items():
+                current.after.accuracy_R[place] = accuracy
         if type(self.policy).measured_on is Participation.measured_on:
             return
         lists = map(self.policy.measured_on, current.cohorts.lists())
@@ -534,15 +534,19 @@ class Replicates:
         """Count the round, and find those whose parameters are not finite."""
         after = current.after
         cohorts = current.cohorts
+        trained_R = current.trained_3R[CLIENT]
         after.cohorts = [*after.cohorts, cohorts]
-        after.trained = [*after.trained, current.trained_R]
-        after.spent_5R[SNAPSHOTS] += cohorts.enforced_R & current.trained_R
+        after.trained = [*after.trained, trained_R]
+        after.spent_5R[SNAPSHOTS] += cohorts.enforced_R & trained_R
+        after.spent_5R[SERVER_ROUNDS] += current.trained_3R[BY_SERVER]
         if (devices := self.run.devices) is not None:
             # Where the server alone trains although clients report, it waits for none.
             has_asked_R = current.virtual_R > 0
             is_late_R = current.is_late_R & (has_asked_R | (cohorts.count_R == 0))
             least_R = np.where(is_late_R, devices.deadline or 0.0, 0.0)
             after.virtual_R = after.virtual_R + np.maximum(current.virtual_R, least_R)
+        if self.run.eval_clients is not None:
+            self._count_participations(current)
         for place in np.flatnonzero(~finite_rows(after.w_RP)).tolist():
             why = f" (last training loss {after.loss(place)}); {LOWER_RATES}"
             if self.members[place].is_users_own and place not in current.not_finite:
@@ -554,6 +558,16 @@ class Replicates:
             current.diverged[place] = (
                 f"round {self.round}: parameters are not finite{why}"
             )
+
+    def _count_participations(self, current: "_Round") -> None:
+        """Count in how many rounds each client has trained, this one included."""
+        everyone = np.arange(self.run.data.clients)
+        for place in range(self.size):
+            ids = current.trainees.get(place, set())
+            rounds_N = self._clients(place).participations_N.copy()
+            # In centralised training all clients train.
+            rounds_N[everyone if EVERYONE in ids else [i for i in ids if i >= 0]] += 1
+            current.participations[place] = rounds_N
 
     def _judge(
         self, current: "_Round", sums_of: Mapping[int, dict[Rows, GroupSums]]
@@ -570,9 +584,10 @@ class Replicates:
             member = self.members[place]
             member.keep_if_best(measured, self.round, after.w_RP[place])
             member.stop_without_improvement(measured, self.round)
+            kinds = compress(KINDS, current.trained_3R[:, place])
             current.records[place] = member.record(
                 self.round,
-                current.kinds[place],
+                "+".join(kinds) or "nobody",
                 after.counts[place],
                 None if math.isnan(probs[place]) else probs[place],
                 measured,
@@ -601,20 +616,21 @@ class Replicates:
         found = yield from self._sums(current.after, places, over)
         personal: Sequence[Floats | None] = [None] * len(places)
         if asked.personal_steps:
-            training = self._personal_training(current, places, asked.personal_steps)
             rows = [rows_of_each_client(own) for own in tests.values()]
-            (personal,) = yield [PersonalEvaluation(training, rows)]
+            personal = yield from self._personal_sums(
+                current, places, rows, asked.personal_steps
+            )
         measures = self.work.measures
         metric = self.run.objective.metric
         for place, sums, sums_Nn in zip(places, found, personal, strict=True):
             own = tests[place]
-            came_N = current.participations[place]
-            served = client_scores(measures, metric, own, came_N > 0, sums)
+            rounds_N = current.participations[place]
+            served = client_scores(measures, metric, own, rounds_N > 0, sums)
             personal_N = None
             if sums_Nn is not None:
                 personal_N = values_of(measures, metric, sums_Nn, own.tests_N)
-            columns = served_columns(self.run.objective, came_N, served, personal_N)
-            self._clients(place).add(self.round, came_N, served, personal_N)
+            columns = served_columns(self.run.objective, rounds_N, served, personal_N)
+            self._clients(place).add(self.round, rounds_N, served, personal_N)
             self.members[place].stop_without_improvement(
                 {
                     "train_accuracy": records[place].train_accuracy,
@@ -626,23 +642,55 @@ class Replicates:
             )
             records[place].metrics = {**records[place].metrics, **columns}
 
-    def _personal_training(
-        self, current: "_Round", places: Sequence[int], steps: int
-    ) -> Training:
-        """Return the training of all clients' own models, from the new parameters."""
-        clients = np.arange(self.run.data.clients)
-        return Training(
-            cells_R=self.cells_R[places],
-            seeds_R=self.seeds_R[places],
-            round=self.round,
-            call=PERSONAL_CALL,
-            clients_RM=np.broadcast_to(clients, (len(places), len(clients))),
-            w=self.parameters(current.after, places),
-            locals=[
-                local.begun_anew(epochs=None, steps=steps) for local in self.locals
-            ],
-            local_R=self.local_R[places],
-        )
+    def _personal_sums(
+        self,
+        current: "_Round",
+        places: Sequence[int],
+        rows: Sequence[Sequence[tuple[Rows, Floats]]],
+        steps: int,
+    ) -> Generator[Sequence[WorkRequest], Any, list[Floats]]:
+        """Train clients' own models, from the new parameters, and have them evaluated.
+
+        Only the models of some clients are in memory at a time.
+
+        Args:
+            current: The round.
+            places: The places of R replicates.
+            rows: For each of them the `rows_of_each_client`.
+            steps: The number of local steps.
+
+        Returns:
+            For each replicate the weighted sums [N, n] of all measures over the rows of
+            each client.
+        """
+        w_RP = self.parameters(current.after, places)
+        locals = [local.begun_anew(epochs=None, steps=steps) for local in self.locals]
+        size = max(1, MOST_NUMBERS // w_RP.numel())
+        sums: list[list[Floats]] = [[] for _ in places]
+        for first in range(0, self.run.data.clients, size):
+            clients = range(first, min(first + size, self.run.data.clients))
+            training = Training(
+                cells_R=self.cells_R[places],
+                seeds_R=self.seeds_R[places],
+                round=self.round,
+                call=PERSONAL_CALL,
+                clients_RM=np.broadcast_to(clients, (len(places), len(clients))),
+                w=w_RP,
+                locals=locals,
+                local_R=self.local_R[places],
+            )
+            (update,) = yield [training]
+            w_RMP = w_RP.unsqueeze(1) - update.delta_MP
+            over = [own[i] for own in rows for i in clients]
+            cells = self.cells_R[places].repeat(len(clients))
+            names = [[name] for name, _ in over]
+            (found,) = yield [Evaluation(cells, w_RMP.flatten(0, 1), names)]
+            for k, ((name, weight_1G), of_model) in enumerate(
+                zip(over, found, strict=True)
+            ):
+                own_1n = weighted_sums(weight_1G, of_model[name].sums_Gn)
+                sums[k // len(clients)].append(own_1n)
+        return [np.concatenate(own) for own in sums]
 
 
 @dataclass
@@ -650,34 +698,51 @@ class _Round:
     """A round of a group so far.
 
     Args:
-        cohorts: Who has come.
+        cohorts: The clients that take part.
         after: Where the group will stand.
-        trained_R: Whether clients have trained.
-        kinds: Who has trained in each replicate, as `Record.kind`.
+        trained_3R: Which of `KINDS` have trained.
+        virtual_R: How long the clients' devices have taken, if the run has some.
         records: The records of an evaluated round, by the places of replicates.
         diverged: Why replicates stop, by their places.
         remembered: What replicates remember of clients from this round on.
         participations: In how many rounds each client has trained, this one included, of
             replicates whose clients are evaluated one by one, by their places.
-        progress: How far clients have come that have trained in this round, by the
-            replicate's place and the id.
+        trainees: Who has trained in this round, by the places of replicates.
+        progress: How far clients are that have trained in this round, by the replicate's
+            place and the id.
+        accuracy_of_passes: See `Participation.goes_by_passes`, by the places of replicates.
         not_finite: The places of those that were sent an update that is not finite.
-        virtual_R: How long the clients' devices have taken, if the run has some.
         is_late_R: Whether fewer clients report than the server waits for, likewise.
     """
 
     cohorts: Cohorts
     after: Columns
-    trained_R: Flags
-    kinds: NDArray[Any]
+    trained_3R: Flags
+    virtual_R: Floats
     records: dict[int, Record] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)
     remembered: list[LiftedClients] = field(default_factory=list)
     participations: dict[int, Ints] = field(default_factory=dict)
-    progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    trainees: dict[int, set[int]] = field(default_factory=dict)
+    progress: dict[int, dict[int, Progress]] = field(default_factory=dict)
+    accuracy_of_passes: dict[int, float] = field(default_factory=dict)
     not_finite: set[int] = field(default_factory=set)
-    virtual_R: Any = 0.0
     is_late_R: Any = False
+
+    def begin_again(self, columns: Columns, places: Ints) -> None:
+        """Forget what was counted in this round of some replicates, which stood there."""
+        self.trained_3R[:, places] = False
+        self.virtual_R[places] = 0.0
+        after = self.after
+        after.spent_5R[:, places] = columns.spent_5R[:, places]
+        after.has_trained_R[places] = columns.has_trained_R[places]
+        after.accuracy_R[places] = columns.accuracy_R[places]
+        after.loss_R[places] = columns.loss_R[places]
+        for place in places.tolist():
+            after.reached[place] = columns.reached[place]
+            self.not_finite.discard(place)
+            for of_places in (self.trainees, self.progress, self.accuracy_of_passes):
+                cast("dict[int, Any]", of_places).pop(place, None)
 
 
 class _Part:
@@ -685,14 +750,24 @@ class _Part:
 
     Args:
         group: The group.
+        current: Its round.
         rows: Their places in it.
         ids_RM: Their cohorts.
+        turn: The round of the algorithm; None: it begins.
+        calls: The number of requests for training that were carried out.
     """
 
     def __init__(
-        self, group: Replicates, rows: Ints, ids_RM: Ints, turn: Turn | None = None
+        self,
+        group: Replicates,
+        current: _Round,
+        rows: Ints,
+        ids_RM: Ints,
+        turn: Turn | None = None,
+        calls: int = 0,
     ) -> None:
         self.group = group
+        self.current = current
         self.rows = rows
         # The same as an index, which costs less if it is all of them.
         is_whole = len(rows) == group.size
@@ -700,33 +775,16 @@ class _Part:
         self.ids_RM = ids_RM
         self.turn = turn or self._begun()
         self.request: Request | None = None
-        self.calls = 0
-        # The clients of each request, and what has become of them.
-        self.answered: list[tuple[Request, Ints, Trained]] = []
-        # How far clients have come in this round, by the replicate's place and the id.
-        self.progress: dict[tuple[int, int], Progress] = {}
-        self.accuracy_of_passes: dict[int, float] = {}
-        self.not_finite: set[int] = set()
-        # How long the clients' devices have taken.
-        self.virtual_R: Any = 0.0
+        self.calls = calls
 
     def some(self, mask_R: Flags) -> "_Part":
         """Return some of the replicates as a part of their own, after a fork."""
         turn = self.turn.some(mask_R)
-        part = _Part(self.group, self.rows[mask_R], self.ids_RM[mask_R], turn)
-        if turn is None:
-            return part
-        part.calls = self.calls
-        part.virtual_R = np.broadcast_to(self.virtual_R, len(self.rows))[mask_R]
-        for request, ids_RM, (update, *numbers) in self.answered:
-            columns: Any = [number_R[mask_R] for number_R in numbers]
-            own = Trained(update, *columns)
-            part.answered.append((request, ids_RM[mask_R], own))
-        # These go by places, and both parts write those of their own replicates.
-        part.progress = self.progress
-        part.accuracy_of_passes = self.accuracy_of_passes
-        part.not_finite = self.not_finite
-        return part
+        rows = self.rows[mask_R]
+        if turn is None and self.calls:
+            self.current.begin_again(self.group.columns, rows)
+        calls = 0 if turn is None else self.calls
+        return _Part(self.group, self.current, rows, self.ids_RM[mask_R], turn, calls)
 
     def _begun(self) -> Turn:
         """Begin the algorithm's round."""
@@ -746,7 +804,7 @@ class _Part:
         if not group.is_lifted:
             return Separate(
                 [
-                    Alone(
+                    alone(
                         group.members[place].algorithm,
                         State(
                             w_RP[r],
@@ -772,9 +830,9 @@ class _Part:
             group.is_users_own,
         )
 
-    def go_on(self, trained: Trained | None) -> Request | None:
+    def go_on(self, update: Update | MeanUpdate | None) -> Request | None:
         """Give the algorithm an answer, and return its next request; None at the end."""
-        request = self.turn.send(None if trained is None else self._answer(trained))
+        request = self.turn.send(None if update is None else self._answer(update))
         while isinstance(request, CountSamples):
             ids_RM = torch.from_numpy(self.turn.ids().copy())
             samples_RX = self.group.samples_RX[torch.from_numpy(self.rows)]
@@ -825,17 +883,16 @@ class _Part:
             moments_RMVP=moments_RMVP,
         )
 
-    def _answer(self, trained: Trained) -> Update | MeanUpdate:
-        """Return the answer to the request, and note what it has cost."""
+    def _answer(self, update: Update | MeanUpdate) -> Update | MeanUpdate:
+        """Return the answer to the request, and count what it has cost."""
         request = self.request
-        update = trained.update
         assert request is not None
         if isinstance(request, TrainMean) and isinstance(update, Update):
             update = MeanUpdate(update.delta_MP[:, 0], *update[1:])
         ids_RM = self.turn.ids()
         if self.group.is_users_own:
             finite_R = finite_rows(update[0].flatten(1))
-            self.not_finite |= set(self.rows[~finite_R].tolist())
+            self.current.not_finite |= set(self.rows[~finite_R].tolist())
         if (devices := self.group.run.devices) is not None:
             seconds_T = devices.seconds(
                 self.group.seeds_R[self.rows].repeat(ids_RM.shape[1]),
@@ -845,11 +902,10 @@ class _Part:
             )
             # EVERYONE and SERVER, which are below 0, have no devices.
             seconds_RM = np.where(ids_RM < 0, 0.0, seconds_T.reshape(ids_RM.shape))
-            self.virtual_R = self.virtual_R + seconds_RM.max(1)
+            self.current.virtual_R[self.index] += seconds_RM.max(1)
         if self._goes_on(request):
             self._note_progress(ids_RM, update)
-        # The vectors, which the algorithm may change, are not kept.
-        self.answered.append((request, ids_RM, trained._replace(update=NO_UPDATE)))
+        self._count(request, ids_RM, update)
         return update._replace(moments_MVP=NOTHING_KEPT.expand(len(self.rows), 0, 0, 0))
 
     def _bytes_of(self, request: Request) -> tuple[int, int]:
@@ -863,28 +919,28 @@ class _Part:
         return request.local is None and self.group.goes_on
 
     def _progress(self, place: int, client: int) -> Progress | None:
-        """Return how far a client has come; None if it has never trained."""
-        before = self.group.columns.progress[place]
-        return self.progress.get((place, client)) or before.get(client)
+        """Return how far a client is; None if it has never trained."""
+        now = self.current.progress.get(place, {})
+        return now.get(client) or self.group.columns.progress[place].get(client)
 
     def _kept(self, ids_RM: Ints) -> tuple[Ints, Tensor | None]:
         """Return how many steps clients have taken, and what they keep."""
         zero_P = torch.zeros(self.group.columns.w_RP.shape[1])
         num_moments = self.group.locals[0].num_moments
         newcomer = Progress(moments=(zero_P,) * num_moments)
-        came = [
+        cohort = [
             self._progress(place, i) or newcomer
             for place, ids_M in zip(self.rows.tolist(), ids_RM.tolist(), strict=True)
             for i in ids_M
         ]
-        before_RM = np.array([own.steps for own in came]).reshape(ids_RM.shape)
+        before_RM = np.array([own.steps for own in cohort]).reshape(ids_RM.shape)
         if not num_moments:
             return before_RM, None
-        moments = torch.stack([vector_P for own in came for vector_P in own.moments])
+        moments = torch.stack([vector_P for own in cohort for vector_P in own.moments])
         return before_RM, moments.view(*ids_RM.shape, num_moments, len(zero_P))
 
     def _note_progress(self, ids_RM: Ints, update: Update | MeanUpdate) -> None:
-        """Note how far clients have come, and what they keep."""
+        """Note how far clients are, and what they keep."""
         columns = (ids_RM, update.steps_M, update.samples_M, update.accuracy_M)
         for r, (place, *rows) in enumerate(
             zip(self.rows.tolist(), *(own.tolist() for own in columns), strict=True)
@@ -903,33 +959,12 @@ class _Part:
                     # A view would keep all of the answer in memory.
                     tuple(vector_P.clone() for vector_P in update.moments_MVP[r, m]),
                 )
-                self.progress[place, i] = own
+                self.current.progress.setdefault(place, {})[i] = own
                 running.append(own.hits / own.seen)
-            self.accuracy_of_passes[place] = sum(running) / len(running)
-
-    def count(self, current: _Round) -> None:
-        """Count what the part's requests have cost, once its round has ended."""
-        kinds = set()
-        for request, ids_RM, trained in self.answered:
-            if not isinstance(request, AskLosses):
-                kinds |= {KINDS.get(i, "client") for i in ids_RM[0].tolist()}
-            self._count(current, request, ids_RM, trained)
-        if kinds:
-            current.kinds[self.index] = "+".join(sorted(kinds))
-            current.trained_R[self.index] = "client" in kinds
-            current.after.spent_5R[SERVER_ROUNDS, self.index] += "server" in kinds
-        current.not_finite |= self.not_finite
-        if self.group.run.devices is not None:
-            current.virtual_R[self.index] = self.virtual_R
-        if self.group.run.eval_clients is not None:
-            self._count_participations(current)
-        for place, accuracy in self.accuracy_of_passes.items():
-            if self.group.policy.goes_by_passes:
-                current.after.accuracy_R[place] = accuracy
-        current.progress |= self.progress
+            self.current.accuracy_of_passes[place] = sum(running) / len(running)
 
     def _count(
-        self, current: _Round, request: Request, ids_RM: Ints, trained: Trained
+        self, request: Request, ids_RM: Ints, update: Update | MeanUpdate
     ) -> None:
         """Count steps and traffic, and note the training accuracy and loss.
 
@@ -938,45 +973,38 @@ class _Part:
         that it shares once, in the round in which it first trains.
         """
         index = self.index
-        after = current.after
+        after = self.current.after
         down, up = self._bytes_of(request)
-        # SERVER and EVERYONE are negative, and move no bytes.
-        clients = int((ids_RM[0] >= 0).sum())
+        # SERVER and EVERYONE are negative, and move no bytes. All replicates ask the same.
+        ids_M = ids_RM[0]
+        clients = int((ids_M >= 0).sum())
+        if not isinstance(request, AskLosses):
+            trained = (EVERYONE in ids_M, clients > 0, SERVER in ids_M)
+            self.current.trained_3R[:, index] |= np.array(trained)[:, None]
         spent_5R = after.spent_5R
-        spent_5R[STEPS, index] += trained.steps_R
+        spent_5R[STEPS, index] += update.steps_M.sum(1).numpy()
         spent_5R[DOWN, index] += clients * down
         spent_5R[UP, index] += clients * up
         if self.group.members[0].shared_bytes:
-            for place, ids_M in zip(self.rows.tolist(), ids_RM.tolist(), strict=True):
-                newcomers = {i for i in ids_M if i >= 0} - after.reached[place]
+            for place, ids in zip(self.rows.tolist(), ids_RM.tolist(), strict=True):
+                newcomers = {i for i in ids if i >= 0} - after.reached[place]
                 shared_bytes = self.group.members[place].shared_bytes
                 spent_5R[DOWN, place] += len(newcomers) * shared_bytes
                 after.reached[place] = after.reached[place] | newcomers
-        # The server's samples do not count. All replicates ask for the same.
-        if not trained.samples_R[0]:
+        if self.group.run.eval_clients is not None and not isinstance(
+            request, AskLosses
+        ):
+            for place, ids in zip(self.rows.tolist(), ids_RM.tolist(), strict=True):
+                self.current.trainees.setdefault(place, set()).update(ids)
+        # The server's samples do not count.
+        seen_RM = update.samples_M * torch.from_numpy(ids_RM != SERVER)
+        seen_R = seen_RM.sum(1).numpy()
+        if not seen_R[0]:
             return
         after.has_trained_R[index] = True
         # It is NaN if the objective has no accuracy.
-        after.accuracy_R[index] = trained.correct_R / trained.samples_R
-        after.loss_R[index] = trained.loss_R / trained.samples_R
-
-    def _count_participations(self, current: _Round) -> None:
-        """Count in how many rounds each client has trained, this one included."""
-        everyone = range(self.group.run.data.clients)
-        for r, place in enumerate(self.rows.tolist()):
-            ids = {
-                i
-                for request, ids_RM, _ in self.answered
-                for i in ids_RM[r].tolist()
-                if not isinstance(request, AskLosses)
-            }
-            history = self.group.members[place].clients
-            assert history is not None
-            came_N = history.participations_N.copy()
-            # In centralised training all clients train.
-            trained = everyone if EVERYONE in ids else [i for i in ids if i >= 0]
-            came_N[list(trained)] += 1
-            current.participations[place] = came_N
+        after.accuracy_R[index] = (update.accuracy_M * seen_RM).sum(1).numpy() / seen_R
+        after.loss_R[index] = (update.loss_M * seen_RM).sum(1).numpy() / seen_R
 
 
 def _first(state: State) -> State:

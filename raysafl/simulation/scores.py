@@ -23,7 +23,6 @@ from raysafl.core.work import (
     GroupSums,
     Ints,
     Rows,
-    WeightedRows,
 )
 
 # What the names of columns begin with, by the rows that are measured.
@@ -148,13 +147,14 @@ def class_weights(tests: ClientTests) -> Floats:
     return weight_NC
 
 
-def rows_of_each_client(tests: ClientTests) -> list[WeightedRows]:
-    """Return for each client the rows that judge its own model, and their weights."""
+def rows_of_each_client(tests: ClientTests) -> list[tuple[Rows, Floats]]:
+    """Return for each client the rows that judge its own model, and their weights [1, G]."""
     if tests.on == "own":
-        return [(OWN._replace(groups=(i,)), (1.0,)) for i in range(len(tests.tests_N))]
-    found: list[WeightedRows] = []
+        one = np.ones((1, 1))
+        return [(OWN._replace(groups=(i,)), one) for i in range(len(tests.tests_N))]
+    found = []
     for weight_C in class_weights(tests):
         (classes,) = np.nonzero(weight_C)
         rows = CLASSES._replace(groups=tuple(classes.tolist()))
-        found.append((rows, tuple(weight_C[classes].tolist())))
+        found.append((rows, weight_C[None, classes]))
     return found

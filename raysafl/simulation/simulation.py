@@ -17,7 +17,6 @@ from raysafl.core.component import Component
 from raysafl.core.record import Record
 from raysafl.core.work import (
     Evaluation,
-    PersonalEvaluation,
     TooLargeError,
     Training,
     Work,
@@ -39,7 +38,7 @@ Outcome: TypeAlias = list[Record] | BaseException
 
 # Requests of a later kind wait until no group asks for an earlier one any more, so that as
 # many as possible are merged.
-KINDS: Sequence[type[WorkRequest]] = (Training, Evaluation, PersonalEvaluation)
+KINDS: Sequence[type[WorkRequest]] = (Training, Evaluation)
 # How torch says that there is no memory left, if its error is of no class of its own.
 NO_MEMORY = ("out of memory", "can't allocate memory")
 
@@ -356,9 +355,10 @@ class Lockstep(Generic[K]):
             if len(batch) > 1 and size > (self.most or size):
                 batches += _halves(batch)
                 continue
-            requests = [request for group in batch for request in group.requests]
+            requests: Any = [request for group in batch for request in group.requests]
+            is_training = isinstance(requests[0], Training)
             try:
-                answers = requests[0].carry_out(self.work, requests)
+                answers = (self.work.train if is_training else self.work.sums)(requests)
             except Exception as error:
                 if len(batch) == 1:
                     answered.append((batch[0], error))

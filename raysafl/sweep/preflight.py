@@ -29,7 +29,7 @@ from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.core.users_parts import is_users_class, method_name, users_parts
-from raysafl.core.work import Tasks, Trained, Training
+from raysafl.core.work import Tasks, Training
 from raysafl.data.federation import Federation
 from raysafl.data.partitions import Overlapping
 from raysafl.data.server_data import IidServer
@@ -212,7 +212,7 @@ def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
 class BriefWorker(Worker):
     """A `Worker` with one cell, of which few clients train, for few steps."""
 
-    def train(self, asked: Sequence[Training]) -> list[Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Update | MeanUpdate]:
         """Train the first clients briefly, and answer the others like them."""
         (training,) = asked
         (usual,) = training.locals
@@ -223,12 +223,9 @@ class BriefWorker(Worker):
         clients = training.clients_RM.size
         alike_M = torch.arange(clients) % len(few)
         rows = Update(*(column[alike_M][None] for column in trained))
-        update: Update | MeanUpdate = rows
         if training.averaged:
-            update = MeanUpdate(trained.delta_MP.mean(0)[None], *rows[1:])
-        count_1 = np.array([clients])
-        half_1 = np.array([0.5])
-        return [Trained(update, count_1, count_1, half_1, half_1)]
+            return [MeanUpdate(trained.delta_MP.mean(0)[None], *rows[1:])]
+        return [rows]
 
 
 def answer_trials() -> NoReturn:

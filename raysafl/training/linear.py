@@ -5,7 +5,7 @@ loops work on whole blocks, and the extra rows hold zeros. See `raysafl.kernels.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.objective import Objective
-from raysafl.core.work import Tasks
+from raysafl.core.work import Floats, Tasks
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.engines import STACK, Batch, Engine, Gradients
@@ -22,17 +22,6 @@ from raysafl.training.inputs import Inputs, Plan, Stored
 
 # The numbers that the compiled loops compute with.
 F = np.float32
-
-
-class Tally(NamedTuple):
-    """What tasks saw while they were trained, one entry a task."""
-
-    # Sum of the samples' cross-entropies.
-    loss_T: NDArray[np.float64]
-    # How many samples were classified correctly.
-    correct_T: NDArray[np.int64]
-    # How many samples it saw.
-    samples_T: NDArray[np.int64]
 
 
 class Linear:
@@ -136,7 +125,7 @@ class Fused(Linear):
             local.optimizer == "sgd" and local.momentum == 0 and local.clip_norm is None
         )
 
-    def train(self, tasks: Tasks, plan: Plan, data: Stored) -> tuple[Tensor, Tally]:
+    def train(self, tasks: Tasks, plan: Plan, data: Stored) -> tuple[Tensor, Floats]:
         """Train every task on its plan; none depends on another.
 
         If torch has one thread, one call trains all tasks; otherwise as many threads
@@ -148,25 +137,29 @@ class Fused(Linear):
             data: the training set.
 
         Returns:
-            [T, P] start minus end of each task, and the tasks' tally.
+            [T, P] start minus end of each task; and [T, 3] of the samples that it has seen
+            the sum of their cross-entropies, how many were classified correctly, and how
+            many they are.
         """
         delta_TP = tasks.stacked("start")
         w_TP = delta_TP.numpy()
+        tally_T3 = np.zeros((len(tasks), 3))
         threads = torch.get_num_threads()
         if threads == 1:
-            return delta_TP, self._train(tasks, plan, w_TP, data)
+            self._train(tasks, plan, w_TP, data, tally_T3)
+            return delta_TP, tally_T3
 
         stops = np.cumsum(plan.steps_T).tolist()
 
-        def train_one(t: int) -> Tally:
+        def train_one(t: int) -> None:
             own = slice(t, t + 1)
             rows = plan.index_NB[stops[t] - plan.steps_T[t] : stops[t]]
             own_plan = Plan(rows, plan.steps_T[own])
-            return self._train(tasks[own], own_plan, w_TP[own], data)
+            self._train(tasks[own], own_plan, w_TP[own], data, tally_T3[own])
 
         with ThreadPoolExecutor(threads) as pool:
-            tallies = list(pool.map(train_one, range(len(tasks))))
-        return delta_TP, Tally(*map(np.concatenate, zip(*tallies, strict=True)))
+            list(pool.map(train_one, range(len(tasks))))
+        return delta_TP, tally_T3
 
     def score(self, w_RP: Tensor, data: Stored) -> Tensor:
         """Count correct classifications and sum the cross-entropies of each model.
@@ -191,21 +184,15 @@ class Fused(Linear):
         plan: Plan,
         w_TP: NDArray[np.float32],
         data: Stored,
-    ) -> Tally:
+        tally_T3: Floats,
+    ) -> None:
         """Train some tasks from their rows of w_TP, which become start minus end."""
         from raysafl.kernels.linear import descend
 
-        tally = Tally(
-            loss_T=np.zeros(len(tasks)),
-            correct_T=np.zeros(len(tasks), int),
-            samples_T=np.zeros(len(tasks), int),
-        )
         lr_T = tasks.columns["rate"].astype(F)
         terms = _shrink_and_pulls(tasks, w_TP)
         buffers = self._buffers(plan.index_NB.shape[1])
-        tallies = tuple(tally)
-        descend(w_TP, self.classes, lr_T, terms, tuple(plan), data, buffers, tallies)
-        return tally
+        descend(w_TP, self.classes, lr_T, terms, tuple(plan), data, buffers, tally_T3)
 
     def _buffers(self, batch: int) -> tuple[NDArray[np.float32], ...]:
         """Return memory, in whole blocks, for weights, a batch and its logits."""

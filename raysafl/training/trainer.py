@@ -10,7 +10,7 @@ and their results are not affected: where a batch is short, the absent samples h
 weight 0, and a task that has taken all its steps is left as it is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -41,10 +41,8 @@ from raysafl.training.inputs import (
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
-from raysafl.training.resident import Parameters, Resident, Starts
+from raysafl.training.resident import Parameters, Resident
 
-# Samples of a task in one pass of `LocalTrainer.gradients`.
-GRADIENT_BATCH = 250
 # Tasks that are given to the compiled loop at a time, which bounds memory; more of them if
 # they have no more than so many parameters together.
 COMPILED_STACK = 256
@@ -152,15 +150,6 @@ class LocalTrainer:
         order = np.argsort(np.concatenate(stacks))
         return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
 
-    def starts(self, tasks: Tasks) -> Starts:
-        """Return from where tasks start, on the device.
-
-        Raises:
-            MemoryError: it has no room for that.
-        """
-        holder = self.parameters if self._gpu is None else self._gpu
-        return holder.starts(tasks)
-
     @torch.no_grad()
     def train_stacks(self, tasks: Tasks) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks as `train` does, one stack after the other.
@@ -191,27 +180,6 @@ class LocalTrainer:
                 "torch.rand in its forward?), so its runs could not be repeated; use "
                 "nn.Dropout layers, which raysafl seeds for every client"
             )
-
-    @torch.no_grad()
-    def gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Compute gradients of mean losses, without dropout.
-
-        Row t is the gradient at w_TP[t] of the mean loss over the training samples
-        indices[t].
-
-        Args:
-            w_TP: [T, P] parameters.
-            indices: for each row the indices of at least one training sample.
-
-        Returns:
-            [T, P] float32 on the CPU.
-        """
-        stack = self.engine.max_stack(GRADIENT_BATCH)
-        rows = [
-            self._gradients(w_TP[t : t + stack], indices[t : t + stack])
-            for t in range(0, len(indices), stack)
-        ]
-        return torch.cat(rows).cpu()
 
     @cached_property
     def _initial_correct(self) -> dict[str, Any]:
@@ -336,30 +304,10 @@ class LocalTrainer:
 
     def _train_compiled(self, engine: Fused, tasks: Tasks, plan: Plan) -> Update:
         """Train tasks as `_train` does, with an engine that trains whole tasks."""
-        delta_TP, tally = engine.train(tasks, plan, self._stored)
-        samples_T = torch.from_numpy(tally.samples_T)
-        loss_T = torch.from_numpy(tally.loss_T) / samples_T
-        accuracy_T = torch.from_numpy(tally.correct_T).double() / samples_T
+        delta_TP, tally_T3 = engine.train(tasks, plan, self._stored)
+        loss_T, correct_T, samples_T = torch.from_numpy(tally_T3).unbind(1)
+        accuracy_T = correct_T / samples_T
         steps_T = torch.from_numpy(plan.steps_T)
         rate_T = torch.from_numpy(tasks.columns["rate"].astype(np.float32)) * steps_T
-        columns = (steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        columns = (steps_T, rate_T, samples_T.long(), loss_T / samples_T, accuracy_T)
         return Update(delta_TP, *columns, delta_TP.new_empty(len(tasks), 0, 0))
-
-    def _gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Compute the `gradients` of one stack, a batch of each task at a time."""
-        w_TP = w_TP.to(self.device)
-        counts_T1 = torch.tensor([[len(rows)] for rows in indices], device=self.device)
-        most = int(counts_T1.max())
-        total_TP = torch.zeros_like(w_TP)
-        for start in range(0, most, GRADIENT_BATCH):
-            width = min(GRADIENT_BATCH, most - start)
-            index_TB = torch.full((len(indices), width), -1)
-            for t, rows in enumerate(indices):
-                part = torch.from_numpy(rows[start : start + width])
-                index_TB[t, : len(part)] = part
-            index_TB = index_TB.to(self.device)
-            x_TB, y_TB = self.inputs.at(index_TB.clamp_min(0))
-            weight_TB = (index_TB >= 0) / counts_T1
-            batch = Batch(w_TP, x_TB, y_TB, weight_TB, None)
-            total_TP += self.engine.gradients(batch).g_TP
-        return total_TP

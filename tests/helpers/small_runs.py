@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.theorems.gradients import gradients
 from helpers.packs import Played, played
 from raysafl import (
     CNN,
@@ -148,7 +149,7 @@ def play(
 def gradient(run: Run, device: str, engine: str) -> torch.Tensor:
     """Return the gradient [P] of the first cell's first model on 40 samples."""
     work = Worker(run.cells, run.data.load(), run.model, device=device, engine=engine)
-    return work.trainer.gradients(work.init(0)[None], [np.arange(40)])[0]
+    return gradients(work.trainer, work.init(0)[None], [np.arange(40)])[0]
 
 
 def assert_equal_in_float32(found: Played, expected: Played) -> None:

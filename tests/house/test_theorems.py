@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.theorems.gradients import server_gradient
+from experiments.theorems.gradients import client_gradients, server_gradient
 from experiments.theorems.learnability import learnt
 from experiments.theorems.output import slope
 from experiments.theorems.problem import follow, logistic, quadratic
@@ -48,7 +48,7 @@ def test_the_gradients_of_a_problem_are_those_of_the_platform(problem) -> None:
     expected = problem.gradients(w_P.double().numpy()) - problem.decay * w_P.numpy()
     server_P = server_gradient(work, w_P)
     assert server_P is not None
-    found = torch.vstack([work.gradients(0, w_P.expand(3, -1)), server_P])
+    found = torch.vstack([client_gradients(work, w_P.expand(3, -1)), server_P])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert np.allclose(problem.gradients(problem.optimum)[:-1].mean(0), 0, atol=1e-9)
 

@@ -17,7 +17,7 @@ from raysafl.algorithms import SERVER
 from raysafl.core import means
 from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.means import mean_of_rows, relative_weights
-from raysafl.core.work import Tasks, Trained, Training
+from raysafl.core.work import Tasks, Training
 from raysafl.kernels import sums
 from raysafl.kernels.sums import UNITS, add_rows
 from raysafl.runtime import exact_mean
@@ -91,11 +91,11 @@ def requests(asked: list[Task], averaged: Iterable[int] = ()) -> list[Training]:
 
 
 def by_cell(
-    asked: list[Training], answers: list[Trained]
+    asked: list[Training], answers: list[Update | MeanUpdate]
 ) -> dict[int, Update | MeanUpdate]:
     """The answer of each cell, without the axis of cells."""
     return {
-        int(one.cells_R[0]): type(own.update)(*(column[0] for column in own.update))
+        int(one.cells_R[0]): type(own)(*(column[0] for column in own))
         for one, own in zip(asked, answers, strict=True)
     }
 

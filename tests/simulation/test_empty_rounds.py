@@ -70,7 +70,7 @@ def played(run: Run) -> list[Record]:
 
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
-def test_the_model_stays_in_a_round_in_which_nobody_comes(
+def test_the_model_stays_in_a_round_without_participants(
     algorithm: Algorithm, tiny: Run
 ) -> None:
     run = tiny.replace(

@@ -267,7 +267,7 @@ def test_runs_of_a_group_end_by_their_rounds_by_patience_or_diverged_and_others_
     assert all(ended[name].reason for name in ended if "wild" in name)
 
 
-def test_rounds_in_which_nobody_comes_to_some_runs_of_a_group_are_theirs_alone(
+def test_rounds_without_participants_in_some_runs_of_a_group_are_theirs_alone(
     tiny: Run,
 ) -> None:
     rare = Bernoulli(rate=0.07)

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 
 from raysafl import CNN, MLP, FedAvg, LocalTraining, Logistic, Model, Run, Uniform
 from raysafl.algorithms import Key
-from raysafl.core.algorithm import Round, State, TrainMean
+from raysafl.core.algorithm import MeanUpdate, Round, State, TrainMean, Update
 from raysafl.core.work import (
     Evaluation,
     Summed,
     TooLargeError,
-    Trained,
     Training,
     WorkLostError,
 )
@@ -83,7 +82,7 @@ class Counted(Worker):
         super().__init__(*args, **kwargs)
         self.asked: list[tuple[str, int]] = []
 
-    def train(self, asked: Sequence[Training]) -> list[Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Update | MeanUpdate]:
         self.asked.append(("train", num_cells(asked)))
         return super().train(asked)
 
@@ -216,7 +215,7 @@ class Cramped(Counted):
     # Cells that are too large by themselves.
     huge: Sequence[int] = ()
 
-    def train(self, asked: Sequence[Training]) -> list[Trained]:
+    def train(self, asked: Sequence[Training]) -> list[Update | MeanUpdate]:
         trained = super().train(asked)
         cells = {cell for one in asked for cell in one.cells_R.tolist()}
         if len(cells) > self.room or cells & {*self.huge}:

@@ -28,6 +28,7 @@ from raysafl.core.record import Record
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
+from raysafl.simulation import replicates
 from raysafl.simulation.per_client import served
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.rows import of_owners
@@ -100,7 +101,9 @@ def test_where_a_lower_metric_is_better_the_worst_clients_have_the_highest() -> 
     assert found["worst10"] == 3.0 and found["never"] == 2.0
 
 
-def test_clients_that_came_equally_often_share_the_last_places_of_the_rarest() -> None:
+def test_clients_that_took_part_equally_often_share_the_last_places_of_the_rarest() -> (
+    None
+):
     # Of 20 clients, the tenth are two: the one that came once, and one of three.
     came = np.array([1, 2, 2, 2, *[5] * 16])
     quality = np.array([0.8, 0.0, 0.3, 0.6, *[1.0] * 16])
@@ -250,6 +253,16 @@ def test_a_personal_model_is_the_global_one_after_k_local_steps() -> None:
     )
     # Client 3 holds one class, which its own model knows better than the global one.
     assert table["personal_quality"].iloc[3] > table["quality"].iloc[3]
+
+
+def test_personal_models_do_not_depend_on_how_many_are_in_memory_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = FOUR.replace(eval_clients=PerClient(every=2, personal_steps=3))
+    whole, _, w_P = last(run)
+    monkeypatch.setattr(replicates, "MOST_NUMBERS", 3 * len(w_P))
+    parts, _, _ = last(run)
+    assert parts.equals(whole)
 
 
 @pytest.mark.parametrize("on", ["labels", "own"])

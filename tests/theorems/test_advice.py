@@ -17,6 +17,7 @@ from experiments.theorems.advise import (
 )
 from experiments.theorems.gradients import (
     batch_gradients,
+    client_gradients,
     dissimilarity,
     gradient_noise,
     server_gradient,
@@ -46,7 +47,7 @@ def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
     assert [p.round for p in advice.probes] == [0, 1, 2, 3, 4]
     work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     w_P = work.init(0)
-    clients_NP = work.gradients(0, w_P.expand(10, -1))
+    clients_NP = client_gradients(work, w_P.expand(10, -1))
     first = advice.probes[0]
     assert first.grad2 == pytest.approx(square(clients_NP.mean(0)))
     assert first.sigma_g2 == pytest.approx(float(dissimilarity(clients_NP).max()))
@@ -65,7 +66,7 @@ def test_one_full_batch_step_makes_the_path_the_gradient(tiny: Run) -> None:
     work = Worker(run.cells[:1], run.data.load(), run.model)
     w_P = work.init(0)
     rows_NP, noise_N = paths(run, work, w_P, 0, torch.ones(10))
-    expected = work.gradients(0, w_P.expand(10, -1))
+    expected = client_gradients(work, w_P.expand(10, -1))
     torch.testing.assert_close(rows_NP, expected, rtol=1e-3, atol=1e-5)
     assert noise_N.tolist() == [0] * 10  # the batch is all there is
     start = advise(run, 1).probes[0]
@@ -81,7 +82,7 @@ def test_the_paths_of_a_cohort_are_summed_and_freed_of_their_noise(tiny: Run) ->
     sigma2_N = torch.tensor(
         [
             gradient_noise(batch_gradients(work, i, w_P, 32, DRAWS, key), full_P)
-            for i, full_P in enumerate(work.gradients(0, w_P.expand(10, -1)))
+            for i, full_P in enumerate(client_gradients(work, w_P.expand(10, -1)))
         ]
     )
     rows_NP, noise_N = paths(run, work, w_P, 0, sigma2_N)
@@ -102,7 +103,7 @@ def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
     for _ in range(4):
         sim.step()
     end_P = sim.replicates[0].state.w_P
-    expected = square(work.gradients(0, end_P.expand(10, -1)).mean(0))
+    expected = square(client_gradients(work, end_P.expand(10, -1)).mean(0))
     # 100: at most the run's
     assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(expected)
 
@@ -118,7 +119,7 @@ def test_weight_decay_belongs_to_the_objectives_and_brings_the_convex_theorems(
     sim = Simulation(run.replace(replicates=1), work)
     sim.step()
     w_P = sim.replicates[0].state.w_P
-    descent_P = work.gradients(0, w_P.expand(10, -1)).mean(0) + 0.2 * w_P
+    descent_P = client_gradients(work, w_P.expand(10, -1)).mean(0) + 0.2 * w_P
     last = advice.probes[-1]
     assert last.grad2 == pytest.approx(square(descent_P))
     L, s2 = (max(getattr(p, n) for p in advice.probes) for n in ("L", "sigma_g2"))

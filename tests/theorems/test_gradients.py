@@ -10,9 +10,12 @@ from helpers.tasks import Trainer
 from torch import Tensor
 
 from experiments.theorems.gradients import (
+    GRADIENT_BATCH,
     batch_gradients,
+    client_gradients,
     dissimilarity,
     gradient_noise,
+    gradients,
     path_noise,
     server_gap,
     server_gradient,
@@ -29,7 +32,7 @@ from raysafl.core.work import Cell
 from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
 from raysafl.runtime.in_process import Worker
-from raysafl.training.trainer import GRADIENT_BATCH, LocalTrainer
+from raysafl.training.trainer import LocalTrainer
 
 SIZES = [GRADIENT_BATCH + 40, 23, 7]  # more than one batch, less than one
 
@@ -66,7 +69,7 @@ def test_full_gradients_equal_autograd_on_all_samples(
 ) -> None:
     t, held = trainer(model, engine)
     w_TP = torch.stack([t.model.init(Key(seed)) for seed in range(3)])
-    got = t.gradients(w_TP, held)
+    got = gradients(t, w_TP, held)
     for row, w_P, rows in zip(got, w_TP, held, strict=True):
         torch.testing.assert_close(row, by_autograd(t, w_P, rows), rtol=2e-5, atol=2e-6)
 
@@ -74,7 +77,7 @@ def test_full_gradients_equal_autograd_on_all_samples(
 def test_a_worker_gives_the_gradients_of_clients_and_server(tiny: Run) -> None:
     work = Worker(tiny.cells[:1], tiny.data.load(), Logistic(zero_init=False))
     w_P = work.init(0)
-    clients_NP = work.gradients(0, w_P.expand(10, -1))
+    clients_NP = client_gradients(work, w_P.expand(10, -1))
     # each client weighed by its samples: the gradient over all samples together
     held = work.population.splits[0].clients
     weight_N = torch.tensor([float(len(rows)) for rows in held])

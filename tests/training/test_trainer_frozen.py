@@ -9,6 +9,7 @@ from helpers.tasks import Task, draw_batches
 from test_trainer import DATASET, HELD, TOLERANCE, tasks, trainer
 from test_trainer_optimizer import PRECISE
 
+from experiments.theorems.gradients import gradients
 from raysafl import LocalTraining, Model
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
@@ -108,7 +109,7 @@ def test_auto_takes_vmap_for_a_model_with_frozen_parameters(model: Model) -> Non
 def test_gradients_are_those_of_the_trainable_parameters() -> None:
     local = trainer(Backbone(), "loop")
     w_P = local.model.init(Key(0))
-    (g_P,) = local.gradients(w_P[None], [HELD[0]])
+    (g_P,) = gradients(local, w_P[None], [HELD[0]])
     module = plain_module(local.model, Backbone(), w_P)
     rows = torch.from_numpy(HELD[0])
     y_B = torch.from_numpy(DATASET.train.y)[rows]
