@@ -217,7 +217,7 @@ def claims(found: Compared) -> list[Block]:
             "their order says nothing."
         )
     head = ["the paper says", "looked at", "verdict", "mean difference or value"]
-    return [text, Grid("Claims", head, rows, words=True)]
+    return [text, Grid("Claims", head, rows, heads=len(head))]
 
 
 def nearest_statistics(found: Compared) -> list[Block]:

@@ -124,24 +124,11 @@ def results_command(
     query: Annotated[
         str,
         typer.Argument(
-            help="A condition, as \"algorithm == 'SAFARI' and client_prob > 0.5\"; '' for all "
-            "runs; or a whole SQL query, as 'select p, avg(best) from runs group by p'."
+            help="A condition, as \"algorithm == 'SAFARI' and p > 1 order by best desc limit 9\"; "
+            "'' for all runs; or a whole SQL query, as 'select p, avg(best) from runs group by p'."
         ),
     ],
     paths: SomeFolders = None,
-    sort: Annotated[
-        str,
-        typer.Option(
-            help="Column to sort by: the best value of a statistic comes first, which is "
-            "the smallest of an error or a cost, and the largest of any other column."
-        ),
-    ] = "",
-    top: Annotated[
-        int | None, typer.Option(help="Maximum number of rows.", min=1)
-    ] = None,
-    columns: Annotated[
-        str, typer.Option(help="Columns to show, separated by commas.")
-    ] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -150,19 +137,17 @@ def results_command(
     Stopped runs have those of the rounds that they ran. Runs that have not ended are
     listed without statistics, as running or waiting.
     """
-    from raysafl.report.pages.csv import as_csv
-    from raysafl.report.query import as_table, results
+    from raysafl.report.query import as_text, results
 
     if csv and json:
         raise ValueError("give --csv or --json, not both")
-    wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
-    rows = results(locations, query, sort, top, wanted)
-    if csv or json:
-        text = as_csv(rows) if csv else rows.to_json(orient="records", indent=1)
-        typer.echo(printable(text.rstrip()))
+    rows = results(locations, query)
+    if json:
+        text = rows.to_json(orient="records", indent=1)
     else:
-        console.print(as_table(rows), soft_wrap=True)
+        text = rows.to_csv(index=False) if csv else as_text(rows)
+    typer.echo(printable(text.rstrip()))
     # The standard output may be CSV or JSON.
     _refuse_damaged(rows.attrs["damaged"], errors)
 

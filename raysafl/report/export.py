@@ -16,7 +16,12 @@ from raysafl.report.figures.listed import FIGURES
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
 from raysafl.report.pages.latex import latex
-from raysafl.report.pages.sections import entries_text, marks_text, pivot
+from raysafl.report.pages.sections import (
+    entries_text,
+    marks_text,
+    pivot,
+    share_text,
+)
 from raysafl.report.wording import as_markdown, legend, spread_note, without_markup
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
@@ -153,7 +158,7 @@ def study_of(
     shown = runs[runs["run_id"].isin(ids) & runs["status"].isin(ended)]
     if shown.empty:
         raise ValueError(f"no run of {manifest.name} that is shown has ended yet")
-    return Study.of(Numbers.of(shown, manifest), rounds, clients)
+    return Study(Numbers.of(shown, manifest), rounds, clients)
 
 
 def draw(name: str, study: Study, style: Style) -> Figure | None:
@@ -171,19 +176,17 @@ def draw(name: str, study: Study, style: Style) -> Figure | None:
 def table_tex(study: Study) -> str:
     """Return the table as a `tabular` of LaTeX, with its caption in a comment."""
     numbers = study.numbers
-    across = numbers.layout.across
     # Beside a chosen round the last one would make the table too wide.
     last = f"mean.{final_of(numbers.manifest.table.statistic)}"
-    entries = numbers.part.entries.drop(columns=last, errors="ignore")
-    grid = pivot(replace(numbers.part, entries=entries), numbers.marks)
-    return latex(grid, across[0] if len(across) == 1 else "", caption_of(study))
+    entries = numbers.entries.drop(columns=last, errors="ignore")
+    return latex(pivot(replace(numbers, entries=entries)), caption_of(study))
 
 
 def caption_of(study: Study) -> str:
     """Say what the numbers of the table are."""
     numbers = study.numbers
-    texts = [entries_text(numbers), as_markdown(numbers.part.note), marks_text(numbers)]
-    texts.append(legend(numbers.part.entries))
+    texts = [entries_text(numbers), share_text(numbers), marks_text(numbers)]
+    texts.append(legend(numbers.shown_entries))
     texts.append(spread_note(numbers.entries, numbers.manifest.table))
     return without_markup(" ".join(filter(None, texts)))
 
@@ -195,7 +198,7 @@ def files_of(study: Study, style: Style) -> dict[str, bytes]:
     for name, listed in FIGURES.items():
         figure = draw(name, study, style)
         if figure is not None:
-            about = listed.about(listed.caption, study.numbers.manifest)
+            about = listed.about(study.numbers.manifest)
             captions.append(f"- {name}: {as_markdown(f'{about} {figure.get_label()}')}")
             with style.used():
                 made |= {f"{name}.{end}": to_file(figure, end) for end in KINDS}
@@ -203,14 +206,8 @@ def files_of(study: Study, style: Style) -> dict[str, bytes]:
 
 
 def write_files(study: Study, style: Style, to: str | Path) -> list[Path]:
-    """Write all files into a folder, after all of them are made.
-
-    Raises:
-        ValueError: the folder is a file.
-    """
+    """Write all files into a folder, after all of them are made."""
     folder = parse_location(to)
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file: give a folder to write to")
     made = files_of(study, style)
     for name, content in made.items():
         atomic_write(folder / name, content)

@@ -9,11 +9,8 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
-from raysafl.core.text import closest, count
+from raysafl.core.text import count
 from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
@@ -32,14 +29,8 @@ SAFE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def results(
-    paths: Iterable[Path],
-    query: str = "",
-    sort: str = "",
-    top: int | None = None,
-    columns: Sequence[str] = (),
-) -> pd.DataFrame:
-    """Return the runs that meet a condition, one row per run, sorted.
+def results(paths: Iterable[Path], query: str = "") -> pd.DataFrame:
+    """Return the runs that meet a condition, one row per run, or the answer to a query.
 
     Statistics are means over the finished replicates of a run (of `rounds_to_50` and the
     like, if all have reached the value), `<statistic>_std` are their standard deviations,
@@ -50,47 +41,31 @@ def results(
 
     Args:
         paths: folders of sweeps, or folders that hold some.
-        query: a condition in DuckDB's SQL, such as `algorithm == 'SAFARI' and client_prob > 0.5`,
-            or a whole query, which begins with `select`, `with` or `from`, over the view
-            `runs`, whose columns `_names` describes.
-        sort: the column to sort by. The best value of a statistic comes first, and the
-            largest of any other column.
-        top: the maximum number of rows.
-        columns: the columns to show; by default those of a whole query, or the labels, the
-            column to sort by, what the runs are judged by, replicates and status.
+        query: what stands behind `where` in DuckDB's SQL, such as
+            `algorithm == 'SAFARI' and client_prob > 0.5 order by best desc limit 10`; or a whole
+            query, which begins with `select`, `with` or `from`, over the view `runs`, whose
+            columns `_names` describes.
 
     Returns:
-        The rows. `attrs["damaged"]` is the number of damaged runs in the folders, which have
-        no statistics; a line of the ledger that cannot be read counts as one.
+        The columns of a whole query; or the labels, what the query names, what the runs are
+        judged by, replicates and status. `attrs["damaged"]` is the number of damaged runs in
+        the folders, which have no statistics; a line of the ledger that cannot be read counts
+        as one.
 
     Raises:
-        ValueError: a folder holds no sweep, DuckDB cannot answer the query, or a name is
-            no column (the message has the nearest).
+        ValueError: a folder holds no sweep, or DuckDB cannot answer the query.
     """
     # Unlike `Path.is_dir`, this raises no error for a query that is too long for a path.
     if os.path.isdir(query):
         raise ValueError(
             f"'{query}' is a folder: the query comes first, '' for all, and then the folders"
         )
-    asked = " ".join([*columns, sort, query])
-    runs = _read_folders(paths, [match[0] for match in ROUNDS_TO.finditer(asked)])
-    is_whole = bool(re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE))
-    condition = f"SELECT * FROM runs WHERE (\n{query.strip() or 'true'}\n)"
+    runs = _read_folders(paths, [match[0] for match in ROUNDS_TO.finditer(query)])
+    is_whole = re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE)
+    condition = f"SELECT * FROM runs WHERE {query.strip() or 'true'}"
     answer = _answer(query if is_whole else condition, query, runs)
-    shown = list(columns) or list(map(str, answer))
-    if not columns and not is_whole:
-        shown = _default(runs, sort)
-    for name in filter(None, [*shown, sort]):
-        if name not in answer:
-            close = closest(name, map(str, answer))
-            hint = f"did you mean '{close}'? " if close else ""
-            raise ValueError(
-                f"runs have no column '{name}': {hint}docs/results.md lists the columns"
-            )
-    if sort:
-        ascending = sort in runs.attrs["lower_is_better"]
-        answer = answer.sort_values(sort, ascending=ascending, kind="stable")
-    answer = answer[shown].iloc[:top].reset_index(drop=True)
+    if not is_whole:
+        answer = answer[_default(runs, re.findall(r"[\w.]+", query))]
     answer.attrs = {"damaged": runs.attrs["damaged"]}
     return answer
 
@@ -146,12 +121,10 @@ def _read_folders(paths: Iterable[Path], named: Sequence[str]) -> pd.DataFrame:
         named: statistics that are asked for by name, such as `rounds_to_r2_0.7`.
 
     Returns:
-        The rows. Their `attrs` name the axes (`labels`), the statistics of which the
-        `lower_is_better`, and those that are `shown` by default, and count the `damaged`
-        runs and the lines of ledgers that cannot be read.
+        The rows. Their `attrs` name the axes (`labels`) and the statistics that are `shown`
+        by default, and count the `damaged` runs and the lines of ledgers that cannot be read.
     """
     parts = []
-    lower_is_better = set[str]()
     shown: list[str] = []
     damaged = 0
     for store in (store for path in paths for store in sweeps_in(path)):
@@ -160,8 +133,6 @@ def _read_folders(paths: Iterable[Path], named: Sequence[str]) -> pd.DataFrame:
         runs = make_runs_table(store, found, named)
         parts.append(_per_run(runs, manifest))
         damaged += len(found.damaged) + len(store.lines().faults)
-        known = manifest.known(runs).items()
-        lower_is_better |= {name for name, own in known if not own.higher_is_better}
         shown += quality_statistics(manifest.quality)[:SHOWN]
     some = [part for part in parts if len(part)] or parts[:1]
     frame = pd.concat(some, ignore_index=True)
@@ -177,7 +148,6 @@ def _read_folders(paths: Iterable[Path], named: Sequence[str]) -> pd.DataFrame:
     frame = frame.rename(columns=names)
     frame.attrs = {
         "labels": [new for old, new in names.items() if old.startswith("label.")],
-        "lower_is_better": sorted(lower_is_better),
         "shown": shown,
         "damaged": damaged,
     }
@@ -221,35 +191,17 @@ def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
     return numbers if len(there) and numbers.count() == len(there) else text
 
 
-def _default(runs: pd.DataFrame, sort: str) -> list[str]:
-    """Return the columns that are shown if the user names none."""
+def _default(runs: pd.DataFrame, asked: Sequence[str]) -> list[str]:
+    """Return the columns that are shown of a condition in which these words stand."""
     sweep = ["sweep"] if runs["sweep"].nunique() > 1 else []
     labels = [name for name in runs.attrs["labels"] if runs[name].notna().any()]
-    asked = [sort] if sort else []
-    judged = [name for name in runs.attrs["shown"] if name in runs]
+    judged = [name for name in [*asked, *runs.attrs["shown"]] if name in runs]
     reason = [] if (runs["status"] == Status.FINISHED).all() else ["reason"]
     ends = ["replicates", "status", *reason]
-    return list(dict.fromkeys([*sweep, "run_id", *labels, *asked, *judged, *ends]))
+    return list(dict.fromkeys([*sweep, "run_id", *labels, *judged, *ends]))
 
 
-def as_table(answer: pd.DataFrame) -> Table:
+def as_text(answer: pd.DataFrame) -> str:
     """Write an answer as a table for a terminal, its numbers with four digits."""
-    out = Table(box=SIMPLE_HEAD, caption=count(len(answer), "row"))
-    for name in map(str, answer):
-        is_number = pd.api.types.is_numeric_dtype(answer[name])
-        out.add_column(
-            Text(name),
-            justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=is_number or name in ("run_id", "status"),
-        )
-    for row in answer.map(_shown_value).itertuples(index=False):
-        out.add_row(*map(Text, row))
-    return out
-
-
-def _shown_value(value: Any) -> str:
-    """Write a value, numbers with four digits, missing ones as nothing."""
-    if pd.api.types.is_scalar(value) and pd.isna(value):
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    table = answer.to_string(index=False, na_rep="", float_format="{:.4g}".format)
+    return f"{table}\n{count(len(answer), 'row')}"

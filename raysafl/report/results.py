@@ -152,7 +152,7 @@ class SweepResults:
         name: str,
         only: "Only | None" = None,
         rename: Mapping[str, str] | None = None,
-        width: str | float = "5.5",
+        width: float = 5.5,
     ) -> "Figure":
         """Draw a figure of the report at the size that it has in a paper.
 
@@ -160,16 +160,16 @@ class SweepResults:
             name: `curves`, `heatmap`, `participation` ...
             only: for some axes, the labels that are shown, in their order.
             rename: new names for some labels and axes.
-            width: inches; or a venue, as `icml`, or `icml:2` for both columns.
+            width: inches, 5.5 as in NeurIPS and ICLR.
 
         Raises:
             ValueError: a name is unknown, which is told with the nearest one; no run that
                 is shown has ended; or the sweep has no numbers for the figure.
         """
         from raysafl.report.export import draw
-        from raysafl.report.figures.venues import paper_style
+        from raysafl.report.figures.style import paper_style
 
-        figure = draw(name, self._study(only, rename), paper_style(str(width)))
+        figure = draw(name, self._study(only, rename), paper_style(width))
         if figure is None:
             raise ValueError(
                 f"{self.store.path} has no numbers for the figure '{name}'; "
@@ -182,7 +182,7 @@ class SweepResults:
         to: "str | Path",
         only: "Only | None" = None,
         rename: Mapping[str, str] | None = None,
-        width: str | float = "5.5",
+        width: float = 5.5,
     ) -> "list[Path]":
         """Write `table.tex`, all figures as PDF, SVG and PNG, and their captions.
 
@@ -198,13 +198,13 @@ class SweepResults:
             The files written.
 
         Raises:
-            ValueError: a name is unknown, no run that is shown has ended, or the folder is
-                a file. Then nothing is written.
+            ValueError: a name is unknown, or no run that is shown has ended. Then nothing
+                is written.
         """
         from raysafl.report.export import write_files
-        from raysafl.report.figures.venues import paper_style
+        from raysafl.report.figures.style import paper_style
 
-        style = paper_style(str(width))
+        style = paper_style(width)
         return write_files(self._study(only, rename), style, to)
 
     def _study(self, only: "Only | None", rename: Mapping[str, str] | None) -> "Study":

@@ -218,11 +218,6 @@ def scale_note(manifest: Manifest) -> str:
     )
 
 
-def scale_text(manifest: Manifest) -> str:
-    """Say at which scale the runs are; empty at full scale."""
-    return "" if manifest.scale == "paper" else f"the scale is {manifest.scale}"
-
-
 def search_note(manifest: Manifest) -> str:
     """Say what a search algorithm or a scheduler went by; empty if there was none."""
     column = manifest.searched_by

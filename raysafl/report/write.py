@@ -13,20 +13,17 @@ from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.results import results_document
-from raysafl.report.wording import without_markup
 from raysafl.storage.files import atomic_write
 from raysafl.storage.store import Store
-
-ELSEWHERE = "The numbers are in the table."
 
 
 def write_report(store: Store) -> list[Path]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     The figures are those of `FIGURES`. Runs may be missing. Of a sweep of very many entries
-    a part is shown one by one, and a sentence says which (`raysafl.report.analysis.part`).
-    Figures of an earlier report that are not made again are deleted. The page ends with a
-    digest of what the report was made from, which `is_current` compares.
+    the first ones are shown one by one, and a sentence says how many. Figures of an earlier
+    report that are not made again are deleted. The page ends with a digest of what the report
+    was made from, which `is_current` compares.
 
     Returns:
         The files written, the table first.
@@ -65,9 +62,8 @@ def write_report(store: Store) -> list[Path]:
 def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
     """Draw the figures that the sweep has numbers for, by the titles of their sections."""
     checked = store.read()
-    study = Study.of(numbers, checked.rows, checked.clients)
+    study = Study(numbers, checked.rows, checked.clients)
     manifest = numbers.manifest
-    note = without_markup(numbers.part.note)
     made = defaultdict[str, list[Picture]](list)
     for name, listed in FIGURES.items():
         with ON_SCREEN.used():
@@ -75,8 +71,6 @@ def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
             if figure is None:
                 continue
             png = to_png(figure)
-        alt = listed.about(listed.alt, manifest) + ELSEWHERE
-        caption = listed.about(listed.caption, manifest)
-        text = f"{caption} {note if listed.is_part else ''}".strip()
-        made[listed.section].append(Picture(f"{name}.png", png, alt, text))
+        caption = listed.about(manifest)
+        made[listed.section].append(Picture(f"{name}.png", png, caption))
     return made

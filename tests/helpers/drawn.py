@@ -28,7 +28,7 @@ def study_of(
     table = pa.Table.from_pandas(frame, preserve_index=False) if len(frame) else empty
     if runs is None:
         runs = pd.DataFrame(columns=["run_id", "status", "reason"])
-    return Study.of(
+    return Study(
         Numbers.of(runs, manifest), table, of_owners(CLIENTS.empty_table(), {})
     )
 

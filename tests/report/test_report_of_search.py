@@ -10,12 +10,11 @@ from helpers.reports import markdown
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.analysis.part import MOST
+from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
-from raysafl.report.figures.curves import curves
+from raysafl.report.figures.curves import BEST, curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.search import ALL_RUNS, NAMED, slices
+from raysafl.report.figures.search import slices
 from raysafl.report.pages.screen import MOST as MOST_ON_SCREEN
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
@@ -121,7 +120,7 @@ def test_runs_that_have_not_finished_are_last_and_are_not_named() -> None:
     figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN), runs)))
     names = names_in(figure)
     assert names == ["lr = 0.2, FedAvg", "lr = 0.03, SAFARI"]
-    assert "Named are the best 2 of 7 runs, by test_accuracy." in figure.get_label()
+    assert "Shown are the best 2 of 7 runs, by test_accuracy." in figure.get_label()
 
 
 def test_the_terminal_and_latex_list_every_label_of_every_run() -> None:
@@ -137,7 +136,6 @@ def test_the_terminal_and_latex_list_every_label_of_every_run() -> None:
     study = study_of(search, runs=runs_of(search, finals))
     made = table_tex(study).splitlines()
     assert sum(line.startswith("FedAvg & ") for line in made) == 4
-    assert r"\addlinespace" not in made
 
 
 def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:
@@ -146,12 +144,10 @@ def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:
     search = search_of([(float(i), "FedAvg") for i in range(number)])
     finals = tuple(0.1 + 0.5 * values / number)
     numbers = Numbers.of(runs_of(search, finals), search)
-    shown = numbers.part.entries["mean.final"]
+    shown = numbers.shown_entries["mean.final"]
     assert len(shown) == MOST and shown.is_monotonic_decreasing
     assert shown.min() > numbers.entries["mean.final"].nsmallest(200).max()
-    assert numbers.part.note.startswith(
-        "Shown one by one are the first 1,000 of 1,200 entries;"
-    )
+    assert numbers.share == "the first 1,000 of 1,200 entries"
     text = io.StringIO()
     Console(file=text, width=100).print(screen(runs_of(search, finals), search))
     words = " ".join(text.getvalue().split())
@@ -200,19 +196,15 @@ def test_an_axis_of_slices_fits_its_values(
         assert list(axes.get_xticks()) == ticks
 
 
-def test_the_lines_of_a_search_stand_in_one_panel_and_the_best_are_named() -> None:
+def test_the_best_runs_of_a_search_have_lines_in_one_panel_and_are_named() -> None:
     figure = drawn(curves(study_of(DRAWN, rows_of(DRAWN), runs_of(DRAWN))))
     (axes,) = figure.axes
     names = names_in(figure)
-    assert names[0] == "lr = 0.3, FedAvg" and len(names) == NAMED
-    assert "Named are the best 5 of 7 runs, by test_accuracy." in figure.get_label()
-    # What is drawn last lies above the others: the best run.
+    assert names[0] == "lr = 0.3, FedAvg" and len(names) == BEST
+    assert "Shown are the best 5 of 7 runs, by test_accuracy." in figure.get_label()
     ends = [float(np.asarray(line.get_ydata())[-1]) for line in axes.lines]
-    assert ends == pytest.approx([100 * final for final in sorted(FINALS)])
-    grey = [line.get_color() == ALL_RUNS.colour for line in axes.lines]
-    assert grey == [True, True, *[False] * NAMED]
-    # The axis shows those that are named, after the first fifth of the rounds.
-    assert 40 < axes.get_ylim()[0] < 43
+    best = sorted(FINALS, reverse=True)[:BEST]
+    assert ends == pytest.approx([100 * final for final in best])
 
 
 def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties() -> (
@@ -223,5 +215,6 @@ def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties()
     second = runs["run_id"] == DRAWN.entries[1].run_id
     runs.loc[second, "final"] = [0.6, 0.99]
     text = table_tex(study_of(DRAWN, runs=runs))
-    assert text.count(r"\textbf{") == text.count(r"$\dagger$ ") == 1
+    table = text.partition(r"\begin")[2]
+    assert table.count(r"\textbf{") == table.count("† ") == 1
     assert "Bold is the best run, by test_accuracy. † marks the" in text

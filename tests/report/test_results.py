@@ -134,7 +134,7 @@ def test_a_run_that_has_not_ended_is_listed_as_such_and_without_statistics(
         go(sweep, tmp_path / "s", **alone)
     (running,) = Interrupted.listed
     assert running["status"].tolist() == ["finished", "running"]
-    found = results([tmp_path / "s"], sort="final")
+    found = results([tmp_path / "s"], "true order by final desc")
     assert found["number"].tolist() == [0, 1]
     assert found["status"].tolist() == ["finished", "waiting"]
     assert found["reason"].tolist() == ["", "after 2 of 4 rounds"]

@@ -34,7 +34,7 @@ def points(came: list[list[int]], quality: list[list[float]]) -> tuple[np.ndarra
     numbers = study_of(manifest, runs=runs).numbers
     rounds, clients = (of_owners(t.empty_table(), {}) for t in (ROUNDS, CLIENTS))
     table = pa.Table.from_pylist(rows, schema=clients.schema)
-    study = Study.of(numbers, rounds, table)
+    study = Study(numbers, rounds, table)
     figure = drawn(clients_served(study))
     (line,) = figure.axes[0].get_lines()
     return np.asarray(line.get_xydata()), str(figure.get_label())

@@ -73,7 +73,9 @@ def test_a_sweep_has_its_time_to_accuracy_and_its_curves_over_time(
         first = passed[of_one["test_accuracy"] >= 0.2].iloc[0]
         assert slow[TO_SOME].iloc[int(replicate)] == pytest.approx(first)
         assert slow["total_virtual_seconds"].iloc[int(replicate)] == passed.iloc[-1]
-    query = results([store.path], columns=["devices", "virtual_seconds_to_loss_2.5"])
+    query = results(
+        [store.path], 'select devices, "virtual_seconds_to_loss_2.5" from runs'
+    )
     assert query.set_index("devices").notna().squeeze().to_dict() == {
         "slow": True,
         "none": False,

@@ -431,11 +431,8 @@ SWEEP = Sweep("k", RUNS, axes=("i",))
 ONE_BY_ONE = ["--executor", "here", "--pack", "1", "--trials", "1", "--track", "none"]
 
 
-COLUMNS = ("--columns", "i,final")
-
-
 def accuracies(folder: Path, path: str) -> list[dict[str, float]]:
-    code, told = call(folder, "results", "", path, "--json", *COLUMNS)
+    code, told = call(folder, "results", "select i, final from runs", path, "--json")
     assert code == 0, told
     table = json.loads(told[told.index("[") : told.rindex("]") + 1])
     return sorted(table, key=lambda row: row["i"])

@@ -1,6 +1,5 @@
 """How certain the numbers are: intervals and paired tests."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,45 +107,30 @@ def paired_differences(
         `seeds`, `diff`, `half` and `p` of the pairs with two common seeds or more, by
         the number of the pair.
     """
-    columns = {"seeds": int, "diff": float, "half": float, "p": float}
-    parts = [pd.DataFrame({n: pd.Series(dtype=kind) for n, kind in columns.items()})]
-    if pairs:
-        name = manifest.table.statistic
-        unit = units_of(done)
-        values = done.reindex(columns=[name])[name].astype(float)
-        values *= factor(manifest, name)
-        means = values.groupby([done["run_id"], unit.rename("seed")]).mean()
-        numbers = means.rename("value").reset_index()
-        base = numbers.rename(columns={"run_id": "base", "value": "base_value"})
-        frame = pd.DataFrame(pairs, columns=["run_id", "base"]).reset_index(
-            names="pair"
-        )
-        both = frame.merge(numbers, on="run_id").merge(base, on=["base", "seed"])
-        both = both.dropna().sort_values("pair", kind="stable")
-        seeds = both.groupby("pair")["value"].transform("size")
-        # Pairs with equally many common seeds are tested together.
-        for n, some in both[seeds >= 2].groupby(seeds):
-            ours, theirs = (
-                some[name].to_numpy(float).reshape(-1, int(str(n)))
-                for name in ("value", "base_value")
-            )
-            tested = pd.DataFrame(_paired_test(ours, theirs), some["pair"].unique())
-            parts.append(tested.assign(seeds=n)[list(columns)])
-    return pd.concat([part for part in parts if len(part)] or parts)
-
-
-def _paired_test(ours: Floats, base: Floats) -> dict[str, Floats]:
-    """Return mean difference, half its interval and p of each pair, [pairs, seeds]."""
     # Imported here, because scipy is large. Its `stats` would take a second more.
     from scipy.special import stdtr
 
-    # The difference of infinite losses is NaN, which needs no warning.
+    if not pairs:
+        return pd.DataFrame(columns=["seeds", "diff", "half", "p"], dtype=float)
+    name = manifest.table.statistic
+    values = done.reindex(columns=[name])[name].astype(float) * factor(manifest, name)
+    means = values.groupby([done["run_id"], units_of(done).rename("seed")]).mean()
+    numbers = means.rename("value").reset_index()
+    base = numbers.rename(columns={"run_id": "base", "value": "base_value"})
+    both = pd.DataFrame(pairs, columns=["run_id", "base"]).reset_index(names="pair")
+    both = both.merge(numbers, on="run_id").merge(base, on=["base", "seed"])
+    # Infinite losses have no difference, which needs no warning.
     with np.errstate(invalid="ignore", divide="ignore"):
-        difference = ours - base
+        each = (both["value"] - both["base_value"]).dropna().groupby(both["pair"])
+        found = each.agg(["size", "mean", "std", "min", "max"])
+        found = found[found["size"] >= 2]
         # Equal differences up to rounding have no spread, and so no t test.
-        some = np.ptp(difference, axis=1) > 1e-9 * np.abs(difference).max(axis=1)
-        mean = pd.DataFrame(difference).mean(axis=1).to_numpy()
-        n = ours.shape[1]
-        error = np.where(some, difference.std(axis=1, ddof=1), np.nan) / math.sqrt(n)
-        p = 2 * stdtr(n - 1, -np.abs(mean / error))
-    return {"diff": mean, "half": error * t_quantile(np.array(n - 1.0)), "p": p}
+        largest = np.maximum(found["min"].abs(), found["max"].abs())
+        std = found["std"].where(found["max"] - found["min"] > 1e-9 * largest)
+        error = std / np.sqrt(found["size"])
+        freedom = found["size"].to_numpy(float) - 1
+        p = 2 * stdtr(freedom, -np.abs(found["mean"] / error))
+    half = error * t_quantile(freedom)
+    return pd.DataFrame(
+        {"seeds": found["size"], "diff": found["mean"], "half": half, "p": p}
+    )

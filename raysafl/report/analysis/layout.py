@@ -97,6 +97,11 @@ class Layout:
         """Return the axes on which the sweep has several labels, those that go down first."""
         return [axis for axis in self.axes if len(self.values[axis]) > 1]
 
+    @property
+    def settings(self) -> list[str]:
+        """Return the axes with several labels whose labels are a setting: all but the method."""
+        return [axis for axis in self.varying if axis != self.method]
+
     def shared(self, labels: Sequence[Mapping[str, Label]]) -> dict[str, Label]:
         """Return the labels that some entries share and others of the sweep do not have."""
         return {

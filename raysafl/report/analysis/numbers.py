@@ -8,11 +8,14 @@ import pandas as pd
 from raysafl.report.analysis.evidence import estimated
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.method_statistics import MethodStatistics
-from raysafl.report.analysis.part import MOST, Part
 from raysafl.report.analysis.standing import Marks, marks_of
 from raysafl.report.analysis.winner import Winner, judging, winner_of
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import ROUNDS_TO, quality_statistics
+
+# Largest number of entries that tables and curves show. A page with more of them is slow
+# to make and to open, and nobody reads it.
+MOST = 1_000
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,11 @@ class Numbers:
 
     Attributes:
         runs: the rows of `runs.parquet`.
-        manifest: the sweep.
+        manifest: the sweep; the best runs first, if they were drawn.
+        shown: the sweep with the entries that are shown one by one, of too many the first.
+            What summarises entries is computed from all of them.
         layout: the layout of its axes.
         entries: its entries, with the intervals of their means.
-        part: the entries of the table that are shown one by one.
         marks: the runs that are bold in the table, and those with a dagger.
         methods: how the sweep's methods compare over all settings.
         ranking: the same by the statistic that ranks them: one on the validation samples
@@ -34,9 +38,9 @@ class Numbers:
 
     runs: pd.DataFrame
     manifest: Manifest
+    shown: Manifest
     layout: Layout
     entries: pd.DataFrame
-    part: Part
     marks: Marks
     methods: MethodStatistics
     ranking: MethodStatistics
@@ -51,9 +55,15 @@ class Numbers:
             manifest: the sweep.
             most: the largest number of entries that are shown one by one.
         """
+        winner = winner_of(runs, manifest) if manifest.goal else None
+        ordered = list(manifest.entries)
+        if manifest.is_drawn and winner:
+            # A run without a rank is behind the others.
+            place = {run_id: i for i, run_id in enumerate(winner.ranked)}
+            ordered.sort(key=lambda entry: place.get(entry.run_id, len(place)))
+            manifest = manifest.replace(entries=ordered)
         layout = Layout.of(manifest)
         entries = estimated(runs, manifest)
-        winner = winner_of(runs, manifest) if manifest.goal else None
         methods = MethodStatistics(runs, manifest)
         marks = Marks()
         if winner is not None:
@@ -63,14 +73,26 @@ class Numbers:
         return cls(
             runs=runs,
             manifest=manifest,
+            shown=manifest.replace(entries=ordered[:most]),
             layout=layout,
             entries=entries,
-            part=Part.of(entries, manifest, layout, winner, most),
             marks=marks,
             methods=methods,
             ranking=_ranking(runs, manifest),
             winner=winner,
         )
+
+    @property
+    def shown_entries(self) -> pd.DataFrame:
+        """The entries that are shown one by one."""
+        return self.entries.head(len(self.shown.entries))
+
+    @property
+    def share(self) -> str:
+        """How many entries are shown one by one, in a few words; empty if all are."""
+        shown = len(self.shown.entries)
+        every = len(self.manifest.entries)
+        return f"the first {shown:,} of {every:,} entries" if shown < every else ""
 
     @cached_property
     def best(self) -> Winner | None:

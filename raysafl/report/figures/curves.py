@@ -7,14 +7,15 @@ import math
 from dataclasses import replace
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from raysafl.core.record import VIRTUAL_SECONDS
 from raysafl.core.text import count
 from raysafl.report.analysis.layout import Key, Layout, words_of
+from raysafl.report.analysis.winner import Winner
 from raysafl.report.figures.lines import ENFORCED, Quantity, draw_curve, scale_axes
-from raysafl.report.figures.methods import looks_of, name_methods
-from raysafl.report.figures.search import lines_of_search
+from raysafl.report.figures.methods import lines_of, name_below
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     ON_SCREEN,
@@ -22,14 +23,14 @@ from raysafl.report.figures.style import (
     entitle,
     first_ones,
     fitted,
-    literal,
 )
-from raysafl.report.wording import scale_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 
 # Largest number of panels side by side that can be read.
 ACROSS = 4
+# Largest number of lines of a search.
+BEST = 5
 # Largest number of methods whose bands are dark.
 FEW_BANDS = 4
 
@@ -42,10 +43,10 @@ def curves(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     their axes; the vertical one leaves out the climb of the first fifth of the rounds. Of
     more panels than fit on a page the first ones are drawn, and a note says of how many.
     Combinations of labels without any row have no panel. Seeds that diverged or failed are
-    left out, as in the table. If the runs were drawn there is one panel, in which the best
-    lines are named. There is no figure before a run has rows.
+    left out, as in the table. Of a search there is one panel with the best runs. There is no
+    figure before a run has rows.
     """
-    what = Quantity.judging(study.lines.manifest)
+    what = Quantity.judging(study.numbers.shown)
     return _curves_of(study, study.rounds, what, style)
 
 
@@ -58,7 +59,7 @@ def over_time(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     passed = {VIRTUAL_SECONDS: rounds.groupby(keys)[VIRTUAL_SECONDS].cumsum()}
     # A round without participants may take no time.
     rounds = rounds.assign(**passed).drop_duplicates([*keys, *passed], keep="last")
-    what = replace(Quantity.judging(study.lines.manifest), over=VIRTUAL_SECONDS)
+    what = replace(Quantity.judging(study.numbers.shown), over=VIRTUAL_SECONDS)
     return _curves_of(study, rounds, what, style)
 
 
@@ -76,8 +77,8 @@ def _curves_of(
     """Draw a column over its rounds; there is no figure if it has no value."""
     if what.column not in rounds:
         return None
-    manifest = study.lines.manifest
-    layout = study.lines.layout
+    manifest = study.numbers.shown
+    layout = study.numbers.layout
     good, left_out = _without_bad(rounds, study.numbers.runs)
     known = good[good[what.column].abs() < math.inf]
     of_run = {str(run_id): rows for run_id, rows in known.groupby("run_id")}
@@ -87,53 +88,75 @@ def _curves_of(
     has_bands = (rounds["replicate"] > 0).any()
     notes = [
         "bands show one standard deviation over seeds" if has_bands else "",
-        scale_text(manifest),
-        f"shown are {study.lines.share}" if study.lines.share else "",
+        f"shown are {study.numbers.share}" if study.numbers.share else "",
         left_out,
     ]
-    if manifest.is_drawn:
-        return lines_of_search(study, of_run, what, notes, style)
     others = [axis for axis in layout.axes if axis != layout.method]
-    every = layout.combinations(manifest, others)
-    with_rows = layout.combinations(manifest.replace(entries=entries), others)
-    # One column of panels for each label of the last axis, if that fits.
-    last = len({labels[-1:] for labels in with_rows})
-    number = len(with_rows)
-    wide = last if 1 < last <= ACROSS and number % last == 0 else ACROSS
-    height = 1.9 if number > 1 else 3.0
-    figure, panels = style.panels(
-        number,
-        2.5,
-        height,
-        wide,
-        below=what.over.replace("_", " "),
-        sharex=True,
-        sharey=True,
+    if manifest.is_drawn:
+        others = []
+        entries, note = _best_of(entries, study.numbers.winner)
+        notes.append(note)
+        manifest = manifest.replace(entries=entries)
+    figure, panel_of = _panels_of(
+        layout.combinations(manifest.replace(entries=entries), others),
+        others,
+        what,
+        style,
     )
-    panel_of = dict(zip(with_rows, panels, strict=False))
-    for labels, axes in panel_of.items():
-        axes.set_title(fitted(axes, words_of(dict(zip(others, labels, strict=True)))))
-    looks = looks_of(layout)
-    places = {label: i / len(looks) for i, label in enumerate(looks)}
-    band = 0.2 if len(looks) <= FEW_BANDS else 0.08
+    line_of = lines_of(manifest, layout)
+    each = list(dict.fromkeys(line_of.values()))
+    band = 0.2 if len(each) <= FEW_BANDS else 0.08
     limits = []
     drawn = set()
     for labels, axes in panel_of.items():
         for entry in _lines_of_panel(labels, others, manifest, layout):
             if entry.run_id in of_run:
-                method = layout.method_of(entry)
-                drawn.add(method)
+                line = line_of[entry.run_id]
+                drawn.add(line)
                 rows = of_run[entry.run_id]
-                place = places[method]
-                limits.append(draw_curve(axes, rows, looks[method], band, what, place))
-    scale_axes(panels[0], limits)
-    figure.supylabel(literal(what.label))
-    empty = len(every) - number
-    notes.append(f"without lines: {empty} of {len(every)} panels" if empty else "")
-    notes.append(first_ones(len(panels), number, "panels"))
+                place = each.index(line) / len(each)
+                limits.append(draw_curve(axes, rows, line[1], band, what, place))
+    scale_axes(figure.axes[0], limits)
+    figure.supylabel(what.label)
+    number = len({entry.key(others) for entry in entries})
+    notes.append(first_ones(len(panel_of), number, "panels"))
     entitle(figure, manifest.title or manifest.name, notes, style)
-    name_methods(figure, layout, drawn, style, is_line=True)
+    name_below(figure, [line for line in each if line in drawn], style, is_line=True)
     return figure
+
+
+def _panels_of(
+    keys: list[Key], axes: list[str], what: Quantity, style: Style
+) -> tuple[Figure, dict[Key, Axes]]:
+    """Make a panel for each combination of labels on some axes, of too many for the first."""
+    # One column of panels for each label of the last axis, if that fits.
+    last = len({labels[-1:] for labels in keys})
+    number = len(keys)
+    wide = last if 1 < last <= ACROSS and number % last == 0 else ACROSS
+    figure, panels = style.panels(
+        number,
+        2.5,
+        1.9 if number > 1 else 3.0,
+        wide,
+        below=what.over.replace("_", " "),
+        sharex=True,
+        sharey=True,
+    )
+    for labels, panel in zip(keys, panels, strict=False):
+        title = words_of(dict(zip(axes, labels, strict=True)))
+        panel.set_title(fitted(panel, title))
+    return figure, dict(zip(keys, panels, strict=False))
+
+
+def _best_of(entries: list[Entry], winner: Winner | None) -> tuple[list[Entry], str]:
+    """Return the best runs of a search, and a note that counts them."""
+    if winner is None:
+        return entries[:BEST], ""
+    best = [entry for entry in entries if entry.run_id in winner.ranked[:BEST]]
+    return (
+        best,
+        f"shown are the best {len(best)} of {len(entries):,} runs, by {winner.metric}",
+    )
 
 
 def _lines_of_panel(

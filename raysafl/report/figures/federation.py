@@ -15,7 +15,6 @@ from raysafl.report.figures.style import (
     ON_SCREEN,
     colours,
     fitted,
-    literal,
     new_figure,
     style_axes,
     to_png,
@@ -77,7 +76,7 @@ def label_histogram(
     words = [
         str(names[tick])[:LETTERS_OF_NAME] if names else str(tick) for tick in ticks
     ]
-    bar.set_ticks(ticks.tolist(), labels=list(map(literal, words)))
+    bar.set_ticks(ticks.tolist(), labels=words)
     bar.set_label("class")
     bar.minorticks_off()
     return to_png(figure)

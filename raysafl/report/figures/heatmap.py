@@ -24,10 +24,9 @@ from raysafl.report.figures.style import (
     first_ones,
     fitted,
     label_of_numbers,
-    literal,
     turn_labels,
 )
-from raysafl.report.wording import NOTHING, number, scale_text
+from raysafl.report.wording import NOTHING, number
 from raysafl.storage.manifest import Manifest, label_text
 
 # Number of entries down or across that can still be read.
@@ -43,18 +42,18 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     There is none if fewer than two axes have several labels, if there is no number yet,
     if there are more entries than can be read, or if the runs were drawn.
     """
-    part = study.numbers.part
-    manifest = part.manifest
-    layout = part.layout
+    manifest = study.numbers.manifest
+    layout = study.numbers.layout
+    entries = study.numbers.entries
     panel_axes, down, across = heatmap_axes(manifest, layout)
     rows = layout.combinations(manifest, down)
     columns = layout.combinations(manifest, across)
     name = f"mean.{manifest.table.statistic}"
-    means = part.entries[name].replace([math.inf, -math.inf], math.nan)
+    means = entries[name].replace([math.inf, -math.inf], math.nan)
     is_small = max(len(rows), len(columns)) <= LARGEST
     if manifest.is_drawn or not across or means.isna().all() or not is_small:
         return None
-    there = set(part.entries.loc[means.notna(), "run_id"])
+    there = set(entries.loc[means.notna(), "run_id"])
     begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
     # Panels without any number are left out.
     every = layout.combinations(begun, panel_axes)
@@ -73,7 +72,7 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         sharey=True,
     )
     entry_of = entries_by_labels(
-        part.entries.assign(**{name: means}), [*panel_axes, *down, *across]
+        entries.assign(**{name: means}), [*panel_axes, *down, *across]
     )
     norm, extend = _colour_scale(means)
     nothing = {name: math.nan}
@@ -89,8 +88,8 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         axes.set_xticks(range(len(below)), below)
         if turned:
             turn_labels(axes)
-    figure.supxlabel(literal(", ".join(across)))
-    figure.supylabel(literal(", ".join(down)))
+    figure.supxlabel(", ".join(across))
+    figure.supylabel(", ".join(down))
     scale = ScalarMappable(norm, COLOURS)
     bar = figure.colorbar(scale, ax=panels, pad=0.02, aspect=30, extend=extend)
     bar.set_label(label_of_numbers(manifest.table))
@@ -101,7 +100,6 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         "the ends of the scale also stand for values beyond"
         if extend != "neither"
         else "",
-        scale_text(manifest),
         first_ones(len(panels), len(every), "panels"),
     ]
     entitle(figure, manifest.title or manifest.name, notes, style)
@@ -143,7 +141,7 @@ def heatmap_axes(
 
 def _tick_text(key: Key) -> str:
     """Write the labels of a row or a column."""
-    return literal(", ".join(label_text(value) for value in key))
+    return ", ".join(map(label_text, key))
 
 
 def _draw_panel(

@@ -13,7 +13,6 @@ from raysafl.report.figures.style import (
     Style,
     entitle,
     label_of_numbers,
-    literal,
     style_axes,
     wrapped,
 )
@@ -40,7 +39,7 @@ def intervals(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     figure, (left, right) = style.panels(2, 1.0, height, beside=1.6, sharey=True)
     _draw(left, means, "iqm", names)
     left.set_xlabel(f"IQM of {label_of_numbers(methods.manifest.table)}")
-    left.set_yticks(range(len(names)), [literal(name) for name in names])
+    left.set_yticks(range(len(names)), names)
     # The best mean rank stands above.
     left.set_ylim(len(names) - 0.5, -0.5)
     if shares.empty:

@@ -3,11 +3,9 @@
 The column is the test accuracy, or another one by which the runs are judged.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -31,16 +29,12 @@ class Quantity:
         column: the name of the column.
         label: the text at the vertical axis.
         scale: the factor by which its values are multiplied.
-        lowest: the lower limit of the band around the mean.
-        highest: the upper limit of the band.
         over: the column of the horizontal axis.
     """
 
     column: str
     label: str
     scale: float = 1.0
-    lowest: float = -math.inf
-    highest: float = math.inf
     over: str = ROUND
 
     @classmethod
@@ -49,11 +43,11 @@ class Quantity:
         text = quality_text(manifest)
         column = declaration_of(manifest.quality, manifest.columns)
         if column is not None and column.is_fraction:
-            return cls(manifest.quality, f"{text} (%)", 100, 0, 100)
+            return cls(manifest.quality, f"{text} (%)", 100)
         return cls(manifest.quality, text)
 
 
-ENFORCED = Quantity("enforce_prob", "probability of an enforced round", 1, 0, 1)
+ENFORCED = Quantity("enforce_prob", "probability of an enforced round")
 
 
 def draw_curve(
@@ -99,10 +93,13 @@ def draw_curve(
         markerfacecolor=look.face,
     )
     if std.any() and band:
-        low = np.maximum(mean - std, what.lowest)
-        high = np.minimum(mean + std, what.highest)
         axes.fill_between(
-            held.index, low, high, color=look.colour, alpha=band, linewidth=0
+            held.index,
+            mean - std,
+            mean + std,
+            color=look.colour,
+            alpha=band,
+            linewidth=0,
         )
     later = mean.iloc[int(CLIMB * len(mean)) :]
     return float(later.min()), float(later.max())

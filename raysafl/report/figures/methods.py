@@ -1,11 +1,11 @@
 """How methods look in figures, and the legend that names them."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.layout import Layout, words_of
 from raysafl.report.figures.style import (
     CHARACTERS,
     LETTERS,
@@ -14,42 +14,46 @@ from raysafl.report.figures.style import (
     looks,
     wrapped,
 )
-from raysafl.storage.manifest import Label
+from raysafl.storage.manifest import Entry, Manifest
 
 # Largest number of methods that a legend names one by one.
 NAMED = 48
+# The name of a line, and its look.
+Line = tuple[str, Look]
 
 
-def looks_of(layout: Layout) -> dict[Label, Look]:
-    """Give each method its look."""
-    return dict(zip(layout.methods, looks(len(layout.methods)), strict=True))
+def lines_of(manifest: Manifest, layout: Layout) -> dict[str, Line]:
+    """Return the line of each run: that of its method, or in a search one of its own."""
 
+    def name_of(entry: Entry) -> str:
+        if manifest.is_drawn:
+            return words_of({axis: entry.labels.get(axis) for axis in layout.varying})
+        return layout.method_name(layout.method_of(entry)) if layout.method else ""
 
-def name_methods(
-    figure: Figure, layout: Layout, drawn: Set[Label], style: Style, is_line: bool
-) -> None:
-    """Name the methods that are drawn below a figure, to which room is added for it.
-
-    Very many names would leave no room, so the first and the last one are named then.
-    """
-    if layout.method is not None:
-        looks = looks_of(layout).items()
-        named = [(layout.method_name(m), look) for m, look in looks if m in drawn]
-        shown = [named[0], named[-1]] if len(named) > NAMED else named
-        name_below(figure, shown, style, is_line)
+    names = {entry.run_id: name_of(entry) for entry in manifest.entries}
+    each = list(dict.fromkeys(names.values()))
+    look_of = dict(zip(each, looks(len(each)), strict=True))
+    return {run_id: (name, look_of[name]) for run_id, name in names.items()}
 
 
 def name_below(
-    figure: Figure, named: Sequence[tuple[str, Look]], style: Style, is_line: bool
+    figure: Figure, drawn: Iterable[Line], style: Style, is_line: bool
 ) -> None:
     """Add a legend below a figure, to which room is added for it.
 
+    Very many names would leave no room, so the first and the last one are named then.
+
     Args:
         figure: the figure.
-        named: names with their looks.
+        drawn: the lines, in order; the only one of a sweep without methods has no name.
         style: the style of the figure.
         is_line: whether lines are named, or marks alone.
     """
+    named = [line for line in dict.fromkeys(drawn) if line[0]]
+    if not named:
+        return
+    if len(named) > NAMED:
+        named = [named[0], named[-1]]
     width = figure.get_figwidth()
     names = [wrapped(name, 0.85 * width, style.small) for name, _ in named]
     # A name has its line, and the room up to the next one, of eight letters together.

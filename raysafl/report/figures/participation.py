@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import labels_text
-from raysafl.report.analysis.part import POLICIES, entries_by_policy
 from raysafl.report.figures.federation import draw_raster
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
@@ -16,6 +15,10 @@ from raysafl.report.figures.style import (
     entitle,
     first_ones,
 )
+from raysafl.storage.manifest import Entry, Manifest
+
+# Largest number of policies that are drawn.
+POLICIES = 6
 
 
 def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
@@ -26,15 +29,15 @@ def rasters(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     figure if nothing has run.
     """
     policies = entries_by_policy(study.numbers.runs, study.numbers.manifest)
-    rows_of = {str(run_id): rows for run_id, rows in study.took_part.groupby("run_id")}
     drawn = [
-        (entries, entry.run_id)
-        for entries in policies
-        for entry in entries
-        if entry.run_id in rows_of
-    ]
+        (own, next(e.run_id for e in own if e.run_id in study.there))
+        for own in policies
+        if any(e.run_id in study.there for e in own)
+    ][:POLICIES]
     if not drawn:
         return None
+    rows = study.with_cohorts(run_id for _, run_id in drawn)
+    rows_of = {str(run_id): own for run_id, own in rows.groupby("run_id")}
     figure, panels = style.panels(len(drawn), 5.0, 2.3, across=2)
     # The number of clients of a run is 0 where its configuration is not known.
     known = study.numbers.runs.reindex(columns=["run_id", "config.data.clients"])
@@ -77,3 +80,21 @@ def took_part_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
     for i, ids in enumerate(cohorts):
         took_part[i, ids] = True
     return took_part
+
+
+def entries_by_policy(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
+    """Group the entries that have run by participation policy and number of clients."""
+    columns = [
+        c
+        for c in runs
+        if str(c).startswith(("config.participation", "config.data.clients"))
+    ]
+    if runs.empty or not columns:
+        return []
+    each = runs.drop_duplicates("run_id").set_index("run_id")[columns].astype(str)
+    policy = {str(run_id): tuple(row) for run_id, *row in each.itertuples(name=None)}
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in manifest.entries:
+        if entry.run_id in policy:
+            groups.setdefault(policy[entry.run_id], []).append(entry)
+    return list(groups.values())

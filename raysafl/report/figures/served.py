@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from raysafl.report.analysis.layout import words_of
 from raysafl.report.figures.lines import Quantity
-from raysafl.report.figures.methods import looks_of, name_methods
+from raysafl.report.figures.methods import lines_of, name_below
 from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import (
     ON_SCREEN,
@@ -52,10 +52,10 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     panel_of = dict(zip(every, panels, strict=False))
     for labels, axes in panel_of.items():
         axes.set_title(fitted(axes, words_of(dict(zip(others, labels, strict=True)))))
-    looks = looks_of(layout)
+    line_of = lines_of(manifest, layout)
     shown = [entry for entry in entries if entry.key(others) in panel_of]
     for entry in shown:
-        look = looks[layout.method_of(entry)]
+        _, look = line_of[entry.run_id]
         panel_of[entry.key(others)].plot(
             of_run[entry.run_id]["rate"],
             of_run[entry.run_id]["value"],
@@ -84,8 +84,8 @@ def clients_served(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         first_ones(len(panels), len(every), "panels"),
     ]
     entitle(figure, "Accuracy per client", notes, style)
-    drawn = set(map(layout.method_of, shown))
-    name_methods(figure, layout, drawn, style, is_line=False)
+    drawn = [line_of[entry.run_id] for entry in shown]
+    name_below(figure, drawn, style, is_line=False)
     return figure
 
 

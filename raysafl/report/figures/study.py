@@ -1,12 +1,13 @@
 """What the figures of a sweep are drawn from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 import pyarrow as pa
 
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.analysis.part import Part, raster_runs
 from raysafl.storage.rows import of_runs, sorted_rows
 
 
@@ -16,38 +17,38 @@ class Study:
 
     Attributes:
         numbers: all numbers of its report.
-        lines: the entries of which curves are drawn, which may be few of very many.
-        rounds: their rows, as in `rounds/`, but without the cohorts.
-        took_part: the rows of the runs of which the participation is drawn.
-        clients: rows as in `clients/`.
+        every_round: the rows of all runs but the damaged ones, as in `rounds/`.
+        every_client: rows as in `clients/`.
     """
 
     numbers: Numbers
-    lines: Part
-    rounds: pd.DataFrame
-    took_part: pd.DataFrame
-    clients: pd.DataFrame
+    every_round: pa.Table
+    every_client: pa.Table
 
-    @classmethod
-    def of(cls, numbers: Numbers, rounds: pa.Table, clients: pa.Table) -> "Study":
-        """Take the rows that are drawn, which may be few of very many.
+    @cached_property
+    def there(self) -> set[str]:
+        """The ids of the runs that have rows."""
+        return set(self.every_round["run_id"].unique().to_pylist())
 
-        The cohorts take most of the memory, and curves do not show them.
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """The rows of the entries that are shown one by one.
 
-        Args:
-            rounds: the rows of all runs but the damaged ones, as in `rounds/`.
-            clients: the rows of `clients/`.
+        They are without the cohorts, which take most of the memory.
         """
-        lines = Part.of(
-            numbers.entries, numbers.manifest, numbers.layout, numbers.winner
-        )
-        there = set(rounds["run_id"].unique().to_pylist())
-        shown = {entry.run_id for entry in lines.manifest.entries} & there
-        rasters = raster_runs(numbers.runs, numbers.manifest, there)
-        return cls(
-            numbers,
-            lines,
-            sorted_rows(of_runs(rounds.drop_columns(["cohorts"]), shown)).to_pandas(),
-            sorted_rows(of_runs(rounds, rasters)).to_pandas(),
-            sorted_rows(clients, "clients").to_pandas(),
-        )
+        shown = [entry.run_id for entry in self.numbers.shown.entries]
+        rows = of_runs(self.every_round.drop_columns(["cohorts"]), shown)
+        frame: pd.DataFrame = sorted_rows(rows).to_pandas()
+        return frame
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """The rows of `clients/`, in order."""
+        frame: pd.DataFrame = sorted_rows(self.every_client, "clients").to_pandas()
+        return frame
+
+    def with_cohorts(self, run_ids: Iterable[str]) -> pd.DataFrame:
+        """Return the rows of some runs with their cohorts."""
+        rows = of_runs(self.every_round, run_ids)
+        frame: pd.DataFrame = sorted_rows(rows).to_pandas()
+        return frame

@@ -4,7 +4,6 @@ No global state of matplotlib is changed for longer than a figure is drawn.
 """
 
 import io
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,16 +15,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.mathtext import MathTextParser
 from PIL import Image
 
-from raysafl.core.text import printable
 from raysafl.storage.manifest import Table
 
-# A formula of a name that a user gave: as in Markdown, `$` touches it on both sides, and no
-# digit follows, so that prices are none. LaTeX would read `%`, `#`, `&` and `~` otherwise.
-FORMULA = re.compile(r"(\$(?!\s)[^$%#&~]+(?<!\s)\$(?!\d))")
 DPI = 150
+# A font of the family of Times, which comes with matplotlib.
+TIMES = "STIXGeneral"
 # Size of the letters, in points.
 LETTERS = 9
 # What has the size of numbers and legends.
@@ -92,7 +88,7 @@ class Style:
     """
 
     width: float = 10.5
-    height: float = 12.8
+    height: float = 14.0
     is_fixed: bool = False
     scale: float = 1.0
     letters: float = LETTERS
@@ -152,7 +148,8 @@ class Style:
             **dict.fromkeys(("axes.labelsize", "axes.titlesize"), self.letters),
             "figure.labelsize": self.letters,
             "figure.titlesize": self.letters + 1,
-            "mathtext.fontset": "stix",
+            # Names are shown as they are, dollar signs too.
+            "text.parse_math": False,
             # Venues refuse the fonts of type 3 that are written otherwise.
             "pdf.fonttype": 42,
             # Equal figures are equal files.
@@ -163,6 +160,16 @@ class Style:
 
 
 ON_SCREEN = Style()
+
+
+def paper_style(width: float) -> Style:
+    """Return the style of figures that are printed so many inches wide, in letters like Times.
+
+    Smaller letters than these cannot be read in print.
+    """
+    return Style(
+        float(width), 8.0, is_fixed=True, scale=0.52, letters=8, small=7, font=TIMES
+    )
 
 
 def looks(n: int) -> list[Look]:
@@ -190,45 +197,9 @@ def colours(n: int) -> list[str]:
     return [matplotlib.colors.to_hex(steps(0.92 * i / (n - 1))) for i in range(n)]
 
 
-def literal(text: str) -> str:
-    """Escape a text, so that matplotlib reads no dollar sign but those of a formula."""
-    return "".join(
-        part if i % 2 else part.replace("$", r"\$")
-        for i, part in enumerate(divided_at_formulas(printable(text)))
-    )
-
-
-def divided_at_formulas(text: str) -> list[str]:
-    r"""Divide a text; every second part is a formula that matplotlib and LaTeX can read.
-
-    Example:
-        >>> divided_at_formulas(r"$\lambda$ = 0.1, $\input{a}$ for $5")
-        ['', '$\\lambda$', ' = 0.1, $\\input{a}$ for $5']
-    """
-    parts = [""]
-    for i, part in enumerate(FORMULA.split(text)):
-        if i % 2 and _can_be_drawn(part):
-            parts += [part, ""]
-        else:
-            parts[-1] += part
-    return parts
-
-
 def label_of_numbers(table: Table) -> str:
     """Name the statistic of a table with its unit, for an axis."""
-    return literal(table.statistic + (f" ({table.unit})" if table.unit else ""))
-
-
-def _can_be_drawn(formula: str) -> bool:
-    """Whether matplotlib knows all that a formula has, and LaTeX carries nothing out."""
-    # What stands in \text{...} matplotlib draws as it is, and LaTeX reads as commands.
-    if r"\text" in formula:
-        return False
-    try:
-        MathTextParser("path").parse(formula)
-    except ValueError:
-        return False
-    return True
+    return table.statistic + (f" ({table.unit})" if table.unit else "")
 
 
 def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
@@ -236,7 +207,7 @@ def wrapped(text: str, width: float, letters: float = LETTERS) -> str:
     # No line ends within `classes = 2`.
     whole = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     lines = textwrap.fill(whole, max(10, int(width * CHARACTERS * LETTERS / letters)))
-    return literal(lines.replace("\N{NO-BREAK SPACE}", " "))
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def fitted(axes: Axes, text: str) -> str:

@@ -84,7 +84,7 @@ def _differences_text(numbers: Numbers) -> str:
 
 def _extent_text(numbers: Numbers, some: pd.DataFrame, of: str, settings: int) -> str:
     """Say in how many settings a method differs, and by how much at most."""
-    axes = _axes_of_settings(numbers)
+    axes = numbers.layout.settings
     largest = some.iloc[int(some["diff"].abs().argmax())]
     gap = _gap_text(numbers, largest["diff"])
     if settings == 1:
@@ -106,15 +106,10 @@ def _alike(numbers: Numbers, own: pd.DataFrame) -> list[str]:
     is_clear = own["holm"] < CLEAR
     return [
         as_markdown(f"{axis} = {label_text(label)}")
-        for axis in _axes_of_settings(numbers)
+        for axis in numbers.layout.settings
         for label in numbers.layout.values[axis]
         if len(some := is_clear[own[f"label.{axis}"] == label]) and not some.any()
     ]
-
-
-def _axes_of_settings(numbers: Numbers) -> list[str]:
-    layout = numbers.layout
-    return [axis for axis in layout.varying if axis != layout.method]
 
 
 def _range_text(numbers: Numbers) -> str:

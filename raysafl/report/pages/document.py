@@ -22,7 +22,6 @@ class Grid:
         head: the names of the columns.
         rows: the entries of each row.
         heads: how many columns, from the left, tell the rows apart.
-        words: whether the other columns are words, which are flush left.
         is_list: whether rows stand for themselves, so that labels that they share with
             the row above are written.
     """
@@ -31,7 +30,6 @@ class Grid:
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     heads: int = 1
-    words: bool = False
     is_list: bool = False
 
     def groups(self) -> list[tuple[str, list[Sequence[Cell]]]]:
@@ -47,17 +45,13 @@ class Grid:
             return [("", list(self.rows))]
         return found
 
-    def nested(self) -> list[tuple[int, bool]]:
-        """Return how many labels of each row repeat the row above, and if a group begins.
-
-        The last label of a row is none of them. A list has neither.
-        """
-        most = 0 if self.is_list else self.heads - 1
-        found = [(0, False)]
-        for last, row in itertools.pairwise(self.rows):
-            repeats = sum(row[: i + 1] == last[: i + 1] for i in range(most))
-            found.append((repeats, most > 0 and not repeats))
-        return found[: len(self.rows)]
+    def sparse(self) -> list[Sequence[Cell]]:
+        """Return the rows, with the label of a group in its first row alone."""
+        return [
+            [label if i == 0 else "", *row] if label else row
+            for label, rows in self.groups()
+            for i, row in enumerate(rows)
+        ]
 
 
 @dataclass(frozen=True)
@@ -67,13 +61,11 @@ class Picture:
     Attributes:
         name: the name of the file.
         png: its content.
-        alt: the text for readers who cannot see it.
         caption: the text below it.
     """
 
     name: str
     png: bytes
-    alt: str
     caption: str
 
 

@@ -25,8 +25,7 @@ def markdown(document: Document) -> str:
 
 def _block_text(block: Block) -> str:
     if isinstance(block, Grid):
-        left = len(block.head) if block.words else block.heads
-        return pipe_table(block.head, block.rows, left)
+        return pipe_table(block.head, block.rows, block.heads)
     assert isinstance(block, str)
     return block.strip()
 

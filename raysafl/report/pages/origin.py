@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from raysafl.core.text import count, duration, format_bytes
-from raysafl.storage.manifest import PAPER, Manifest
+from raysafl.core.text import count, duration
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.store import Store
 
@@ -16,25 +16,14 @@ VERSIONS = ("raysafl", "python", "numpy", "torch", "ray")
 
 
 def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
-    """Describe how a sweep was made: scale, runs, commit, versions, machines, time and work.
+    """Describe how a sweep was made: experiment, commit, versions, machines and time.
 
     If the sweep was continued after an update or on another machine, all values are
     named with the number of runs that have each. What is not known is left out.
     """
-    entries = {entry.run_id for entry in manifest.entries}
-    known = runs[runs["run_id"].isin(entries)] if len(runs) else runs
-    each = known.drop_duplicates("run_id") if len(known) else known
-    per_run = known.groupby("run_id").size() if len(known) else pd.Series(dtype=int)
-    seeds = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
+    each = runs.drop_duplicates("run_id") if len(runs) else runs
     versions = {name: _values_text(each, name) for name in VERSIONS}
-    totals = {
-        c: float(known[c].sum()) if c in known else 0.0
-        for c in ("total_steps", "total_bytes")
-    }
     facts = {
-        "scale": "" if manifest.scale == PAPER else manifest.scale,
-        "runs": f"{len(each)} of {len(entries)}",
-        "seeds per run": seeds,
         "experiment": manifest.source,
         "commit": _values_text(each, "commit"),
         "versions": ", ".join(f"{name} {v}" for name, v in versions.items() if v),
@@ -43,8 +32,6 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
         "total time": duration(float(each["seconds"].sum()))
         if "seconds" in each
         else "",
-        "local steps": f"{totals['total_steps']:,.0f}" if totals["total_steps"] else "",
-        "traffic": format_bytes(totals["total_bytes"]) if totals["total_bytes"] else "",
     }
     return {name: value for name, value in facts.items() if value}
 

@@ -1,5 +1,7 @@
 """The section of a report on how its methods compare over all settings."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from raysafl.core.text import count
@@ -14,53 +16,43 @@ OVER_SETTINGS = "Methods over all settings"
 
 
 def over_settings(numbers: Numbers) -> list[Block]:
-    """Write how the methods compare over all settings."""
-    methods = numbers.methods
-    if len(numbers.ranking.ranks) < 2:
+    """Write how the methods stand and compare over all settings, one row for each."""
+    if len(numbers.ranking.ranks) < 2 or not (standing := standings(numbers)):
         return []
+    methods = numbers.methods
+    text, grid = standing
+    assert isinstance(grid, Grid)
     if not methods.is_told:
-        return standings(numbers)
+        return standing
     unit = numbers.manifest.table.unit
+    means = methods.interquartile_means.set_index("method")[["iqm", "low", "high"]]
     better = methods.improvement.set_index(["over", "method"])
-    over = list(better.index.unique("over"))
-    rows = []
-    for _, own in methods.interquartile_means.iterrows():
-        pairs = better.reindex([(other, own["method"]) for other in over])
-        percent = 100 * pairs[["probability", "low", "high"]]
-        rows.append(
-            [
-                own["method"],
-                _with_interval(own[["iqm", "low", "high"]], unit),
-                *(_with_interval(pair, "", 1) for _, pair in percent.iterrows()),
-                f"{own['diverged']} of {own['replicates']}",
-            ]
-        )
-    better_than = [f"better than {other}" for other in over]
-    head = [
-        numbers.layout.method or "",
-        "IQM",
-        *better_than,
-        "worst score",
+    better = 100 * better[["probability", "low", "high"]]
+    columns: dict[str, tuple[pd.DataFrame, str, int | None]]
+    columns = {"IQM": (means, unit, None)}
+    for other in better.index.unique("over"):
+        columns[f"better than {other}"] = (better.loc[other], "", 1)
+    rows = [
+        [*row, *(_with_interval(row[0], *column) for column in columns.values())]
+        for row in grid.rows
     ]
-    seeds = methods.rows.groupby(["setting", "method"])["seed"].nunique()
-    text = (
-        f"Over the {count(len(methods.ranks), 'setting')} in which all methods have a score, with "
-        f"{' or '.join(map(str, sorted(set(seeds))))} seeds each. The score is "
-        f"`{numbers.manifest.table.statistic}`{unit and f', in {unit}'}. *IQM* is the "
-        "interquartile mean, which is the mean of the middle half of a method's scores. "
-        "*Better than* is the share of settings and seeds, in %, in which a method scores "
-        "better than the named one: the baseline, or the method with the second best mean rank. "
-        f"Brackets hold {LEVEL:.0%} intervals: of the IQM by a bootstrap, where there are enough "
-        "seeds for one, and of a share by Clopper and Pearson, over the seeds of each setting, "
-        "or over the partitions if all runs have several. *Worst score* counts the seeds that "
-        "diverged, or never reached the value of a count of rounds: they rank below all others."
+    head = [*grid.head, *columns]
+    seeds = set(methods.rows.groupby(["setting", "method"])["seed"].nunique())
+    more = (
+        "*IQM* is the interquartile mean of the scores in the "
+        f"{count(len(methods.ranks), 'setting')} in which all methods have some, with "
+        f"{' or '.join(map(str, sorted(seeds)))} seeds each. *Better than* is the share of these "
+        "settings and seeds, in %, in which a method scores better than the baseline, or than the "
+        "method with the second best mean rank. What diverged has the worst score. Brackets hold "
+        f"{LEVEL:.0%} intervals, where there are enough seeds for one."
     )
-    return [*standings(numbers), text, Grid("Methods", head, rows)]
+    return [f"{text} {more}", replace(grid, head=head, rows=rows)]
 
 
 def _with_interval(
-    own: "pd.Series[float]", unit: str, decimals: int | None = None
+    method: str, columns: pd.DataFrame, unit: str, decimals: int | None
 ) -> str:
-    """Write a number with the ends of its interval, as `91.2 [90.8, 91.4]`."""
+    """Write a method's number with the ends of its interval, as `91.2 [90.8, 91.4]`."""
+    (own,) = columns.reindex([method]).to_numpy(float)
     value, low, high = (number(end, unit, decimals) for end in own)
     return value if low == high == NOTHING else f"{value} [{low}, {high}]"

@@ -2,7 +2,6 @@
 
 import io
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -12,13 +11,14 @@ from rich.table import Table as Screen
 from rich.text import Text
 
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.analysis.part import Part
-from raysafl.report.analysis.standing import Marks
-from raysafl.report.pages.document import Cell, Strong
-from raysafl.report.pages.sections import entries_text, marks_text, pivot
+from raysafl.report.pages.document import Strong
+from raysafl.report.pages.sections import (
+    entries_text,
+    marks_text,
+    pivot,
+    share_text,
+)
 from raysafl.report.wording import (
-    SPREAD,
-    as_markdown,
     legend,
     scale_note,
     spread_note,
@@ -41,7 +41,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
 
     Args:
         runs: the rows of `runs.parquet`.
-        manifest: the sweep. Of very many entries a part is shown, and a sentence says which.
+        manifest: the sweep. Of very many entries the first are shown, and a sentence says how many.
         width: number of columns of the terminal. Instead of a table that is wider there is
             one with a line for each entry.
 
@@ -49,20 +49,20 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
         ValueError: the table names an unknown axis or statistic.
     """
     numbers = Numbers.of(runs, manifest, MOST)
-    part = numbers.part
-    table = _filled(part, numbers.marks)
+    table = _filled(numbers)
     ruler = Console(width=10_000, file=io.StringIO())
-    if part.layout.across and ruler.measure(table).maximum > width:
-        lines = replace(part.layout, down=part.layout.axes, across=[])
-        table = _filled(replace(part, layout=lines), numbers.marks)
+    layout = numbers.layout
+    if layout.across and ruler.measure(table).maximum > width:
+        lines = replace(layout, down=layout.axes, across=[])
+        table = _filled(replace(numbers, layout=lines))
     best = numbers.best
     notes = (
         entries_text(numbers),
         marks_text(numbers),
         spread_note(numbers.entries, manifest.table),
         scale_note(manifest),
-        legend(part.entries),
-        as_markdown(part.note),
+        legend(numbers.shown_entries),
+        share_text(numbers),
         winner_text(best, manifest) if best else "",
     )
     title = manifest.title or manifest.name
@@ -73,10 +73,10 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     return table
 
 
-def _filled(part: Part, marks: Marks) -> Screen:
-    """Write the entries in the layout of their part."""
-    layout = part.layout
-    grid = pivot(part, marks)
+def _filled(numbers: Numbers) -> Screen:
+    """Write the entries in their layout."""
+    layout = numbers.layout
+    grid = pivot(numbers)
     out = Screen(caption_justify="left", box=box.SIMPLE_HEAD)
     heads = list(layout.down)
     if heads and layout.across:
@@ -84,37 +84,19 @@ def _filled(part: Part, marks: Marks) -> Screen:
         heads[-1] = f"{', '.join(layout.across)} →\n{heads[-1]}"
     for head in heads:
         out.add_column(Text(head), vertical="bottom")
-    columns = []
-    keys = layout.combinations(part.manifest, layout.across)
+    keys = layout.combinations(numbers.shown, layout.across)
     for place, key in enumerate(keys, start=grid.heads):
-        columns.append(_aligned([row[place] for row in grid.rows]))
         name = ", ".join(map(label_text, key)) if heads and key else grid.head[place]
-        letters = max([HEAD, *(len(cell.plain) for cell in columns[-1])])
+        letters = max([HEAD, *(len(row[place]) for row in grid.rows)])
         out.add_column(
             Text(textwrap.fill(name, letters, break_long_words=False)),
             justify="right",
             no_wrap=True,
             vertical="bottom",
         )
-    for row, (repeats, is_new), *cells in zip(
-        grid.rows, grid.nested(), *columns, strict=True
-    ):
-        if is_new:
+    is_grouped = len(grid.groups()) > 1
+    for row in grid.sparse():
+        if is_grouped and row[0]:
             out.add_section()
-        # Labels that repeat the row above are left out.
-        labels = [*[""] * repeats, *map(str, row[repeats : grid.heads])]
-        out.add_row(*map(Text, labels), *cells)
+        out.add_row(*(Text(c, "bold" if isinstance(c, Strong) else "") for c in row))
     return out
-
-
-def _aligned(cells: Sequence[Cell]) -> list[Text]:
-    """Write a column of numbers: means, and their spreads aligned."""
-    ends = [cell.partition(SPREAD) for cell in cells]
-    longest = max((len(end) for *_, end in ends), default=0)
-    return [
-        Text(
-            mean + sign + end.rjust(longest) if sign else mean,
-            style="bold" if isinstance(cell, Strong) else "",
-        )
-        for cell, (mean, sign, end) in zip(cells, ends, strict=True)
-    ]

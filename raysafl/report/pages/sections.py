@@ -10,9 +10,7 @@ from raysafl.core.text import count, duration, first_of, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.layout import entries_by_labels, labels_text
-from raysafl.report.analysis.numbers import Numbers, compares_methods
-from raysafl.report.analysis.part import MOST, Part
-from raysafl.report.analysis.standing import Marks
+from raysafl.report.analysis.numbers import MOST, Numbers, compares_methods
 from raysafl.report.pages.document import Block, Cell, Grid, Strong
 from raysafl.report.pages.markdown import bullets
 from raysafl.report.wording import (
@@ -44,17 +42,23 @@ def table(numbers: Numbers) -> list[Block]:
     note = spread_note(numbers.entries, numbers.manifest.table)
     return [
         entries_text(numbers),
-        as_markdown(numbers.part.note),
-        pivot(numbers.part, numbers.marks),
+        share_text(numbers),
+        pivot(numbers),
         marks_text(numbers),
-        legend(numbers.part.entries),
+        legend(numbers.shown_entries),
         f"{note} All entries are listed below." if note else "",
     ]
 
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    return caption(numbers.manifest, numbers.part.entries)
+    return caption(numbers.manifest, numbers.shown_entries)
+
+
+def share_text(numbers: Numbers) -> str:
+    """Say which entries are shown one by one, and where the others are, if there are any."""
+    rest = "the numbers of all are in `runs.parquet`, which `raysafl results` filters and sorts"
+    return f"Shown one by one are {numbers.share}; {rest}." if numbers.share else ""
 
 
 def standings(numbers: Numbers) -> list[Block]:
@@ -94,8 +98,7 @@ def standings(numbers: Numbers) -> list[Block]:
 
 def setting_text(numbers: Numbers) -> str:
     """Say over which labels settings range."""
-    layout = numbers.layout
-    axes = [axis for axis in layout.varying if axis != layout.method]
+    axes = numbers.layout.settings
     if not axes:
         return ""
     names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
@@ -122,17 +125,14 @@ def marks_text(numbers: Numbers) -> str:
     return text
 
 
-def pivot(part: Part, marks: Marks) -> Grid:
-    """Write the table with the axes that go down and across.
-
-    Args:
-        part: the entries.
-        marks: the runs that are bold or have a dagger.
-    """
-    layout = part.layout
-    table = part.manifest.table
-    entries = entries_by_labels(part.entries, layout.axes)
-    decimals = decimals_of(part.entries[f"mean.{table.statistic}"])
+def pivot(numbers: Numbers) -> Grid:
+    """Write the table with the axes that go down and across."""
+    layout = numbers.layout
+    marks = numbers.marks
+    shown = numbers.shown
+    table = shown.table
+    entries = entries_by_labels(numbers.shown_entries, layout.axes)
+    decimals = decimals_of(numbers.shown_entries[f"mean.{table.statistic}"])
 
     def cell(key: tuple[Any, ...]) -> Cell:
         if key not in entries:
@@ -143,27 +143,27 @@ def pivot(part: Part, marks: Marks) -> Grid:
             text = f"{CLOSE} {text}"
         return Strong(text) if entry["run_id"] in marks.best else text
 
-    columns = layout.combinations(part.manifest, layout.across)
+    columns = layout.combinations(shown, layout.across)
     labels = [dict(zip(layout.across, key, strict=True)) for key in columns]
     heads = [labels_text(own, layout.across) or table.statistic for own in labels]
     rows = [
         [*map(label_text, row), *(cell((*row, *column)) for column in columns)]
-        for row in layout.combinations(part.manifest, layout.down)
+        for row in layout.combinations(shown, layout.down)
     ]
     return Grid(
         "The table",
         [*layout.down, *heads],
         rows,
         heads=len(layout.down),
-        is_list=part.manifest.is_drawn,
+        is_list=shown.is_drawn,
     )
 
 
 def all_entries(numbers: Numbers) -> list[Block]:
     """Write one line per entry: its statistics, and how certain they are."""
-    manifest = numbers.part.manifest
+    manifest = numbers.shown
     entries = numbers.entries
-    axes = numbers.part.layout.axes
+    axes = numbers.layout.axes
     unit = manifest.table.unit
     name, *others = statistics(manifest.table)
     others = [n for n in others if entries[f"mean.{n}"].notna().any()]
@@ -176,9 +176,9 @@ def all_entries(numbers: Numbers) -> list[Block]:
         mean, std = (entry[f"{kind}.{statistic}"] for kind in ("mean", "std"))
         return spread(mean, std, unit_of(manifest, statistic), decimals[statistic])
 
-    entry_of = entries_by_labels(numbers.part.entries, axes)
+    entry_of = entries_by_labels(numbers.shown_entries, axes)
     rows = list[list[Cell]]()
-    for key in numbers.part.layout.combinations(manifest, axes):
+    for key in numbers.layout.combinations(manifest, axes):
         entry = entry_of[key]
         used = str(entry["replicates"] - entry["without"])
         row: list[Cell] = [*map(label_text, key), used, mean_and_std(entry, name)]
@@ -308,14 +308,12 @@ def cost(numbers: Numbers) -> list[Block]:
         columns["total_virtual_seconds"] = "virtual seconds"
     layout = numbers.layout
     finished = runs[runs["status"] == Status.FINISHED]
-    place = {method: number for number, method in enumerate(layout.methods)}
-    method_of = {
-        e.run_id: place.get(layout.method_of(e)) for e in numbers.manifest.entries
-    }
-    number = finished["run_id"].map(method_of)
+    entries = numbers.manifest.entries
+    method_of = {e.run_id: label_text(layout.method_of(e)) for e in entries}
+    methods = finished["run_id"].map(method_of)
     rows = []
     for method in layout.methods:
-        own = finished[number == place[method]]
+        own = finished[methods == label_text(method)]
         if own.empty:
             continue
         each = own.drop_duplicates("run_id")
@@ -344,21 +342,18 @@ def configuration(runs: pd.DataFrame) -> list[Block]:
     """Write the settings that differ between runs, and those that are the same in all."""
     prefix = "config."
     names = [str(c) for c in runs if str(c).startswith(prefix) and c != "config.kind"]
-    same: dict[str, str] = {}
-    rows: list[list[str]] = []
+    same: list[str] = []
+    differs: list[str] = []
     for name in sorted(names):
         values = sorted(set(runs[name].dropna().astype(str)), key=_natural)
-        short = name.removeprefix(prefix)
-        if len(values) == 1 and runs[name].notna().all():
-            same[short] = values[0]
-        elif values:
-            rows.append([short, first_of(values, VALUES)])
-    parts: list[Block] = []
-    if rows:
-        grid = Grid("Differs", ["setting", "values"], rows, words=True)
-        parts += ["What differs between runs:", grid]
-    facts = bullets(f"{name}: {value}" for name, value in same.items())
-    return [*parts, "The same in all runs:", facts] if same else parts
+        fact = f"{name.removeprefix(prefix)}: {first_of(values, VALUES)}"
+        is_same = len(values) == 1 and runs[name].notna().all()
+        if values:
+            (same if is_same else differs).append(fact)
+    parts = {"What differs between runs:": differs, "The same in all runs:": same}
+    return [
+        block for text, own in parts.items() if own for block in (text, bullets(own))
+    ]
 
 
 def _natural(value: str) -> tuple[float, str]:
