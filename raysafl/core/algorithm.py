@@ -513,14 +513,6 @@ class MeanUpdate(NamedTuple):
     accuracy_M: Tensor
     moments_MVP: Tensor = NOTHING_KEPT
 
-    @property
-    def delta_MP(self) -> NoReturn:
-        """Say where the rows are, to whoever looks for them here."""
-        raise AttributeError(
-            "the answer to fl.TrainMean has no 'delta_MP': it has the mean, delta_P; yield "
-            "fl.Train(...) for a row for each client"
-        )
-
 
 Round: TypeAlias = Generator[Request | CountSamples, Any, State]
 """One round of an algorithm: yields requests, is sent answers, returns a new state.

@@ -361,7 +361,8 @@ def client_statistics_of(objective: Objective) -> dict[str, ClientStatistic]:
             statistic, ClientStatistic
         ):
             raise ValueError(
-                f"{_client_statistics(objective)} gives {name!r}: {in_brief(statistic)}; "
+                f"{method_name(objective, Objective, 'client_statistics')} gives {name!r}: "
+                f"{in_brief(statistic)}; "
                 "a name begins with a small letter and consists of small letters, digits and "
                 '_, and what it names is such as fl.objectives.ClientStatistic("lowest", np.min)'
             )
@@ -386,15 +387,12 @@ def measure_clients(
         value = statistic.value(quality_N.copy())
         if not isinstance(value, int | float | np.number):
             raise ValueError(
-                f"the value of '{name}' of {_client_statistics(objective)} must be a "
+                f"the value of '{name}' of "
+                f"{method_name(objective, Objective, 'client_statistics')} must be a "
                 f"number, and for {len(quality_N)} clients it is {in_brief(value)}"
             )
         found[name] = float(value)
     return found
-
-
-def _client_statistics(objective: Objective) -> str:
-    return method_name(objective, Objective, "client_statistics")
 
 
 def hits_of(objective: Objective, num_outputs: int) -> PerSample | None:

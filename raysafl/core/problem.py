@@ -18,7 +18,6 @@ from raysafl.core.augmentation import Augmentation
 from raysafl.core.client_indices import ClientIndices, as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
-from raysafl.core.users_parts import method_name
 
 # Ids that stand for no single client: the server with its own data, and all clients'
 # data as one, for centralised SGD.
@@ -221,16 +220,6 @@ class FederatedData(Component):
     def has_server_data(self) -> bool:
         """Whether the server holds samples of its own."""
 
-    @property
-    def server_has_clients_samples(self) -> bool:
-        """Whether the server's samples are, or were, those of clients."""
-        return False
-
-    @property
-    def validation_has_clients_samples(self) -> bool:
-        """Whether samples that are held back are, or were, those of clients."""
-        return False
-
     def owners(self, samples: Samples) -> NDArray[np.int64] | None:
         """Return the number of whose each sample is, -1 for nobody's; None if not known."""
         return samples.users
@@ -244,16 +233,6 @@ class FederatedData(Component):
     @abstractmethod
     def source_key(self) -> str:
         """A text; if two objects have the same, their `load` gives equal datasets."""
-
-    def tested_on(self, count: int) -> Self:
-        """Return the same data with a maximum number of test samples, for quick tests.
-
-        Data that cannot be shortened are returned unchanged.
-
-        Args:
-            count: the maximum number of test samples.
-        """
-        return self
 
     @abstractmethod
     def load(self) -> Dataset:
@@ -284,11 +263,6 @@ class FederatedData(Component):
         Raises:
             ValueError: the dataset has too few samples or classes for this split.
         """
-
-    @property
-    def splitter(self) -> str:
-        """The name of the method that says who holds which samples, for messages."""
-        return method_name(self, FederatedData, "split")
 
     def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
         """Return the name of each client, or nothing if clients have none.

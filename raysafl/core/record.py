@@ -28,7 +28,6 @@ Type = Literal[
 VIRTUAL_SECONDS = "virtual_seconds"
 # The names of other further columns begin with what was measured on.
 FURTHER_NAME = re.compile(rf"(test|val|train|clients)_[a-z0-9_]+|{VIRTUAL_SECONDS}")
-FURTHER_TYPES = ("float64", "list of float64")
 
 
 class Summary(StrEnum):
@@ -264,30 +263,6 @@ def further_column(
         is_fraction=is_fraction,
         higher_is_better=higher_is_better,
     )
-
-
-def further_of(
-    columns: Mapping[str, ColumnDescription],
-) -> dict[str, ColumnDescription]:
-    """Return those of a run's columns that not every run has.
-
-    Raises:
-        ValueError: the name of one is not allowed, or its type is not.
-    """
-    further = {name: own for name, own in columns.items() if name not in COLUMNS}
-    for name, own in further.items():
-        if not FURTHER_NAME.fullmatch(name):
-            raise ValueError(
-                f"a column of results is called '{name}'; give a name such as test_mae: "
-                "test_, val_, train_ or clients_, and then lower-case letters, digits "
-                "and _"
-            )
-        if own.type not in FURTHER_TYPES:
-            raise ValueError(
-                f"the column '{name}' of results has the type {own.type}; "
-                f"{' and '.join(FURTHER_TYPES)} are allowed"
-            )
-    return further
 
 
 def columns_with(summary: Summary) -> list[str]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from raysafl.core.client_indices import Ints, StoredIndices, group_by_owner
 from raysafl.data.partitions import Partition, SamplesToSpread, pools_of
@@ -35,7 +35,8 @@ class Dirichlet(Partition):
 
     needs_classes: ClassVar[bool] = True
     alpha: float = Field(
-        gt=0,
+        ge=1e-3,
+        le=1e6,
         description="Concentration, 0.001 to 1,000,000; the smaller, the more skewed.",
     )
     balanced: bool = Field(
@@ -44,14 +45,6 @@ class Dirichlet(Partition):
     min_samples: int = Field(
         default=1, gt=0, description="Least number of samples of a client."
     )
-
-    @model_validator(mode="after")
-    def _drawable(self) -> "Dirichlet":
-        if self.alpha < 1e-3 or self.alpha > 1e6:
-            raise ValueError(
-                f"alpha = {self.alpha} cannot be drawn; use 0.001 to 1000000"
-            )
-        return self
 
     def spread(
         self, samples: SamplesToSpread, clients: int, rng: np.random.Generator

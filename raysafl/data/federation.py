@@ -1,7 +1,6 @@
 """A dataset that is spread over clients and a server."""
 
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
@@ -9,10 +8,9 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
-from raysafl.core.users_parts import method_name, users_parts
 from raysafl.data.partitions import Iid, Partition, SamplesToSpread
 from raysafl.data.server_data import ServerData
-from raysafl.data.sources import Digits, Source, Subset
+from raysafl.data.sources import Digits, Source
 from raysafl.data.validation import Validation, hold_out, without
 
 NOTHING = np.empty(0, np.int64)
@@ -117,20 +115,6 @@ class Federation(FederatedData):
         return self.server is not None
 
     @property
-    def server_has_clients_samples(self) -> bool:
-        """Return whether the server collects its samples from clients."""
-        server = self.server
-        return server is not None and type(server).collect is not ServerData.collect
-
-    @property
-    def validation_has_clients_samples(self) -> bool:
-        """Return whether validation samples are, or were, those of clients."""
-        rule = self.validation
-        return rule is not None and (
-            rule.clients > 0 or self.server_has_clients_samples
-        )
-
-    @property
     def has_validation(self) -> bool:
         """Return whether some training samples are held back."""
         return self.validation is not None
@@ -148,10 +132,6 @@ class Federation(FederatedData):
             and type(self.server).outside is not ServerData.outside
         )
         return key + self.server.to_json() if outside and self.server else key
-
-    def tested_on(self, count: int) -> Self:
-        """Return the same federation with at most `count` test samples, drawn at random."""
-        return self.replace(dataset=Subset(dataset=self.dataset, test=count))
 
     def load(self) -> Dataset:
         """Read the dataset, and append the server's samples if they come from outside it."""
@@ -180,13 +160,6 @@ class Federation(FederatedData):
     def owners(self, samples: Samples) -> Ints | None:
         """Return whose each sample is: the values of `ByColumn`, else the users."""
         return self.partition.users_of(samples)
-
-    @property
-    def splitter(self) -> str:
-        """The method that spreads: a partition's of the user's own, else `split`."""
-        if users_parts(self, Partition):
-            return method_name(self, Partition, "spread")
-        return super().splitter
 
     def split_seed(self, seed: int) -> int:
         """Return the seed that determines the split of the replicate with this seed.

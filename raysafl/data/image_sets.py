@@ -6,10 +6,9 @@ shape [n, channels, height, width]; they are stored as uint8, and scaled to [0, 
 standardised when a batch is drawn (see `ImageSource`).
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,46 +21,6 @@ from raysafl.data.sources import ImageSource, data_root
 
 # The 47 classes of EMNIST's balanced split, in the order of its labels.
 EMNIST_LABELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
-
-
-def read_or_download(
-    name: str, layout: str, files: Sequence[str], read: Callable[..., Any]
-) -> list[Any]:
-    """Read the training part and the test part, downloading them if they are not there.
-
-    Args:
-        name: the dataset's name, for messages.
-        layout: the folder of its files in the folder `RAYSAFL_DATA`.
-        files: the names of its files.
-        read: `read(root, train=, download=)` returns one part, as torchvision's classes
-            do.
-
-    Raises:
-        ValueError: the files are missing (they are named) or damaged, and cannot be
-            downloaded.
-    """
-    root = str(data_root())
-    folder = data_root() / layout
-    try:
-        return [read(root, train=train, download=False) for train in (True, False)]
-    except (OSError, RuntimeError, ValueError):
-        # Missing, damaged or empty files all end here; the download below replaces
-        # them.
-        pass
-    try:
-        return [read(root, train=train, download=True) for train in (True, False)]
-    except (OSError, RuntimeError, ValueError, BadZipFile) as error:
-        missing = [file for file in files if not (folder / file).is_file()]
-        if not missing:
-            raise ValueError(
-                f"the {name} files in {folder} are damaged ({error}); delete them, and they "
-                "are downloaded again"
-            ) from error
-        raise ValueError(
-            f"{name} is not in {folder} and cannot be downloaded ({error}). Missing: "
-            f"{', '.join(missing)}. Put the files there, or point RAYSAFL_DATA at the "
-            f"folder that holds {layout}"
-        ) from error
 
 
 def _make_dataset(
@@ -78,42 +37,76 @@ def _make_dataset(
     return Dataset(name, train, test, num_classes=len(classes), names=tuple(classes))
 
 
-def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
-    """Load a dataset in the file format of MNIST with the torchvision class `kind`."""
-    files = [Path(file).stem for file, _ in kind.resources]
-    parts = read_or_download(name, f"{kind.__name__}/raw", files, kind)
-    images = [part.data.unsqueeze(1).numpy() for part in parts]
-    labels = [part.targets.numpy() for part in parts]
-    return _make_dataset(name.lower(), images, labels, classes)
+class _OfTorchvision(ImageSource):
+    """Images that torchvision reads, and downloads if they are missing."""
+
+    abstract: ClassVar[bool] = True
+    # The dataset's name. Without hyphens it is that of the class in torchvision.
+    title: ClassVar[str]
+    # The folder of the files in the folder `RAYSAFL_DATA`.
+    folder: ClassVar[str]
+    # The folder that torchvision is told, if it is not `RAYSAFL_DATA` itself.
+    root: ClassVar[str] = ""
+    # By which arguments the class reads the training part and the test part.
+    parts: ClassVar[Sequence[dict[str, Any]]] = ({"train": True}, {"train": False})
+    # The names of the classes, if they are not those that torchvision gives.
+    classes: ClassVar[Sequence[str]] = ()
+
+    def read(self) -> Dataset:
+        """Read torchvision's files, or download them if they are missing.
+
+        Raises:
+            ValueError: the files are missing or damaged, and cannot be downloaded.
+        """
+        from torchvision import datasets
+
+        kind = getattr(datasets, self.title.replace("-", ""))
+        root = data_root() / self.root
+        try:
+            parts = [kind(root, download=False, **part) for part in self.parts]
+        # Missing, damaged or empty files all end here; the download replaces them.
+        except (OSError, RuntimeError, ValueError):
+            try:
+                parts = [kind(root, download=True, **part) for part in self.parts]
+            except (OSError, RuntimeError, ValueError, BadZipFile) as error:
+                raise ValueError(
+                    f"{self.title} is not whole in {data_root() / self.folder} and cannot "
+                    f"be downloaded ({error}). Put the files there that torchvision reads, "
+                    "delete damaged ones, or point RAYSAFL_DATA at the folder that holds "
+                    f"{self.folder}"
+                ) from error
+        images = [np.asarray(part.data) for part in parts]
+        if images[0].ndim == 3:
+            images = [x[:, None] for x in images]
+        elif images[0].shape[3] == 3:
+            images = [x.transpose(0, 3, 1, 2) for x in images]
+        labels = [vars(part).get("targets", vars(part).get("labels")) for part in parts]
+        name = type(self).__name__.lower()
+        return _make_dataset(name, images, labels, self.classes or parts[0].classes)
 
 
-class Mnist(ImageSource):
+class Mnist(_OfTorchvision):
     """MNIST, handwritten digits: 60,000 + 10,000 images [1, 28, 28], scaled to [0, 1].
 
     Source: LeCun et al. 1998 (docs/papers.md#mnist).
     """
 
-    def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import MNIST
-
-        return _mnist_like(MNIST, "MNIST", "0123456789")
+    title: ClassVar[str] = "MNIST"
+    folder: ClassVar[str] = "MNIST/raw"
+    classes: ClassVar[Sequence[str]] = "0123456789"
 
 
-class FashionMnist(ImageSource):
+class FashionMnist(_OfTorchvision):
     """Fashion-MNIST, articles of clothing: 60,000 + 10,000 images [1, 28, 28].
 
     Source: Xiao et al. 2017 (docs/papers.md#fashion-mnist).
     """
 
-    def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import FashionMNIST
-
-        return _mnist_like(FashionMNIST, "Fashion-MNIST", FashionMNIST.classes)
+    title: ClassVar[str] = "Fashion-MNIST"
+    folder: ClassVar[str] = "FashionMNIST/raw"
 
 
-class Emnist(ImageSource):
+class Emnist(_OfTorchvision):
     """EMNIST, balanced split: digits and letters [1, 28, 28], by default 45 classes.
 
     The files of EMNIST hold transposed images; here they stand upright. Labels are
@@ -126,80 +119,92 @@ class Emnist(ImageSource):
     images of the remaining classes are used.
     """
 
-    drop: list[int] = Field(
+    title: ClassVar[str] = "EMNIST"
+    folder: ClassVar[str] = "EMNIST/raw"
+    parts: ClassVar[Sequence[dict[str, Any]]] = (
+        {"train": True, "split": "balanced"},
+        {"train": False, "split": "balanced"},
+    )
+    classes: ClassVar[Sequence[str]] = EMNIST_LABELS
+    drop: list[Annotated[int, Field(ge=0, le=46)]] = Field(
         default=[45, 46],
+        max_length=45,
         description="Labels of EMNIST (0 to 46) that are left out, 45 of them at most.",
     )
 
     @field_validator("drop")
     @classmethod
-    def _known(cls, drop: list[int]) -> list[int]:
-        if set(drop) - set(range(47)) or len(set(drop)) != len(drop) or len(drop) > 45:
-            raise ValueError(
-                f"drop must hold distinct labels from 0 to 46, 45 at most, not {drop}"
-            )
-        return sorted(drop)
+    def _each_once(cls, drop: list[int]) -> list[int]:
+        return sorted(set(drop))
 
     def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import EMNIST
-
-        files = [
-            f"emnist-balanced-{part}-{kind}-ubyte"
-            for part in ("train", "test")
-            for kind in ("images-idx3", "labels-idx1")
-        ]
-        read = partial(EMNIST, split="balanced")
-        parts = read_or_download("EMNIST", "EMNIST/raw", files, read)
+        """Read the images, turn them upright and leave the classes of `drop` out."""
+        whole = super().read()
         kept = [label for label in range(47) if label not in self.drop]
-        images = []
-        labels = []
-        for part in parts:
-            y = part.targets.numpy()
-            rows = np.isin(y, kept)
-            images.append(part.data.numpy()[rows].transpose(0, 2, 1)[:, None])
-            labels.append(np.searchsorted(kept, y[rows]))
-        return _make_dataset(
-            "emnist", images, labels, [EMNIST_LABELS[label] for label in kept]
+        train, test = (
+            replace(
+                some,
+                x=np.ascontiguousarray(some.x.transpose(0, 1, 3, 2)),
+                y=np.searchsorted(kept, some.y),
+            )
+            for some in (
+                part.take(np.isin(part.y, kept)) for part in (whole.train, whole.test)
+            )
+        )
+        names = tuple(whole.names[label] for label in kept)
+        return replace(
+            whole, train=train, test=test, num_classes=len(kept), names=names
         )
 
 
-def _cifar_like(kind: Any, name: str) -> Dataset:
-    """Load a dataset in the file format of CIFAR with the torchvision class `kind`."""
-    files = [file for file, _ in kind.train_list + kind.test_list]
-    files += [kind.meta["filename"]]
-    parts = read_or_download(name, kind.base_folder, files, kind)
-    images = [part.data.transpose(0, 3, 1, 2) for part in parts]
-    labels = [part.targets for part in parts]
-    return _make_dataset(
-        name.lower().replace("-", ""), images, labels, parts[0].classes
-    )
-
-
-class Cifar10(ImageSource):
+class Cifar10(_OfTorchvision):
     """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32] in ten classes.
 
     Source: Krizhevsky 2009 (docs/papers.md#cifar10).
     """
 
-    def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import CIFAR10
-
-        return _cifar_like(CIFAR10, "CIFAR-10")
+    title: ClassVar[str] = "CIFAR-10"
+    folder: ClassVar[str] = "cifar-10-batches-py"
 
 
-class Cifar100(ImageSource):
+class Cifar100(_OfTorchvision):
     """CIFAR-100: 50,000 + 10,000 colour images [3, 32, 32] in 100 classes (fine labels).
 
     Source: Krizhevsky 2009 (docs/papers.md#cifar10).
     """
 
-    def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import CIFAR100
+    title: ClassVar[str] = "CIFAR-100"
+    folder: ClassVar[str] = "cifar-100-python"
 
-        return _cifar_like(CIFAR100, "CIFAR-100")
+
+class Svhn(_OfTorchvision):
+    """SVHN, house numbers: 73,257 + 26,032 colour images [3, 32, 32] of ten digits.
+
+    The files lie in the folder `SVHN`. The further 531,131 training images, "extra", are
+    not read.
+
+    Source: Netzer et al. 2011 (docs/papers.md#svhn).
+    """
+
+    title: ClassVar[str] = "SVHN"
+    folder: ClassVar[str] = "SVHN"
+    root: ClassVar[str] = "SVHN"
+    parts: ClassVar[Sequence[dict[str, Any]]] = ({"split": "train"}, {"split": "test"})
+    classes: ClassVar[Sequence[str]] = "0123456789"
+
+
+class Stl10(_OfTorchvision):
+    """STL-10: 5,000 + 8,000 labelled colour images [3, 96, 96] in ten classes.
+
+    Source: Coates et al. 2011 (docs/papers.md#stl10).
+    """
+
+    title: ClassVar[str] = "STL-10"
+    folder: ClassVar[str] = "stl10_binary"
+    parts: ClassVar[Sequence[dict[str, Any]]] = ({"split": "train"}, {"split": "test"})
+    classes: ClassVar[Sequence[str]] = (
+        "airplane bird car cat deer dog horse monkey ship truck".split()
+    )
 
 
 class Cinic10(ImageSource):
@@ -232,48 +237,3 @@ class Cinic10(ImageSource):
             ) from error
         labels = [part.targets for part in parts]
         return _make_dataset("cinic10", images, labels, parts[0].classes)
-
-
-class Svhn(ImageSource):
-    """SVHN, house numbers: 73,257 + 26,032 colour images [3, 32, 32] of ten digits.
-
-    The files lie in the folder `SVHN`. The further 531,131 training images, "extra", are
-    not read.
-
-    Source: Netzer et al. 2011 (docs/papers.md#svhn).
-    """
-
-    def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import SVHN
-
-        def read(root: str, train: bool, download: bool) -> SVHN:
-            split = "train" if train else "test"
-            return SVHN(f"{root}/SVHN", split, download=download)
-
-        files = [SVHN.split_list[split][1] for split in ("train", "test")]
-        parts = read_or_download("SVHN", "SVHN", files, read)
-        images = [part.data for part in parts]
-        labels = [part.labels for part in parts]
-        return _make_dataset("svhn", images, labels, "0123456789")
-
-
-class Stl10(ImageSource):
-    """STL-10: 5,000 + 8,000 labelled colour images [3, 96, 96] in ten classes.
-
-    Source: Coates et al. 2011 (docs/papers.md#stl10).
-    """
-
-    def read(self) -> Dataset:
-        """Read torchvision's files, or download them if they are missing."""
-        from torchvision.datasets import STL10
-
-        def read(root: str, train: bool, download: bool) -> STL10:
-            return STL10(root, split="train" if train else "test", download=download)
-
-        files = [name for name, _ in STL10.train_list + STL10.test_list]
-        parts = read_or_download("STL-10", STL10.base_folder, files, read)
-        names = "airplane bird car cat deer dog horse monkey ship truck".split()
-        images = [part.data for part in parts]
-        labels = [part.labels for part in parts]
-        return _make_dataset("stl10", images, labels, names)

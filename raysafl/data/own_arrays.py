@@ -1,16 +1,15 @@
-"""Data of one's own as arrays, or as a dataset of torch."""
+"""Data of one's own as arrays, by which all other ways go, or as a dataset of torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Dataset, Features, Samples
 from raysafl.core.randomness import Key
-from raysafl.core.text import in_brief
+from raysafl.core.text import count, first_of
 from raysafl.data.in_memory import InMemory, in_memory
 from raysafl.data.own_columns import (
     SHOWN,
@@ -18,8 +17,10 @@ from raysafl.data.own_columns import (
     Target,
     Targets,
     as_float32,
-    counted,
+    as_plain_array,
+    columns_as_float32,
     encode_columns,
+    names_of,
     read_targets,
     read_words,
     refuse_not_finite,
@@ -28,132 +29,39 @@ from raysafl.data.sources import standardised
 
 # The name of the column that `clients=` makes.
 CLIENT = "client"
-WHICH_TEST = (
-    "there are no test data: give test= (samples of their own), or test_share=0.2 to "
-    "keep a fifth of the samples, drawn at random, for testing"
-)
 # Numbers of channels of an image.
 CHANNELS = (1, 3, 4)
-
-
-class Block(NamedTuple):
-    """Samples as the user gave them, with inputs that were checked and copied.
-
-    Args:
-        x: [n, ...] uint8 or float32, which belongs to nobody else; or texts.
-        y: [n] or [n, K] targets of any type.
-        columns: [n] values by which a partition may make clients, by name.
-    """
-
-    x: Array
-    y: Array
-    columns: dict[str, Array]
-
-
-def source_of_blocks(
-    blocks: Sequence[Block],
-    rows: tuple[Ints, Ints] | None,
-    *,
-    kind: str,
-    label: str,
-    target: Target,
-    names: Sequence[str] | None,
-    standardise: bool,
-    name: str,
-    scale: float | None = None,
-    features: Sequence[Any] = (),
-    columns_of_target: Sequence[Any] = (),
-    words: int | Sequence[str] | None = None,
-) -> InMemory:
-    """Make a source of a training block and a test block, or of one block.
-
-    Args:
-        blocks: the samples for training and those for testing, or all of them.
-        rows: of one block, the rows for training and those for testing.
-        kind: how messages call the dataset, if it has no name.
-        label: how messages call the targets.
-        target, names, standardise, name, scale: see `from_arrays`.
-        features, columns_of_target: the names of these columns, if they have any.
-        words: see `from_pandas`.
-
-    Raises:
-        ValueError: the targets or the columns do not fit.
-    """
-    counted_in = range(len(blocks[0].y)) if rows is None else rows[0]
-    given = [block.y for block in blocks]
-    if target == "tags":
-        known = 500 if names is None else names
-        tags, columns_of_target = read_words(given, label, known, counted_in, "|")
-        numbers = range(1, len(columns_of_target) + 1)
-        hot = [np.stack([(own == k).any(1) for k in numbers], 1) for own in tags]
-        targets = Targets([y.astype(np.float32) for y in hot], 0, ())
-    else:
-        targets = read_targets(given, label, target, names)
-    if words is not None:
-        if standardise:
-            raise ValueError("words= is for text, which standardise= does not fit")
-        tokens, _ = read_words([own.x for own in blocks], "the text", words, counted_in)
-        blocks = [own._replace(x=x) for own, x in zip(blocks, tokens, strict=True)]
-    columns = encode_columns([block.columns for block in blocks])
-    parts = [
-        Samples(block.x, y, columns=own)
-        for block, y, own in zip(blocks, targets.parts, columns, strict=True)
-    ]
-    if rows is not None:
-        (whole,) = parts
-        parts = [whole.take(part) for part in rows]
-    train, test = parts
-    check_parts(train, test)
-    if targets.names and names is None:
-        refuse_classes_only_in_test(train, test, targets.names)
-
-    if scale is None:
-        scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
-    if not np.isfinite(scale) or scale == 0:
-        raise ValueError(f"scale must be a finite number and not 0, not {scale}")
-    train, test = (replace(part, scale=float(scale)) for part in (train, test))
-    raw = Features(tuple(map(str, features)))
-    if standardise and train.x.ndim == 2:
-        raw = _standardising(train, raw.names)
-        train, test = (
-            replace(part, x=raw.standardised(part.x), scale=1.0)
-            for part in (train, test)
-        )
-        standardise = False
-    dataset = Dataset(name or kind, train, test, targets.num_classes, targets.names)
-    of_target = tuple(map(str, columns_of_target))
-    kind = targets.class_type
-    dataset = replace(dataset, features=raw, targets=of_target, class_type=kind)
-    return in_memory(standardised(dataset, standardise), name)
 
 
 def from_arrays(
     x: Any,
     y: Any,
     *,
-    test: Sequence[Any] | None = None,
+    test: Any = None,
     test_share: float | None = None,
     clients: Any = None,
     names: Sequence[str] | None = None,
+    words: int | Sequence[str] | None = None,
     target: Target = "auto",
     scale: float | None = None,
     standardise: bool = False,
     seed: int = 0,
     name: str = "",
 ) -> InMemory:
-    """Make a dataset of arrays of numpy, tensors of torch or lists.
+    """Make a dataset of arrays of numpy, tensors of torch, tables of pandas or lists.
 
     The arrays are copied, so that a later change of yours changes no run. Their digest
     identifies the data: equal arrays are the same run, other arrays are another run.
 
     Args:
         x: inputs [n, ...]: images [n, channels, height, width], or features [n, D].
-            uint8 is kept and scaled when a batch is drawn; other numbers become
-            float32.
+            uint8 is kept and scaled when a batch is drawn; other numbers, and the columns
+            of a DataFrame, become float32.
         y: targets [n]. Text and whole numbers are classes, which are numbered in
             ascending order; fractions are numbers to predict (also [n, K]). See
             `target`.
-        test: the test set, (x, y), or (x, y, clients).
+        test: the test set, (x, y), or (x, y, clients); or which of the samples are for
+            testing, an array [n] of booleans.
         test_share: in place of `test`, the fraction of the samples that is kept for
             testing, drawn at random.
         clients: to whom each training sample belongs, [n] of text, whole numbers or
@@ -161,6 +69,7 @@ def from_arrays(
             the column is called "client" if you give it no name.
         names: the names of the classes; targets are then whole numbers, the positions
             of their class in `names`.
+        words: see `from_pandas`.
         target: "class", "number" or "tags", see `from_pandas`.
         scale: the factor of each input; by default 1/255 for uint8, and 1 otherwise.
         standardise: whether inputs get the mean 0 and the standard deviation 1 over the
@@ -192,28 +101,50 @@ def from_arrays(
         >>> len(dataset.train), data.client_names(dataset, split)
         (80, ('Bern', 'Genf'))
     """
-    blocks = [_block_of_arrays(x, y, clients, "")]
-    if test is not None:
-        if not isinstance(test, tuple | list) or len(test) not in (2, 3):
-            raise ValueError(
-                "test must be a tuple (x, y), or (x, y, clients), of the test samples"
-            )
-        blocks.append(_block_of_arrays(test[0], test[1], [*test, None][2], "test "))
+    given = [_read(x, y, clients, "", words)]
     check_test(test=test, test_share=test_share)
-    rows = None
-    if test_share is not None:
-        rows = draw_test(len(blocks[0].x), test_share, seed)
-    return source_of_blocks(
-        blocks,
-        rows,
-        kind="arrays",
-        label="y",
-        target=target,
-        names=names,
-        standardise=standardise,
-        name=name,
-        scale=scale,
-    )
+    is_test = np.zeros(len(given[0][0]), bool)
+    if isinstance(test, tuple | list) and len(test) in (2, 3):
+        given.append(_read(test[0], test[1], [*test, None][2], "test ", words))
+    else:
+        is_test = _which_are_tests(test, test_share, seed, len(is_test))
+    features = Features(names_of(x) if words is None else ())
+    inputs, labels, columns = zip(*given, strict=True)
+    label_names = names_of(y)
+    label = f"the label column {' and '.join(map(repr, label_names))}"
+    what = label if label_names else "y"
+    counted_in = np.flatnonzero(~is_test)
+    if target == "tags":
+        known = 500 if names is None else names
+        tags, label_names = read_words(labels, what, known, counted_in, "|")
+        numbers = range(1, len(label_names) + 1)
+        hot = [np.stack([(own == k).any(1) for k in numbers], 1) for own in tags]
+        targets = Targets([y.astype(np.float32) for y in hot], 0, ())
+    else:
+        targets = read_targets(labels, what, target, names)
+    if words is not None:
+        if standardise:
+            raise ValueError("words= is for text, which standardise= does not fit")
+        inputs = tuple(read_words(inputs, "the text", words, counted_in)[0])
+    parts = [
+        Samples(x, y, columns=own)
+        for x, y, own in zip(
+            inputs, targets.parts, encode_columns(columns), strict=True
+        )
+    ]
+    if len(parts) == 1:
+        parts = [parts[0].take(~is_test), parts[0].take(is_test)]
+    if scale is None:
+        scale = 1 / 255 if parts[0].x.dtype == np.uint8 else 1.0
+    if not np.isfinite(scale) or scale == 0:
+        raise ValueError(f"scale must be a finite number and not 0, not {scale}")
+    parts = [replace(part, scale=float(scale)) for part in parts]
+    made = dataset_of(name or "arrays", parts, targets, names)
+    dataset = replace(made, features=features, targets=label_names)
+    if standardise and dataset.train.x.ndim == 2:
+        dataset = _standardised_columns(dataset)
+        standardise = False
+    return in_memory(standardised(dataset, standardise), name)
 
 
 def from_torch(
@@ -261,41 +192,23 @@ def from_torch(
 def _items(dataset: Any, place: str) -> tuple[Array, Array]:
     """Read all items of a dataset of torch as inputs and targets."""
     try:
-        count = len(dataset)
-        items = [dataset[0]] if count else []
-    except (TypeError, NotImplementedError, AttributeError) as error:
+        items = [(x, y) for x, y in (dataset[i] for i in range(len(dataset)))]
+        again, _ = dataset[0]
+    except (TypeError, ValueError, NotImplementedError, LookupError) as error:
         raise ValueError(
-            f"the {place} dataset has no length or no items by number ({error}); give "
-            "a map-style dataset, such as TensorDataset"
+            f"the {place} dataset must have a length, and pairs (input, target) as its "
+            f"items by number, as TensorDataset has ({error})"
         ) from error
-    if not count:
-        raise ValueError(f"the {place} dataset is empty")
-    if not isinstance(items[0], tuple | list) or len(items[0]) != 2:
-        raise ValueError(
-            f"the items of the {place} dataset must be pairs (input, target), but the "
-            f"first is {in_brief(items[0])}"
-        )
     # What is not a number is refused later, with its place.
-    once, again = (_as_input(item[0]) for item in (items[0], dataset[0]))
-    if not np.array_equal(once, again, equal_nan=True):
+    inputs = [_as_array(value, "an input") for value, _ in items]
+    if not np.array_equal(inputs[0], _as_array(again, "an input"), equal_nan=True):
         raise ValueError(
             f"the {place} dataset gives another input each time that its first item is "
             "read, probably by a random transform; runs could not be repeated. Leave the "
             "random transform out"
         )
-    items += [dataset[i] for i in range(1, count)]
-    inputs = [_as_input(value) for value, _ in items]
-    targets = [_as_number(target) for _, target in items]
+    targets = [y.tolist() if hasattr(y, "tolist") else y for _, y in items]
     return _as_array(inputs, f"the inputs of the {place} dataset"), np.asarray(targets)
-
-
-def _as_input(value: Any) -> Array:
-    """Return an input as an array; an image of PIL with its channels first."""
-    from PIL import Image
-
-    if isinstance(value, Image.Image):
-        return pixels_of(value)
-    return _as_array(value, "an input")
 
 
 def pixels_of(image: Any) -> NDArray[np.uint8]:
@@ -304,15 +217,13 @@ def pixels_of(image: Any) -> NDArray[np.uint8]:
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
 
 
-def _as_number(value: Any) -> Any:
-    """Return a target as a number or a text, or several of them as a list."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value
-
-
 def _as_array(value: Any, what: str) -> Array:
-    """Return a tensor, a list or an array as an array of numpy."""
+    """Return a tensor, a list, columns of pandas or an image of PIL as an array of numpy."""
+    if hasattr(value, "getbands"):
+        return pixels_of(value)
+    if hasattr(value, "iloc"):
+        is_table = value.ndim == 2
+        return columns_as_float32(value, what) if is_table else as_plain_array(value)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     try:
@@ -324,17 +235,28 @@ def _as_array(value: Any, what: str) -> Array:
         ) from error
 
 
-def _block_of_arrays(x: Any, y: Any, clients: Any, place: str) -> Block:
-    """Check and copy the arrays of one part.
+def _read(
+    x: Any, y: Any, clients: Any, place: str, words: Any
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Check and copy the inputs, the targets and the columns by name of one part.
 
     Args:
         x: the inputs.
         y: the targets.
         clients: the column, or the columns by name, or None.
         place: stands before the names of these in messages.
+        words: None: inputs are numbers; otherwise they are text.
     """
-    inputs = _checked_inputs(_as_array(x, f"{place}x"), f"{place}x")
-    targets = _as_array(y, f"{place}y")
+    if words is not None:
+        inputs = np.asarray(x, object)
+    elif hasattr(x, "iloc"):
+        inputs = _as_array(x, f"{place}feature")
+    else:
+        inputs = _checked_inputs(_as_array(x, f"{place}x"), f"{place}x")
+    if not inputs.size:
+        shape = list(inputs.shape)
+        raise ValueError(f"{place}x has the shape {shape}: there are no samples")
+    targets = _as_array(y, f"{place}{'label' if hasattr(y, 'iloc') else 'y'}")
     columns: Mapping[str, Any] = {}
     if clients is not None:
         columns = clients if isinstance(clients, Mapping) else {CLIENT: clients}
@@ -343,19 +265,13 @@ def _block_of_arrays(x: Any, y: Any, clients: Any, place: str) -> Block:
         for name, values in columns.items()
     }
     for name, array in {f"{place}y": targets, **arrays}.items():
-        if array.ndim == 0 or len(array) != len(inputs):
-            held = counted(len(array), "value") if array.ndim else "one value"
+        is_deep = name in arrays and array.ndim > 1
+        if array.shape[:1] != (len(inputs),) or is_deep:
             raise ValueError(
-                f"{place}x has {counted(len(inputs), 'sample')}, but {name} has {held}; "
-                "give one for each sample"
+                f"{place}x has {count(len(inputs), 'sample')}, but {name} has the shape "
+                f"{list(array.shape)}; give one value for each sample"
             )
-    wrong = [name for name, array in arrays.items() if array.ndim != 1]
-    if wrong:
-        raise ValueError(
-            f"{place}clients must hold one value for each sample, but '{wrong[0]}' has "
-            f"the shape {list(arrays[wrong[0]].shape)}"
-        )
-    return Block(inputs, targets, arrays)
+    return inputs, targets, arrays
 
 
 def _checked_inputs(x: Array, what: str) -> Array:
@@ -370,23 +286,17 @@ def _checked_inputs(x: Array, what: str) -> Array:
             f"{what} has the shape {list(x.shape)}; give [n, D] for n samples of D "
             "features (x.reshape(-1, 1) for one), or [n, channels, height, width]"
         )
-    if not x.size:
-        raise ValueError(f"{what} has the shape {list(x.shape)}: there are no samples")
     if x.dtype == np.uint8:
-        _refuse_channels_last(x, what)
+        if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
+            raise ValueError(
+                f"{what} has the shape {list(x.shape)}, so the channels of its images are "
+                "last; models need them first: give x.transpose(0, 3, 1, 2)"
+            )
         return np.array(x, order="C")
     copied = as_float32(x)
     names = [f"column {i} of {what}" for i in range(x.shape[1])]
     refuse_not_finite(copied, names if x.ndim == 2 else [what])
     return copied
-
-
-def _refuse_channels_last(x: Array, what: str) -> None:
-    if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
-        raise ValueError(
-            f"{what} has the shape {list(x.shape)}, so the channels of its images are "
-            "last; models need them first: give x.transpose(0, 3, 1, 2)"
-        )
 
 
 def check_test(**given: Any) -> None:
@@ -397,49 +307,68 @@ def check_test(**given: Any) -> None:
     """
     names = [name for name, value in given.items() if value is not None]
     if not names:
-        more = "; or split=, the column that says 'train' or 'test'"
-        raise ValueError(f"{WHICH_TEST}{more if 'split' in given else ''}")
+        raise ValueError(
+            "there are no test data: give test= (samples of their own), test_share=0.2 "
+            "to keep a fifth of the samples, drawn at random, for testing, or of a table "
+            "split=, the column that says 'train' or 'test'"
+        )
     if len(names) > 1:
         raise ValueError(
             f"test data are given by {' and by '.join(names)}; give one of them"
         )
 
 
-def draw_test(count: int, share: float, seed: int) -> tuple[Ints, Ints]:
-    """Draw which of `count` samples are for testing, uniformly without replacement.
+def _which_are_tests(
+    test: Any, share: float | None, seed: int, count: int
+) -> NDArray[np.bool_]:
+    """Return which of `count` samples are for testing.
 
     Args:
-        count: the number of samples.
-        share: the fraction for testing.
+        test: booleans that say it, or None.
+        share: the fraction that is drawn uniformly without replacement, or None.
         seed: the seed of the draw.
-
-    Returns:
-        The rows for training and the rows for testing, both ascending.
+        count: the number of samples.
 
     Raises:
-        ValueError: the share is no fraction, or one of the parts would be empty.
+        ValueError: the share is no fraction, or `test` no booleans.
     """
-    if not isinstance(share, int | float) or not 0 < share < 1:
-        raise ValueError(f"test_share must be above 0 and below 1, not {share!r}")
-    tested = round(share * count)
-    if not 0 < tested < count:
-        raise ValueError(
-            f"test_share={share} of {counted(count, 'sample')} keeps {tested} for "
-            f"testing and {count - tested} for training; neither may be empty"
+    if share is not None:
+        if not isinstance(share, int | float) or not 0 < share < 1:
+            raise ValueError(f"test_share must be above 0 and below 1, not {share!r}")
+        return Key(seed)("test share").permutation(count).argsort() < round(
+            share * count
         )
-    order = Key(seed)("test share").permutation(count)
-    return np.sort(order[tested:]), np.sort(order[:tested])
+    is_test = np.asarray(test)
+    if is_test.dtype != bool or is_test.shape != (count,):
+        raise ValueError(
+            "test must be a tuple (x, y), or (x, y, clients), of the test samples, or "
+            f"say by {count} booleans which samples are for testing"
+        )
+    return is_test
 
 
-def check_parts(train: Samples, test: Samples) -> None:
-    """Check that a training set and a test set are there and fit together.
+def dataset_of(
+    name: str,
+    parts: Sequence[Samples],
+    targets: Targets,
+    names: Sequence[str] | None,
+) -> Dataset:
+    """Make a dataset of a training set and a test set, if they fit together.
+
+    Args:
+        name: the name of the dataset.
+        parts: the samples for training, and those for testing.
+        targets: what their targets are.
+        names: the names of the classes, where they are given and not those of the data.
 
     Raises:
-        ValueError: one is empty, or their inputs or targets differ in shape or type.
+        ValueError: a part is empty; their inputs or targets differ in shape or type; or
+            the test set alone has a class, such as a name spelt otherwise.
     """
-    for part, name in ((train, "training"), (test, "test")):
+    train, test = parts
+    for part, which in ((train, "training"), (test, "test")):
         if not len(part):
-            raise ValueError(f"the {name} set is empty; neither part may be")
+            raise ValueError(f"the {which} set is empty; neither part may be")
     pairs = {"inputs": (train.x, test.x), "targets": (train.y, test.y)}
     for what, (one, other) in pairs.items():
         if one.shape[1:] != other.shape[1:] or one.dtype != other.dtype:
@@ -447,32 +376,31 @@ def check_parts(train: Samples, test: Samples) -> None:
                 f"training {what} are {one.dtype} of shape {list(one.shape[1:])}, test "
                 f"{what} {other.dtype} of shape {list(other.shape[1:])}; they must be alike"
             )
-
-
-def refuse_classes_only_in_test(
-    train: Samples, test: Samples, names: tuple[str, ...]
-) -> None:
-    """Refuse classes that the test set alone has, such as a name spelt otherwise.
-
-    Raises:
-        ValueError: there are some; the message names them.
-    """
-    known = np.unique(train.y)
-    alone = np.setdiff1d(test.y, known)
-    if len(alone):
-        shown = ", ".join(repr(names[c]) for c in alone[:SHOWN])
-        there = ", ".join(repr(names[c]) for c in known[:SHOWN])
-        more = ", ..." if len(known) > SHOWN else ""
+    alone = np.setdiff1d(test.y, train.y)
+    if names is None and targets.names and len(alone):
+        known = [repr(targets.names[c]) for c in np.unique(train.y)]
         raise ValueError(
-            f"classes that no training sample has are in the test set: {shown} (the "
-            f"training set has {there}{more}); correct the spelling, leave these samples "
-            "out, or give another seed= for test_share"
+            "classes that no training sample has are in the test set: "
+            f"{first_of([repr(targets.names[c]) for c in alone], SHOWN)} (the training "
+            f"set has {first_of(known, SHOWN)}); correct the spelling, leave these "
+            "samples out, or give another seed= for test_share"
         )
+    kind = targets.class_type
+    classes = targets.num_classes
+    return Dataset(name, train, test, classes, targets.names, class_type=kind)
 
 
-def _standardising(train: Samples, names: tuple[str, ...]) -> Features:
+def _standardised_columns(dataset: Dataset) -> Dataset:
     """Standardise each feature by its training samples; constant ones become 0."""
-    numbers = train.x.astype(np.float64)
+    numbers = dataset.train.x.astype(np.float64)
     std_D = numbers.std(axis=0)
     std_D[std_D == 0] = 1
-    return Features(names, tuple(numbers.mean(axis=0).tolist()), tuple(std_D.tolist()))
+    mean_D = numbers.mean(axis=0)
+    raw = replace(
+        dataset.features, mean=tuple(mean_D.tolist()), std=tuple(std_D.tolist())
+    )
+    train, test = (
+        replace(part, x=raw.standardised(part.x), scale=1.0)
+        for part in (dataset.train, dataset.test)
+    )
+    return replace(dataset, train=train, test=test, features=raw)

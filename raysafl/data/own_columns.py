@@ -6,14 +6,17 @@ first of them, counted from 0.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from raysafl.core.client_indices import Ints
 from raysafl.core.problem import Column
-from raysafl.core.text import first_of, in_brief, nearest
+from raysafl.core.text import count, first_of, in_brief, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[Any]
 # What the targets are; "auto" decides by their type.
@@ -68,13 +71,9 @@ def read_targets(
         raise ValueError(
             f"target={target!r} is unknown: {nearest(str(target), TARGETS)}"
         )
-    if target == "auto":
-        floats = all(part.dtype.kind == "f" for part in parts)
-        target = "number" if floats and names is None else "class"
-        given = False
-    else:
-        given = True
-    if target == "number":
+    floats = all(part.dtype.kind == "f" for part in parts)
+    is_auto = target == "auto"
+    if target == "number" or (is_auto and floats and names is None):
         if names is not None:
             raise ValueError("names= names classes, and target='number' has none")
         return Targets([_as_numbers(part, what) for part in parts], 0, ())
@@ -89,7 +88,7 @@ def read_targets(
         return _as_positions(parts, what, names)
     column, codes = encode(parts, what)
     whole = all(part.dtype.kind in "iu" for part in parts)
-    if whole and not given and len(column) > MOST_CLASSES:
+    if whole and is_auto and len(column) > MOST_CLASSES:
         raise ValueError(
             f"{what} holds whole numbers with {len(column):,} distinct values; give "
             "target='number' to predict the number, or target='class' if each value "
@@ -164,7 +163,7 @@ def encode(
         missing = np.flatnonzero(pd.isna(part))
         if len(missing):
             raise ValueError(
-                f"{what} has {counted(len(missing), 'row')} without a value (the first "
+                f"{what} has {count(len(missing), 'row')} without a value (the first "
                 f"is row {missing[0]}); {advice}"
             )
     whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
@@ -280,6 +279,69 @@ def as_float32(array: Array) -> NDArray[np.float32]:
         return np.array(array, np.float32, order="C")
 
 
+def names_of(given: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a table of pandas; nothing of other data."""
+    if not hasattr(given, "iloc"):
+        return ()
+    names = given.columns if given.ndim == 2 else [given.name]
+    return tuple(str(name) for name in names if name is not None)
+
+
+def as_plain_array(column: "pd.Series[Any]") -> Array:
+    """Return a column as an array of its own type; nullable numbers as plain ones."""
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype)
+    if pd.api.types.is_extension_array_dtype(column.dtype) and not column.hasnans:
+        kind = getattr(column.dtype, "numpy_dtype", None)
+        if kind is not None and getattr(kind, "kind", "O") in "iufb":
+            return column.to_numpy(dtype=kind)
+    values: Array = column.to_numpy()
+    return values
+
+
+def columns_as_float32(df: "pd.DataFrame", what: str) -> NDArray[np.float32]:
+    """Return the columns of a table as float32 [n, D].
+
+    Args:
+        df: the table.
+        what: stands before the word column in messages.
+
+    Raises:
+        ValueError: a column holds no numbers, or values that are missing or infinite.
+    """
+    import pandas as pd
+
+    x = np.empty(df.shape, np.float32)
+    is_number = pd.api.types.is_numeric_dtype
+    is_complex = pd.api.types.is_complex_dtype
+    wrong = [n for n, own in df.dtypes.items() if not is_number(own) or is_complex(own)]
+    if wrong:
+        others = first_of([f"'{name}'" for name in wrong[1:]], SHOWN)
+        more = f". {others} hold no numbers either" if others else ""
+        raise ValueError(_no_number(df[wrong[0]], what) + more)
+    for j, (_, column) in enumerate(df.items()):
+        with np.errstate(over="ignore", invalid="ignore"):
+            x[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    refuse_not_finite(x, [f"{what} column '{name}'" for name in df])
+    return x
+
+
+def _no_number(column: "pd.Series[Any]", role: str) -> str:
+    """Say that a column holds no numbers, and what to do."""
+    import pandas as pd
+
+    kind = str(pd.api.types.infer_dtype(column, skipna=True))
+    name = column.name
+    return (
+        f"the {role} column '{name}' holds {kind} values ({column.dtype}), and a model "
+        f"needs numbers: if it says whose sample it is, give client='{name}'; otherwise "
+        "turn it into numbers (text for example by pd.get_dummies, digits by "
+        "pd.to_numeric, dates into days), or leave it out by features=[...]"
+    )
+
+
 def refuse_not_finite(
     values: NDArray[np.float32], names: Sequence[str], advice: str = FILL
 ) -> None:
@@ -306,16 +368,8 @@ def refuse_not_finite(
         if not wrong.any():
             continue
         row = int(np.argwhere(wrong)[0][0])
-        nan = int(np.isnan(column).sum())
-        kinds = [f"{nan:,} NaN"] if nan else []
-        infinite = int(wrong.sum()) - nan
-        kinds += (
-            [f"{infinite:,} infinite (or too large for float32)"] if infinite else []
-        )
-        found.append(f"{name}: {' and '.join(kinds)} (the first in row {row})")
-    raise ValueError(f"values are not finite: {first_of(found, SHOWN, '; ')}. {advice}")
-
-
-def counted(count: int, noun: str) -> str:
-    """Write a number of things: `1 row`, `3 rows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+        found.append(f"{name}: {wrong.sum():,} (the first in row {row})")
+    raise ValueError(
+        "values are NaN, infinite or too large for float32: "
+        f"{first_of(found, SHOWN, '; ')}. {advice}"
+    )

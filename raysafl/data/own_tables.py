@@ -1,40 +1,25 @@
 """Data of one's own as a table: a DataFrame of pandas, or a CSV file."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.client_indices import Ints
 from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
-from raysafl.data.own_arrays import Block, check_test, draw_test, source_of_blocks
-from raysafl.data.own_columns import SHOWN, Array, Target, refuse_not_finite
+from raysafl.data.own_arrays import check_test, from_arrays
+from raysafl.data.own_columns import SHOWN, Target
 from raysafl.data.sources import data_root
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("train", "test")
-
-
-class Roles(NamedTuple):
-    """Which column of a table is what.
-
-    Args:
-        label: the columns of the target; one, but for several numbers to predict.
-        features: the columns of the inputs.
-        client: the columns by which a partition may make clients.
-        split: the column that says "train" or "test"; None if there is none.
-    """
-
-    label: list[str]
-    features: list[str]
-    client: list[str]
-    split: str | None
+# The columns of a table for the label, for clients and for the split.
+Roles: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 def from_pandas(
@@ -113,30 +98,42 @@ def from_pandas(
             raise ValueError(
                 f"{table} must be a DataFrame of pandas, not {type(given).__name__}"
             )
-    roles = find_roles(df, label, features, client, split)
     check_test(test=test, split=split, test_share=test_share)
-    blocks = [_block_of_table(df, roles, "" if test is None else " of df", words)]
-    rows = None
+    roles = {
+        "label": as_list(label),
+        "client": as_list(client),
+        "split": as_list(split),
+    }
+    chosen = _features_of(df, roles, features)
+    tested: Any = None
     if test is not None:
-        blocks.append(_block_of_table(test, roles, " of test", words))
+        check_columns(test, [*roles["label"], *chosen, *roles["client"]], " of test")
+        tested = _columns_of(test, roles, chosen)
     elif split is not None:
-        rows = _rows_of_splits(df[split], split)
-    elif test_share is not None:
-        rows = draw_test(len(df), test_share, seed)
-    what = " and ".join(f"'{column}'" for column in roles.label)
-    return source_of_blocks(
-        blocks,
-        rows,
-        kind="table",
-        label=f"the label column {what}",
-        target=target,
+        tested = _is_test(df[split], split)
+    x, y, clients = _columns_of(df, roles, chosen)
+    return from_arrays(
+        x,
+        y,
+        test=tested,
+        test_share=test_share,
+        clients=clients,
         names=names,
-        standardise=standardise,
-        name=name,
-        features=roles.features if words is None else (),
-        columns_of_target=roles.label,
         words=words,
+        target=target,
+        standardise=standardise,
+        seed=seed,
+        name=name,
     )
+
+
+def _columns_of(
+    df: "pd.DataFrame", roles: Roles, features: Sequence[Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return what `from_arrays` takes: inputs, targets, and columns for clients."""
+    label = roles["label"] if len(roles["label"]) > 1 else roles["label"][0]
+    clients = {str(name): df[name] for name in roles["client"]}
+    return df[list(features)], df[label], clients
 
 
 def from_csv(
@@ -192,55 +189,34 @@ def find_path(path: str | Path) -> Path:
     """Find a file or folder: in the current folder, or in the folder RAYSAFL_DATA.
 
     Raises:
-        ValueError: it is in neither; the nearest name beside it is given.
+        ValueError: it is in neither.
     """
     given = Path(path).expanduser()
     places = list(dict.fromkeys([Path.cwd() / given, data_root() / given]))
     for place in places:
         if place.exists():
             return place.resolve()
-    beside = [
-        other.name
-        for place in places
-        if place.parent.is_dir()
-        for other in sorted(place.parent.iterdir())[:1000]
-    ]
-    hint = nearest(given.name, set(beside)).partition(" (known")[0]
-    raise ValueError(
-        f"{given} is missing; looked for {' and '.join(map(str, places))}"
-        f"{f'. {hint[0].upper()}{hint[1:]}' if hint.startswith('did') else ''}"
-    )
+    raise ValueError(f"{given} is missing; looked for {' and '.join(map(str, places))}")
 
 
-def find_roles(
-    df: "pd.DataFrame",
-    label: str | Sequence[str],
-    features: Sequence[str] | None,
-    client: str | Sequence[str] | None,
-    split: str | None,
-) -> Roles:
-    """Find the columns of a table, and check that each has one role.
+def _features_of(
+    df: "pd.DataFrame", roles: Roles, features: Sequence[Any] | None
+) -> list[Any]:
+    """Return the columns that the model sees, and check all columns that are named.
 
     Raises:
-        ValueError: a column is unknown, is there twice, or has two roles.
+        ValueError: a column is unknown or there twice, or tells the model the answer.
     """
-    columns = list(df.columns)
-    check_columns(df, [], "")
-    labels = as_list(label)
-    clients = as_list(client)
-    if not labels:
+    used = [name for names in roles.values() for name in names]
+    check_columns(df, [*used, *as_list(features)], "")
+    if not roles["label"]:
         raise ValueError("label must name the column of the target")
-    others = {"label": labels, "client": clients, "split": as_list(split)}
-    for role, names in others.items():
-        _check_known(names, columns, role)
-    used = [name for names in others.values() for name in names]
     if features is None:
-        chosen = [column for column in columns if column not in used]
+        chosen = [column for column in df.columns if column not in used]
     else:
         chosen = as_list(features)
-        _check_known(chosen, columns, "features")
     for role in ("label", "split"):
-        both = [name for name in chosen if name in others[role]]
+        both = [name for name in chosen if name in roles[role]]
         if both:
             raise ValueError(
                 f"'{both[0]}' is the {role} column and among the features, so the model "
@@ -251,7 +227,7 @@ def find_roles(
             "no feature columns are left; name the columns that the model sees by "
             "features=[...]"
         )
-    return Roles(labels, chosen, clients, split)
+    return chosen
 
 
 def as_list(names: Any) -> list[Any]:
@@ -263,29 +239,15 @@ def as_list(names: Any) -> list[Any]:
     return list(names) if isinstance(names, list | tuple) or is_index else [names]
 
 
-def _check_known(names: Iterable[Any], columns: Sequence[Any], role: str) -> None:
-    for name in names:
-        if name not in columns:
-            known = nearest(str(name), map(str, columns))
-            raise ValueError(
-                f"{role} names the column '{name}', which the table lacks: {known}"
-            )
-
-
-def _rows_of_splits(values: "pd.Series[Any]", split: str) -> tuple[Ints, Ints]:
-    """Return the rows for training and the rows for testing, by the split column."""
-    texts = values.astype(str).to_numpy()
-    others = sorted(set(texts[~values.isin(SPLITS).to_numpy()]))
+def _is_test(values: "pd.Series[Any]", split: str) -> NDArray[np.bool_]:
+    """Return by the split column which rows are for testing."""
+    others = sorted(map(str, values[~values.isin(SPLITS)].unique()))
     if others:
         raise ValueError(
             f"the split column '{split}' holds {', '.join(map(repr, others[:SHOWN]))}; "
             "it may say 'train' or 'test'. Rename them, or drop these rows"
         )
-    train, test = (np.flatnonzero(texts == name) for name in SPLITS)
-    for rows, name in ((train, "train"), (test, "test")):
-        if not len(rows):
-            raise ValueError(f"no row of the split column '{split}' says '{name}'")
-    return train, test
+    return (values == "test").to_numpy(bool)
 
 
 def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None:
@@ -305,89 +267,3 @@ def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None
             f"the table{place} lacks the columns {first_of(missing, SHOWN)}: "
             f"{nearest(missing[0], map(str, df.columns))}"
         )
-
-
-def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str, words: Any) -> Block:
-    """Read the columns of a table.
-
-    Args:
-        df: the table.
-        roles: which column is what.
-        place: stands behind the name of a column in messages.
-        words: None: features are numbers; otherwise they are text.
-    """
-    if not len(df):
-        raise ValueError(f"the table{place} has no rows")
-    check_columns(df, [*roles.label, *roles.features, *roles.client], place)
-    if len(roles.label) == 1:
-        y = as_plain_array(df[roles.label[0]])
-    else:
-        y = columns_as_float32(df, roles.label, place, "label")
-    columns = {str(name): as_plain_array(df[name]) for name in roles.client}
-    if words is not None:
-        return Block(df[roles.features].to_numpy(object), y, columns)
-    return Block(columns_as_float32(df, roles.features, place, "feature"), y, columns)
-
-
-def as_plain_array(column: "pd.Series[Any]") -> Array:
-    """Return a column as an array of its own type; nullable numbers as plain ones."""
-    import pandas as pd
-
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
-    if pd.api.types.is_extension_array_dtype(column.dtype) and not column.hasnans:
-        kind = getattr(column.dtype, "numpy_dtype", None)
-        if kind is not None and getattr(kind, "kind", "O") in "iufb":
-            return column.to_numpy(dtype=kind)
-    values: Array = column.to_numpy()
-    return values
-
-
-def columns_as_float32(
-    df: "pd.DataFrame", names: Sequence[str], place: str, role: str
-) -> NDArray[np.float32]:
-    """Return columns as float32 [n, D].
-
-    Raises:
-        ValueError: a column holds no numbers, or values that are missing or infinite.
-    """
-    import pandas as pd
-
-    x = np.empty((len(df), len(names)), np.float32)
-    kinds = {name: df[name].dtype for name in names}
-    is_number = pd.api.types.is_numeric_dtype
-    is_complex = pd.api.types.is_complex_dtype
-    wrong = [n for n, own in kinds.items() if not is_number(own) or is_complex(own)]
-    if wrong:
-        others = first_of([f"'{name}'" for name in wrong[1:]], SHOWN)
-        more = f". {others} hold no numbers either" if others else ""
-        raise ValueError(_no_number(df[wrong[0]], role) + more)
-    for j, name in enumerate(names):
-        with np.errstate(over="ignore", invalid="ignore"):
-            x[:, j] = df[name].to_numpy(dtype=np.float64, na_value=np.nan)
-    labels = [f"{role} column '{name}'{place}" for name in names]
-    refuse_not_finite(x, labels)
-    return x
-
-
-def _no_number(column: "pd.Series[Any]", role: str) -> str:
-    """Say that a column holds no numbers, and what to do."""
-    import pandas as pd
-
-    kind = str(pd.api.types.infer_dtype(column, skipna=True))
-    name = column.name
-    advice = f"encode it, for example by pd.get_dummies(df, columns=['{name}'])"
-    if kind.startswith("date") or kind.startswith("time"):
-        advice = "turn it into numbers, for example days since a date"
-    elif kind not in ("string", "categorical", "boolean"):
-        advice = (
-            "turn it into numbers, for example by "
-            f"df['{name}'] = pd.to_numeric(df['{name}'])"
-        )
-    if role == "label":
-        return f"the label column '{name}' holds {kind} ({column.dtype}) and no numbers"
-    return (
-        f"the feature column '{name}' holds {kind} values ({column.dtype}), and a model "
-        f"needs numbers: if it says whose sample it is, give client='{name}'; otherwise "
-        f"{advice}, or leave it out by features=[...]"
-    )

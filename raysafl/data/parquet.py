@@ -9,7 +9,8 @@ or one below, such as `data/`.
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,16 +19,17 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from raysafl.core.problem import Dataset, Samples
-from raysafl.core.text import nearest
+from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
-from raysafl.data.own_arrays import (
-    check_parts,
-    from_arrays,
-    pixels_of,
-    refuse_classes_only_in_test,
+from raysafl.data.own_arrays import dataset_of, from_arrays, pixels_of
+from raysafl.data.own_columns import (
+    SHOWN,
+    Array,
+    Targets,
+    as_plain_array,
+    read_targets,
 )
-from raysafl.data.own_columns import SHOWN, Array, Targets, counted, read_targets
-from raysafl.data.own_tables import as_list, as_plain_array, find_path, from_pandas
+from raysafl.data.own_tables import as_list, find_path, from_pandas
 from raysafl.data.sources import ImageSource, data_root
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(-\w+)?
 TRAIN = "train"
 # Splits by their names, and the files of each in order.
 Files = dict[str, list[str]]
-# What Hugging Face knows of each column, such as its kind and the names of classes.
-Metadata = Mapping[str, Any]
 
 
 class ParquetImages(ImageSource):
@@ -103,39 +103,28 @@ class ParquetImages(ImageSource):
         written = [as_plain_array(table[self.label]) for table in tables]
         labels = _numbered(written, names, f"{first}: the label")
         scale = (self.high - self.low) / 255
-        train, test = (
+        parts = [
             Samples(_decoded(table[self.image], paths[0]), y, scale, self.low)
             for table, paths, y in zip(
                 tables, files.values(), labels.parts, strict=True
             )
-        )
-        check_parts(train, test)
-        if labels.names and names is None:
-            refuse_classes_only_in_test(train, test, labels.names)
-        name = self.name or Path(self.path).name
-        kind = labels.class_type
-        classes = labels.num_classes
-        return Dataset(name, train, test, classes, labels.names, class_type=kind)
+        ]
+        return dataset_of(self.name or Path(self.path).name, parts, labels, names)
 
 
 def _numbered(parts: list[Array], names: Sequence[str] | None, what: str) -> Targets:
     """Read targets: whole numbers are the numbers of classes, from 0."""
     if names is not None or any(part.dtype.kind not in "iu" for part in parts):
         return read_targets(parts, what, names=names)
-    least = min(int(part.min(initial=0)) for part in parts)
-    if least < 0:
-        raise ValueError(
-            f"{what} must be a whole number from 0, but the least is {least}"
-        )
     count = 1 + max(int(part.max(initial=0)) for part in parts)
     return Targets([part.astype(np.int64) for part in parts], count, ())
 
 
 def from_parquet(
-    path: str | Path | Mapping[str, Any],
+    path: str | Path,
     *,
     image: str | None = None,
-    label: str | Sequence[str] | None = None,
+    label: str | Sequence[str] = "label",
     features: Sequence[str] | None = None,
     client: str | Sequence[str] | None = None,
     test: str = "test",
@@ -150,12 +139,10 @@ def from_parquet(
 
     Args:
         path: the folder, in which `train-00000-of-00002.parquet`, `test.parquet` and so
-            on lie, or in a folder below such as `data/`; or the files of each split by
-            its name. A relative path is looked up in the current folder, and then in the
-            folder RAYSAFL_DATA.
+            on lie, or in a folder below such as `data/`. A relative path is looked up in
+            the current folder, and then in the folder RAYSAFL_DATA.
         image: the column of the images; by default the only one that holds images.
-        label: the column of the target; by default the one with the name "label", or
-            else the only one that the metadata call a class.
+        label: the column of the target.
         features: of a table, see `from_pandas`.
         client: see `from_pandas`.
         test: the split that is the test set; "validation" if you mean that one.
@@ -178,15 +165,10 @@ def from_parquet(
             "name of another split, or test_share=0.2"
         )
     splits = [TRAIN] if test_share is not None else [TRAIN, test]
-    if isinstance(path, Mapping):
-        files = _given_files(path, splits)
-    else:
-        files = _find_files(find_path(path), splits)
+    files = _find_files(find_path(path), splits)
     first = files[TRAIN][0]
     if image is None and features is None:
         image = _find_image(first)
-    if label is None:
-        label = _find_label(first)
     if isinstance(label, str) and options.get("target") != "number":
         options.setdefault("names", _class_names(first, label))
     options |= {"test_share": test_share}
@@ -205,9 +187,8 @@ def from_parquet(
     parts = []
     for own in files.values():
         table = _read_columns(own, [image, label, *clients])
-        columns = {name: as_plain_array(table[name]) for name in clients}
-        pixels = _decoded(table[image], own[0])
-        parts.append((pixels, as_plain_array(table[label]), columns))
+        columns = {name: table[name] for name in clients}
+        parts.append((_decoded(table[image], own[0]), table[label], columns))
     x, y, columns = parts[0]
     tested = parts[1] if len(parts) > 1 else None
     return from_arrays(x, y, clients=columns, test=tested, **options)
@@ -220,7 +201,8 @@ def _find_files(folder: Path, splits: Sequence[str]) -> Files:
     """Find the files of some splits in a folder.
 
     Raises:
-        ValueError: there are none of a split, or a shard is missing.
+        ValueError: there are none of a split, a shard is missing, or there are files of
+            several datasets.
     """
     found: Files = {}
     for file in sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")]):
@@ -228,57 +210,26 @@ def _find_files(folder: Path, splits: Sequence[str]) -> Files:
         split = file.parent.name if file.stem.isdigit() else file.stem
         found.setdefault(shard["split"] if shard else split, []).append(str(file))
     for split in splits:
-        if split not in found:
-            there = ", ".join(sorted(found)[:SHOWN]) or "no Parquet files"
+        files = found.get(split, [])
+        shards = [SHARD.fullmatch(Path(file).stem) for file in files]
+        # Files without a count are those of a folder `train/`, or a single one.
+        counts = {int(shard["count"]) if shard else 1 for shard in shards}
+        is_whole = not any(shards) or counts == {len(files)}
+        if len({Path(file).parent for file in files}) != 1 or not is_whole:
+            names = [
+                str(Path(file).relative_to(folder))
+                for file in files or chain(*found.values())
+            ]
             raise ValueError(
-                f"{folder / f'{split}.parquet'} is missing, and so are shards such as "
-                f"{split}-00000-of-00001.parquet ({folder} has: {there}); give the folder of "
-                "one dataset (or set RAYSAFL_DATA), another split by test=, or "
+                f"{folder} must hold {split}.parquet, or all shards such as "
+                f"{split}-00000-of-00001.parquet, of one dataset, and has: "
+                f"{first_of(names, SHOWN) or 'no Parquet files'}; give the folder of one "
+                "dataset (or set RAYSAFL_DATA), another split by test=, or "
                 "test_share=0.2. A folder that "
                 "Hugging Face's save_to_disk wrote has no Parquet: write it by "
                 "load_from_disk(...)['train'].to_parquet('FOLDER/train.parquet')"
             )
-        _check_shards(folder, found[split])
     return {split: found[split] for split in splits}
-
-
-def _check_shards(folder: Path, files: Sequence[str]) -> None:
-    """Check that files are all of a split, and of one dataset.
-
-    Raises:
-        ValueError: shards are missing, or there are files of another dataset too.
-    """
-    folders = {Path(file).parent for file in files}
-    shards = [SHARD.fullmatch(Path(file).stem) for file in files]
-    counts = {int(shard["count"]) if shard else 1 for shard in shards}
-    # Files without a count are those of a folder `train/`, or a single one.
-    is_whole = not any(shards) or counts == {len(files)}
-    if len(folders) == 1 and is_whole:
-        return
-    names = ", ".join(str(Path(file).relative_to(folder)) for file in files[:SHOWN])
-    raise ValueError(
-        f"{folder} has {counted(len(files), 'shard')} of a split of {max(counts)}: "
-        f"{names}; shards are missing, or there are others' too. Give the folder of one "
-        "dataset, or the files by path={'train': [...], 'test': [...]}"
-    )
-
-
-def _given_files(path: Mapping[str, Any], splits: Sequence[str]) -> Files:
-    """Return the files that were given for some splits.
-
-    Raises:
-        ValueError: some are missing.
-    """
-    missing = [split for split in splits if not path.get(split)]
-    if missing:
-        raise ValueError(
-            f"path= names no files of the split '{missing[0]}' (it has: "
-            f"{', '.join(path) or 'none'}); give path={{'train': [...], 'test': [...]}}"
-        )
-    return {
-        split: [str(find_path(file)) for file in as_list(path[split])]
-        for split in splits
-    }
 
 
 # --- what is in a file
@@ -295,17 +246,12 @@ def _schema(file: str) -> "pa.Schema":
         raise ValueError(f"{file} is not a Parquet file ({error})") from error
 
 
-def _metadata_of(file: str) -> Metadata:
-    """Return what Hugging Face's metadata say of each column; nothing without them."""
+def _class_names(file: str, label: str) -> list[str] | None:
+    """Return the names of a column's classes, if Hugging Face's metadata give them."""
     metadata = _schema(file).metadata or {}
     info = json.loads(metadata.get(b"huggingface", b"{}"))
-    features: Metadata = info.get("info", {}).get("features", {})
-    return features
-
-
-def _class_names(file: str, label: str) -> list[str] | None:
-    """Return the names of the classes of a column; None if the metadata give none."""
-    names: list[str] | None = _metadata_of(file).get(label, {}).get("names")
+    features = info.get("info", {}).get("features", {})
+    names: list[str] | None = features.get(label, {}).get("names")
     return names
 
 
@@ -317,12 +263,10 @@ def _find_image(file: str) -> str | None:
     """
     from pyarrow.types import is_struct
 
-    metadata = _metadata_of(file)
     found = [
         field.name
         for field in _schema(file)
-        if metadata.get(field.name, {}).get("_type") == "Image"
-        or (is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
+        if is_struct(field.type) and field.type.get_field_index("bytes") >= 0
     ]
     if len(found) > 1:
         raise ValueError(
@@ -330,25 +274,6 @@ def _find_image(file: str) -> str | None:
             "by image="
         )
     return found[0] if found else None
-
-
-def _find_label(file: str) -> str:
-    """Return the column `label`, or the only column that the metadata call a class.
-
-    Raises:
-        ValueError: there is neither.
-    """
-    names = _schema(file).names
-    kinds = {name: own.get("_type") for name, own in _metadata_of(file).items()}
-    found = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    if "label" in names or len(found) != 1:
-        found = [name for name in names if name == "label"]
-    if not found:
-        raise ValueError(
-            f"{file} has no column 'label' (it has: {', '.join(names)}); say which "
-            "one is the target by label="
-        )
-    return found[0]
 
 
 def _read_columns(
@@ -369,12 +294,8 @@ def _read_columns(
                 raise ValueError(
                     f"{file} has no column '{name}': {nearest(name, names)}"
                 )
-    try:
-        table = pa.concat_tables([pq.read_table(own, columns=columns) for own in files])
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"{files[0]} and the other files of its split differ in their columns ({error})"
-        ) from error
+    # Files that differ in their columns are a ValueError of pyarrow's own.
+    table = pa.concat_tables([pq.read_table(own, columns=columns) for own in files])
     frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     return frame
 

@@ -353,15 +353,11 @@ class ByColumn(Partition):
             ValueError: there is no such column; the nearest is named.
         """
         if self.column not in samples.columns:
-            if not samples.columns:
-                raise ValueError(
-                    f"the dataset has no client column, so no '{self.column}'; make it with "
-                    f"client='{self.column}' (of arrays, clients={{'{self.column}': ...}}), or "
-                    "take another partition"
-                )
             raise ValueError(
                 f"the dataset has no client column '{self.column}': "
-                f"{nearest(self.column, samples.columns)}"
+                f"{nearest(self.column, samples.columns)}. Make it with client="
+                f"'{self.column}' (of arrays, clients={{'{self.column}': ...}}), or take "
+                "another partition"
             )
         return samples.columns[self.column].codes
 

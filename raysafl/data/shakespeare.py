@@ -61,11 +61,7 @@ class Shakespeare(Source):
                 "each speech (for example github.com/karpathy/char-rnn, "
                 "data/tinyshakespeare/input.txt). Put it there, set RAYSAFL_DATA, or give file=..."
             )
-        try:
-            text = path.read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text ({error})") from error
-
+        text = path.read_text("utf-8")
         vocabulary = sorted(set(text))
         number = {letter: i for i, letter in enumerate(vocabulary)}
         users = []

@@ -9,13 +9,12 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import platformdirs
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, PositiveFloat, SerializeAsAny, StrictBool
 
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset, Samples
@@ -87,32 +86,13 @@ class ImageSource(Source):
     """
 
     abstract: ClassVar[bool] = True
-    standardise: bool | tuple[float, float] = Field(
+    standardise: StrictBool | tuple[float, PositiveFloat] = Field(
         default=False,
         description="False: inputs are in the source's own range, [0, 1] for most. True: "
         "inputs have mean 0 and standard deviation 1 over all pixels of the source's "
-        "training images. A pair (mean, std), such as (0.1307, 0.3081): inputs are "
-        "(v - mean) / std.",
+        "training images. A pair (mean, std) for all channels, such as (0.1307, "
+        "0.3081): inputs are (v - mean) / std.",
     )
-
-    @field_validator("standardise", mode="before")
-    @classmethod
-    def _is_a_choice_or_a_pair(cls, value: Any) -> bool | tuple[float, float]:
-        if isinstance(value, bool):
-            return value
-        pair = list(value) if isinstance(value, list | tuple) else []
-        if len(pair) != 2 or not all(isinstance(part, Real) for part in pair):
-            raise ValueError(
-                "give False, True, or one mean and one standard deviation for all "
-                f"channels, such as (0.1307, 0.3081), not {value!r}"
-            )
-        mean, std = map(float, pair)
-        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-            raise ValueError(
-                "the mean must be finite and the standard deviation finite and above "
-                f"0, not {value!r}"
-            )
-        return mean, std
 
     @abstractmethod
     def read(self) -> Dataset:
@@ -257,15 +237,11 @@ class Subset(Source):
                 classes.
         """
         whole = self.dataset.load()
-        if self.classes and not whole.has_labels:
-            raise ValueError(
-                f"the targets of '{whole.name}' are not one class per sample, so "
-                f"classes={self.classes} has no meaning; leave it out"
-            )
         classes = self.classes or whole.num_classes
-        if classes > whole.num_classes:
+        if self.classes and not (whole.has_labels and classes <= whole.num_classes):
             raise ValueError(
-                f"'{whole.name}' has {whole.num_classes} classes; classes={classes} is too many"
+                f"classes={classes} needs one class for each sample, of as many classes, and "
+                f"'{whole.name}' has {whole.num_classes if whole.has_labels else 'none'}"
             )
         key = Key(self.seed)
         train = self._some(whole.train, self.train, key("subset train"))

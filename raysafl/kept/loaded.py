@@ -9,8 +9,12 @@ from torch import Tensor, nn
 
 from raysafl.core.problem import Features
 from raysafl.core.text import in_brief
-from raysafl.data.own_columns import as_float32, refuse_not_finite
-from raysafl.data.own_tables import check_columns, columns_as_float32
+from raysafl.data.own_columns import (
+    as_float32,
+    columns_as_float32,
+    refuse_not_finite,
+)
+from raysafl.data.own_tables import check_columns
 from raysafl.kept.content import AboutModel
 
 
@@ -98,7 +102,7 @@ class LoadedModel(nn.Module):
         # A single row that was taken out of a table holds numbers as objects.
         table = frame.rename(columns=str).infer_objects()
         check_columns(table, names, "")
-        return columns_as_float32(table, names, "", "feature")
+        return columns_as_float32(table[list(names)], "feature")
 
     def _array(self, data: Any) -> NDArray[Any]:
         """Return an array in the type of the dataset, if it can be a part of that."""

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
@@ -21,32 +21,26 @@ if TYPE_CHECKING:
 COLUMNS = ("client", "start", "end")
 
 
-class Intervals(NamedTuple):
-    """What a trace says.
-
-    Args:
-        rows: An array [n, 3] of (client, start, end), sorted by start.
-        names: The names of the clients, whose positions `rows` holds; none if `rows`
-            holds the ids of clients.
-    """
-
-    rows: Ints
-    names: tuple[str, ...]
-
-
-def _bytes_of_trace(file: str) -> bytes:
-    """Read the file, or raise a ValueError that says which columns it should have."""
+def _content_of(file: str) -> tuple[bytes, str]:
+    """Return the content of a file, and its SHA-256."""
     try:
-        return Path(file).expanduser().read_bytes()
+        content = Path(file).expanduser().read_bytes()
     except OSError as error:
-        raise ValueError(
-            f"the trace {file} cannot be read ({error.strerror}); give a CSV or Parquet file with "
-            f"the columns {', '.join(COLUMNS)}"
-        ) from error
+        raise _unreadable(file, error.strerror) from error
+    return content, hashlib.sha256(content).hexdigest()
+
+
+def _unreadable(file: str, why: object) -> ValueError:
+    return ValueError(
+        f"the trace {file} cannot be read ({why}); give a CSV or Parquet file with the "
+        f"columns {', '.join(COLUMNS)}"
+    )
 
 
 @lru_cache(maxsize=16)
-def intervals(file: str, sha256: str, round_seconds: float | None = None) -> Intervals:
+def intervals(
+    file: str, sha256: str, round_seconds: float | None = None
+) -> tuple[Ints, tuple[str, ...]]:
     """Read the intervals of a trace.
 
     Args:
@@ -54,38 +48,36 @@ def intervals(file: str, sha256: str, round_seconds: float | None = None) -> Int
         sha256: the SHA-256 that its content must have.
         round_seconds: the seconds of a round; None: the file counts rounds.
 
+    Returns:
+        An array [n, 3] of (client, start, end), sorted by start; and the names of the
+        clients whose positions it holds, or none if it holds the ids of clients.
+
     Raises:
-        ValueError: the file is missing, is no table, or has another SHA-256; a column
-            is missing; a client has no name; a value is no whole number; an interval
-            is empty or before round 0.
+        ValueError: the file is missing, is no table, lacks a column, or has another
+            SHA-256; a client has no name; a value is no whole number; an interval is
+            empty or before round 0.
     """
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
 
-    content = _bytes_of_trace(file)
-    if (found := hashlib.sha256(content).hexdigest()) != sha256:
+    content, found = _content_of(file)
+    if found != sha256:
         raise ValueError(
             f"the trace {file} has changed: its SHA-256 is {found}, but the run was made "
-            f"with {sha256}. "
-            "Restore the file, or leave sha256 empty for a new run"
+            f"with {sha256}. Restore the file, or leave sha256 empty for a new run"
         )
     try:
         read = pd.read_parquet if Path(file).suffix == ".parquet" else pd.read_csv
-        frame = read(io.BytesIO(content))
+        frame = read(io.BytesIO(content))[list(COLUMNS)]
     # A damaged file may raise any kind of error.
     except Exception as error:
-        raise ValueError(
-            f"the trace {file} is no CSV or Parquet table: {error}"
-        ) from error
-    if missing := [name for name in COLUMNS if name not in frame]:
-        raise ValueError(
-            f"the trace {file} has no column '{missing[0]}': "
-            f"{nearest(missing[0], map(str, frame))}"
-        )
-    return _valid(file, frame[list(COLUMNS)], round_seconds)
+        raise _unreadable(file, error) from error
+    return _valid(file, frame, round_seconds)
 
 
-def _valid(file: str, frame: "pd.DataFrame", round_seconds: float | None) -> Intervals:
+def _valid(
+    file: str, frame: "pd.DataFrame", round_seconds: float | None
+) -> tuple[Ints, tuple[str, ...]]:
     """Check every row and return the intervals, in rounds."""
     import pandas as pd
 
@@ -98,9 +90,7 @@ def _valid(file: str, frame: "pd.DataFrame", round_seconds: float | None) -> Int
         numbered = frame.assign(client=np.where(codes < 0, np.nan, codes))
     numbers = numbered.apply(pd.to_numeric, errors="coerce").to_numpy(float, copy=True)
     if not len(numbers):
-        raise ValueError(
-            f"the trace {file} has no intervals, so no client would ever be available"
-        )
+        raise ValueError(f"the trace {file} has no intervals")
     good = numbers[:, 1] < numbers[:, 2]
     if round_seconds is not None:
         numbers[:, 1:] -= np.fmin.reduce(numbers[:, 1])
@@ -120,7 +110,7 @@ def _valid(file: str, frame: "pd.DataFrame", round_seconds: float | None) -> Int
     table = table[table[:, 1] < table[:, 2]]
     # The array is cached and shared.
     table.flags.writeable = False
-    return Intervals(table, names)
+    return table, names
 
 
 class Trace(PicksTogether):
@@ -163,11 +153,7 @@ class Trace(PicksTogether):
     def _fill_sha256(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.get("file") and not value.get("sha256"):
             file = str(value["file"])
-            return {
-                **value,
-                "file": file,
-                "sha256": hashlib.sha256(_bytes_of_trace(file)).hexdigest(),
-            }
+            return {**value, "file": file, "sha256": _content_of(file)[1]}
         return value
 
     def replace(
@@ -199,18 +185,13 @@ class Trace(PicksTogether):
         if not named or self._ids is not None:
             return self
         ids = {name: i for i, name in enumerate(names())}
-        if not ids:
-            raise ValueError(
-                f"the trace {self.file} names its clients, such as '{named[-1]}', and the "
-                "clients of these data have no names; take data.partition=ByColumn(...) "
-                "or ByUser(), or give ids from 0 in place of the names"
-            )
         for name in named:
             if name not in ids:
                 raise ValueError(
                     f"the trace {self.file} names '{name}', which is no client with "
-                    f"training samples: {nearest(name, ids)}; correct the name, or leave "
-                    "its rows out"
+                    f"training samples: {nearest(name, ids)}; correct the name, leave its "
+                    "rows out, or take data.partition=ByColumn(...) or ByUser(), by which "
+                    "clients have names"
                 )
         known = self.model_copy()
         known._ids = np.array([ids[name] for name in named], np.int64)
@@ -224,11 +205,7 @@ class Trace(PicksTogether):
         rows, names = intervals(self.file, self.sha256, self.round_seconds)
         client, start, end = rows.T
         if names:
-            if self._ids is None:
-                raise ValueError(
-                    f"the trace {self.file} names its clients; tell it the names that "
-                    "the data give them by `for_clients`"
-                )
+            assert self._ids is not None, "for_clients is called first"
             client = self._ids[client]
         t = keys.round % end.max()
         there_RM = np.tile(

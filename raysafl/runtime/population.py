@@ -6,8 +6,7 @@ import numpy as np
 
 from raysafl.core.algorithm import by_steps
 from raysafl.core.client_indices import StoredIndices
-from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
-from raysafl.core.users_parts import method_name
+from raysafl.core.problem import EVERYONE, SERVER, Dataset, Split
 from raysafl.core.work import Cell, Ints, Tasks
 from raysafl.training.inputs import Held
 
@@ -40,8 +39,6 @@ class Population:
         by_key = {
             key: data.split(dataset, seed) for key, (data, seed) in distinct.items()
         }
-        for key, split in by_key.items():
-            _check_validation(distinct[key].data, split)
         self.splits = [by_key[key] for key in keys]
         # The number of each cell's split among the distinct ones.
         number_of = {key: number for number, key in enumerate(by_key)}
@@ -97,10 +94,9 @@ class Population:
         """
         start_T, samples_T = self._places(tasks)
         if not samples_T.all():
-            cell, client = tasks.columns[["cell", "client"]][
-                samples_T.argmin()
-            ].tolist()
-            raise ValueError(_why_empty(self.cells[cell].data, client))
+            raise ValueError(
+                _why_empty(int(tasks.columns["client"][samples_T.argmin()]))
+            )
         (computed,) = np.nonzero(start_T < 0)
         if not len(computed):
             return Held(self._flat_S, start_T, samples_T)
@@ -152,22 +148,7 @@ class Population:
         return costs
 
 
-def _check_validation(data: FederatedData, split: Split) -> None:
-    """Refuse data that do not have the validation samples that they declare.
-
-    Raises:
-        ValueError: They declare some and have none, or the other way round.
-    """
-    has_some = len(split.validation) > 0
-    if has_some != data.has_validation:
-        raise ValueError(
-            f"{method_name(data, FederatedData, 'split')} gives {len(split.validation)} "
-            f"validation samples, but has_validation is {data.has_validation}; both must "
-            "say the same, as results have columns for validation or have none"
-        )
-
-
-def _why_empty(data: FederatedData, client: int) -> str:
+def _why_empty(client: int) -> str:
     """Say that a client, SERVER or EVERYONE has no samples, and what to change."""
     if client == SERVER:
         return (
@@ -177,6 +158,6 @@ def _why_empty(data: FederatedData, client: int) -> str:
         )
     who = "the clients hold" if client == EVERYONE else f"client {client} holds"
     return (
-        f"{data.splitter} leaves a client empty that is to "
+        "the partition leaves a client empty that is to "
         f"train: {who} no samples. Give it at least one, or let the policy never pick it"
     )

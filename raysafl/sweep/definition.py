@@ -9,6 +9,8 @@ from typing import Any
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.text import in_brief, nearest
+from raysafl.data.federation import Federation
+from raysafl.data.sources import Subset
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import (
     PAPER,
@@ -50,9 +52,9 @@ def smoke(run: Run) -> Run:
     brief: Run = _brief(run)
     brief = brief.replace(rounds=SMOKE_ROUNDS, eval_every=1, replicates=1)
     # With few test samples, a client might have none by which it could be judged.
-    if run.eval_clients is not None:
+    if run.eval_clients is not None or not isinstance(run.data, Federation):
         return brief
-    return brief.replace(data=run.data.tested_on(100))
+    return brief.replace({"data.dataset": Subset(dataset=run.data.dataset, test=100)})
 
 
 def _brief(part: Component) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raysafl.core.record import ColumnDescription, further_of
+from raysafl.core.record import COLUMNS, ColumnDescription
 from raysafl.simulation.run import Run
 from raysafl.storage.statistics import ACCURACY, declaration_of, statistics_of
 
@@ -56,7 +56,9 @@ class Measures:
             seen.add(key)
             every = run.columns()
             accurate.append(ACCURACY in every)
-            own = further_of(every)
+            own = {
+                name: column for name, column in every.items() if name not in COLUMNS
+            }
             for name in own.keys() & columns.keys():
                 _check_alike(name, own[name], columns[name])
             columns |= own

@@ -297,11 +297,6 @@ def test_two_overlapping_clients_share_as_many_samples_as_the_docstring_says() -
     assert abs(np.mean(shared) - 30**2 / 300) < 4 * np.std(shared) / np.sqrt(1000)
 
 
-def test_other_seeds_draw_other_samples() -> None:
-    federation = Federation(clients=3, partition=Overlapping(samples=50), seed=None)
-    assert len({digest(federation.split(DIGITS, seed)) for seed in range(20)}) == 20
-
-
 def test_overlapping_clients_get_the_servers_samples_and_give_it_copies() -> None:
     data = Federation(
         clients=MILLION,

@@ -33,7 +33,6 @@ from raysafl import (
     Uniform,
 )
 from raysafl.core.component import Component, explain
-from raysafl.core.text import nearest
 from raysafl.data import ParquetImages, Partition
 from raysafl.objectives import Classification
 
@@ -239,11 +238,6 @@ def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
             {"lr": 1, "batchsize": 2, "epochs": 1},
             "unknown field 'batchsize': did you mean 'b",
         ),
-        (
-            LocalTraining,
-            {"LR": 1, "batch_size": 2, "epochs": 1},
-            "unknown field 'LR': did you mean 'lr'?",
-        ),
         (Uniform, {"m": 1, "zzzzz": 2}, "Uniform: unknown field 'zzzzz': known is m"),
         (
             Federation,
@@ -256,15 +250,6 @@ def test_an_unknown_field_gets_the_nearest(
     make: Any, fields: dict[str, Any], told: str
 ) -> None:
     assert told in message(make, **fields)
-
-
-@given(
-    st.lists(
-        st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=4), min_size=1
-    )
-)
-def test_nearest_finds_an_exact_name_whatever_its_case(names: list[str]) -> None:
-    assert f"did you mean '{names[0]}'?" in nearest(names[0].upper(), names)
 
 
 def test_replace_reaches_inside_and_leaves_the_original(tiny: Run) -> None:
@@ -311,13 +296,6 @@ def test_replace_validates_and_says_so_in_the_users_words(
     assert told in text and "pydantic" not in text
 
 
-def test_components_are_frozen() -> None:
-    config = local()
-    told = message(setattr, config, "lr", 3.0)
-    assert "never changes after it was made. Take .replace(lr=...)" in told
-    assert config.lr == 0.1
-
-
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
 )
@@ -343,15 +321,6 @@ def test_explain_has_one_line_per_field_and_no_address() -> None:
     assert "http" not in "".join(lines)
 
 
-def test_a_message_names_class_field_and_value() -> None:
-    lines = message(LocalTraining, lr="fast", batch_size=0).splitlines()
-    assert len(lines) == 2 and lines[0].startswith(
-        "LocalTraining: lr: Input should be a valid number"
-    )
-    assert lines[0].endswith("(given: 'fast')")
-    assert lines[1] == "batch_size: Input should be greater than 0 (given: 0)"
-
-
 def test_a_list_where_a_number_belongs_leads_to_a_grid() -> None:
     for several in ([0.1, 0.2], (0.1, 0.2), np.array([0.1, 0.2])):
         assert message(LocalTraining, lr=several, batch_size=8).endswith(
@@ -360,8 +329,9 @@ def test_a_list_where_a_number_belongs_leads_to_a_grid() -> None:
 
 
 def test_kinds_lists_usable_classes_of_the_family() -> None:
-    assert Solid.kinds() == {"Cube": Cube, "Plate": Plate, "Pile": Pile}
-    assert Cube.kinds() == {"Cube": Cube, "Plate": Plate}
+    # Classes of other tests may be there as well.
+    assert {"Cube": Cube, "Plate": Plate, "Pile": Pile}.items() <= Solid.kinds().items()
+    assert "Pile" not in Cube.kinds() and "Solid" not in Solid.kinds()
     known = Partition.kinds()
     assert known["Iid"] is Iid and "Partition" not in known
 

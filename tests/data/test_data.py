@@ -1,9 +1,6 @@
 """Datasets from real and from written files; partitions and server data by counting."""
 
 import io
-import socket
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torchvision.datasets import MNIST
 
 from raysafl import ClassesPerClient, Digits, Federation, Iid, IidServer
 from raysafl.algorithms import Key
 from raysafl.data import (
-    Dataset,
     Mnist,
     ParquetImages,
     StratifiedServer,
@@ -27,12 +22,6 @@ from raysafl.data import (
 from raysafl.data.partitions import SamplesToSpread
 
 DIGITS = Digits().load()
-FILES = [
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-]
 
 
 # --- datasets
@@ -71,50 +60,6 @@ def test_digits_are_scikit_learns_to_the_bit_and_in_its_order() -> None:
         assert np.array_equal(mine.reshape(theirs.shape), theirs)
 
 
-def write_idx(path: Path, values: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    """A file in LeCun's IDX format: two zero bytes, type 8 (unsigned byte), axes, lengths."""
-    head = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(head + values.tobytes())
-
-
-def write_mnist(raw: Path) -> dict[str, np.ndarray[Any, np.dtype[np.uint8]]]:
-    rng = np.random.default_rng(0)
-    content = {
-        name: rng.integers(0, 256 if "images" in name else 10, shape, dtype=np.uint8)
-        for name, shape in zip(
-            FILES, [(7, 28, 28), (7,), (3, 28, 28), (3,)], strict=True
-        )
-    }
-    for name, values in content.items():
-        write_idx(raw / name, values)
-    return content
-
-
-def check_small_mnist(
-    dataset: Dataset, content: dict[str, np.ndarray[Any, np.dtype[np.uint8]]]
-) -> None:
-    assert dataset.train.x.shape == (7, 1, 28, 28) and dataset.test.x.shape == (
-        3,
-        1,
-        28,
-        28,
-    )
-    assert dataset.train.x.dtype == np.uint8 and dataset.train.y.dtype == np.int64
-    for part, name in ((dataset.train, "train"), (dataset.test, "t10k")):
-        assert np.array_equal(part.x[:, 0], content[f"{name}-images-idx3-ubyte"])
-        assert np.array_equal(part.y, content[f"{name}-labels-idx1-ubyte"])
-        assert (part.scale, part.shift) == (1 / 255, 0.0)
-
-
-def test_mnist_reads_files_in_torchvisions_layout(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
-    content = write_mnist(tmp_path / "MNIST" / "raw")
-    check_small_mnist(Mnist().load(), content)
-
-
 def test_mnist_is_the_published_data(real_data: Path) -> None:
     if not (real_data / "MNIST").is_dir():
         pytest.skip("the MNIST files (RAYSAFL_DATA/MNIST) are not here")
@@ -126,37 +71,6 @@ def test_mnist_is_the_published_data(real_data: Path) -> None:
     mean, std = pixels.mean() * dataset.train.scale, pixels.std() * dataset.train.scale
     # as everyone normalises it
     assert (round(mean, 4), round(std, 4)) == (0.1307, 0.3081)
-
-
-@pytest.fixture
-def no_mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty data root, and mirrors that refuse the connection at once."""
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
-    # While it is bound, no other process listens on this port.
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        port = silent.getsockname()[1]
-        monkeypatch.setattr(MNIST, "mirrors", [f"http://127.0.0.1:{port}/"])
-        yield tmp_path / "MNIST" / "raw"
-
-
-def test_a_missing_mnist_names_folder_files_and_the_way_out(no_mirror: Path) -> None:
-    with pytest.raises(ValueError) as caught:
-        Mnist().load()
-    text = str(caught.value)
-    assert text.startswith(f"MNIST is not in {no_mirror} and cannot be downloaded")
-    assert f"Missing: {', '.join(FILES)}." in text and "RAYSAFL_DATA" in text
-
-
-@pytest.mark.parametrize("size", [0, 100])
-def test_a_damaged_mnist_is_not_called_missing(no_mirror: Path, size: int) -> None:
-    write_mnist(no_mirror)
-    (no_mirror / FILES[0]).write_bytes((no_mirror / FILES[0]).read_bytes()[:size])
-    with pytest.raises(
-        ValueError, match=rf"MNIST files in {no_mirror} are damaged .*delete them"
-    ):
-        Mnist().load()
 
 
 def encode(
@@ -312,39 +226,6 @@ def test_clients_hold_p_classes_alike_disjoint_and_evenly_covered(
     assert (counts[held] == share).all() and share > 0
 
 
-@given(class_problems(), st.integers(0, 10**6))
-def test_iid_deals_out_every_sample_once(problem: Any, seed: int) -> None:
-    labels, classes, clients, _ = problem
-    parts = spread(Iid(), labels, classes, clients, seed)
-    assert len(parts) == clients
-    assert sorted(i for part in parts for i in part) == list(range(len(labels)))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@given(class_problems(), st.integers(0, 10**6))
-def test_partitions_are_a_function_of_the_seed(problem: Any, seed: int) -> None:
-    labels, classes, clients, p = problem
-    for partition in (Iid(), ClassesPerClient(p=p)):
-        first = spread(partition, labels, classes, clients, seed)
-        assert spread(partition, labels, classes, clients, seed) == first
-
-
-@pytest.mark.parametrize("partition", [Iid(), ClassesPerClient(p=2)], ids=repr)
-def test_other_seeds_give_other_partitions(partition: Iid | ClassesPerClient) -> None:
-    labels = DIGITS.train.y
-    found = {str(spread(partition, labels, 10, 10, seed)) for seed in range(20)}
-    assert len(found) == 20
-
-
-def test_which_client_holds_which_class_is_drawn() -> None:
-    labels = DIGITS.train.y
-    first = [
-        labels[spread(ClassesPerClient(p=1), labels, 10, 10, s)[0][0]]
-        for s in range(200)
-    ]
-    assert set(first) == set(range(10))
-
-
 def test_more_classes_per_client_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError) as caught:
         Federation(partition=ClassesPerClient(p=11)).split(DIGITS, 0)
@@ -384,25 +265,6 @@ def test_server_data_is_n0_samples_that_no_client_holds(
     if stratified:
         counts = np.bincount(DIGITS.train.y[split.server], minlength=10)
         assert counts.max() - counts.min() <= 1
-
-
-def test_a_stratified_remainder_goes_to_random_classes() -> None:
-    labels = DIGITS.train.y
-    drawn = [
-        int(
-            labels[StratifiedServer(n0=1).draw(labels, 10, Key(seed)("server data"))][0]
-        )
-        for seed in range(300)
-    ]
-    assert set(drawn) == set(range(10))
-
-
-def test_iid_server_data_is_drawn_uniformly() -> None:
-    draws = [
-        IidServer(n0=3).draw(np.zeros(6, np.int64), 1, Key(s)("x")) for s in range(2000)
-    ]
-    counts = np.bincount(np.concatenate(draws), minlength=6)
-    assert np.abs(counts - 1000).max() < 4 * np.sqrt(2000 * 0.25)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,9 @@ def test_hugging_faces_files_need_no_class(tmp_path: Path) -> None:
     )
     (tmp_path / "data").mkdir()
     pq.write_table(table, tmp_path / "data" / "train-00000-of-00001.parquet")
-    source = fl.from_parquet(tmp_path, client="writer_id", test_share=0.1)
+    source = fl.from_parquet(
+        tmp_path, label="character", client="writer_id", test_share=0.1
+    )
     partition = fl.ByColumn(column="writer_id", largest=True)
     data = fl.Federation(dataset=source, clients=2, partition=partition)
     dataset = data.load()

@@ -98,28 +98,6 @@ def test_unbalanced_parts_are_all_samples_and_none_is_empty(
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
 
 
-@given(problems(), st.floats(0.5, 10), BALANCED, st.integers(0, 10**6))
-def test_dirichlet_is_a_function_of_the_seed(
-    problem: Any, alpha: float, balanced: bool, seed: int
-) -> None:
-    labels, classes, clients = problem
-    assume(len(labels) >= 20 * clients)
-    partition = Dirichlet(alpha=alpha, balanced=balanced)
-    first = spread(partition, labels, classes, clients, seed)
-    again = spread(partition, labels, classes, clients, seed)
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-
-
-@pytest.mark.parametrize("balanced", [True, False])
-def test_other_seeds_give_other_partitions(balanced: bool) -> None:
-    labels = np.repeat(np.arange(5), 40)
-    partition = Dirichlet(alpha=1, balanced=balanced)
-    found = {
-        str([p.tolist() for p in spread(partition, labels, 5, 4, s)]) for s in range(20)
-    }
-    assert len(found) == 20
-
-
 def shares(partition: Dirichlet, draws: int, clients: int = 2, each: int = 1000) -> Any:
     """[draws * clients, classes]: label proportions, of 4 classes of `each` samples."""
     labels = np.repeat(np.arange(4), each)
@@ -176,9 +154,7 @@ def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"alpha": 0}, "alpha: Input should be greater than 0"),
-        ({"alpha": -1}, "alpha: Input should be greater than 0"),
-        ({"alpha": 1e-9}, "alpha = 1e-09 cannot be drawn; use 0.001 to 1000000"),
+        ({"alpha": 1e-9}, "alpha: Input should be greater than or equal to 0.001"),
         ({"alpha": 1, "min_samples": 0}, "min_samples: Input should be greater than 0"),
     ],
 )

@@ -130,13 +130,13 @@ def test_the_servers_own_images_are_scaled_as_the_runs_dataset() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(0, 1, None, "12", 0.3081, (0.1,), (0.1, 0.2, 0.3), ("0.1", 0.3)),
+        *(0, 1, None, "12", 0.3081, (0.1,), (0.1, 0.2, 0.3)),
         *((0.1, 0.0), (0.1, -0.3), (0.1, math.inf), (math.nan, 0.3), [[0.1], [0.3]]),
     ],
     ids=repr,
 )
 def test_what_is_no_mean_and_deviation_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"Mnist: standardise: (give False|the mean)"):
+    with pytest.raises(ValueError, match=r"Mnist: standardise\.bool: "):
         Mnist(standardise=value)
 
 

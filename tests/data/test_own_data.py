@@ -341,13 +341,13 @@ def test_a_partition_by_a_column_that_nobody_named_leads_to_where_it_is_named() 
     bare = fl.from_arrays([[1.0], [2.0]], [0, 1], test=([[1.0]], [0]))
     data = fl.Federation(dataset=bare, clients=2, partition=fl.ByColumn(column="town"))
     assert refused(data.split, data.load(), 0) == (
-        "the dataset has no client column, so no 'town'; make it with client='town' (of "
-        "arrays, clients={'town': ...}), or take another partition"
+        "the dataset has no client column 'town': known are none. Make it with client='town' "
+        "(of arrays, clients={'town': ...}), or take another partition"
     )
     # A table whose column of clients was taken for a feature.
     text = refused(fl.from_pandas, TABLE, label="ill", test_share=0.5)
     assert (
-        "if it says whose sample it is, give client='town'; otherwise encode it" in text
+        "if it says whose sample it is, give client='town'; otherwise turn it" in text
     )
     # The number of clients is 10 where it is left out.
     fields = RUN | {"data": federation(10), "participation": fl.Uniform(m=12)}
@@ -391,16 +391,11 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (
-            {"label": "il"},
-            "label names the column 'il', which the table lacks: did you mean",
-        ),
-        ({"client": "twon"}, "did you mean 'town'?"),
+        ({"label": "il"}, "the table lacks the columns il: did you mean 'ill'?"),
         (
             {"features": ["age", "ill"]},
             "'ill' is the label column and among the features",
         ),
-        ({"features": ["agee"]}, "did you mean 'age'?"),
         ({"features": []}, "no feature columns are left"),
         (
             {"features": None, "client": None},
@@ -416,7 +411,7 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
             "the table of test lacks the columns",
         ),
         ({"split": None, "test_share": 1.5}, "test_share must be above 0 and below 1"),
-        ({"split": None, "test_share": 0.01}, "neither may be empty"),
+        ({"split": None, "test_share": 0.01}, "the test set is empty"),
     ],
 )
 def test_a_mistake_in_the_roles_of_columns_is_named(
@@ -428,24 +423,20 @@ def test_a_mistake_in_the_roles_of_columns_is_named(
 @pytest.mark.parametrize(
     ("column", "values", "told"),
     [
-        ("age", [1, np.nan, 2, np.nan, 3, 4], "'age': 2 NaN (the first in row 1)"),
-        ("age", [1, 2, 3, 4, 5, np.inf], "'age': 1 infinite (or too large"),
-        ("age", [1, 2, 3, 4, 5, 1e300], "(the first in row 5)"),
-        ("age", pd.array([1, None, 3, 4, 5, 6], "Int64"), "'age': 1 NaN"),
-        ("age", pd.to_datetime(["2024-01-01"] * 6), "turn it into numbers"),
-        ("age", [1, "2", 3, 4, 5, 6], "pd.to_numeric(df['age'])"),
-        ("age", list("abcdef"), "pd.get_dummies(df, columns=['age'])"),
+        ("age", [1, np.nan, 2, np.nan, 3, 4], "'age': 2 (the first in row 1)"),
+        ("age", [1, 2, 3, 4, 5, np.inf], "'age': 1 (the first in row 5)"),
+        ("age", [1, 2, 3, 4, 5, 1e300], "too large for float32: feature column 'age'"),
+        ("age", pd.array([1, None, 3, 4, 5, 6], "Int64"), "'age': 1 (the first"),
+        ("age", list("abcdef"), "text for example by pd.get_dummies"),
         ("ill", ["no", None, "no", "yes", "yes", "no"], "has 1 row without a value"),
         (
             "ill",
             ["no", 1, "no", "yes", "yes", "no"],
             "values of several types (int, str)",
         ),
-        ("ill", [0.5, np.nan, 1, 2, 3, 4], "'ill': 1 NaN (the first in row 1)"),
+        ("ill", [0.5, np.nan, 1, 2, 3, 4], "'ill': 1 (the first in row 1)"),
         ("town", ["a", None, "a", "b", "b", None], "has 2 rows without a value"),
-        ("town", ["a", 3, "a", "b", "b", "b"], "values of several types (int, str)"),
-        ("split", ["train"] * 6, "no row of the split column 'split' says 'test'"),
-        ("split", ["train", "val"] * 3, "holds 'val'; it may say"),
+        ("split", ["train"] * 6, "the test set is empty"),
         ("ill", ["no", "no", "yes", "no", "no", "yes"], "in the test set: 'yes'"),
     ],
 )
@@ -479,8 +470,8 @@ HALF = {"test_share": 0.5}
 @pytest.mark.parametrize(
     ("x", "y", "options", "told"),
     [
-        (X[:3], Y[:2], {}, "x has 3 samples, but y has 2 values"),
-        (X[:2], Y[:2], {"clients": ["a"]}, "give one for each sample"),
+        (X[:3], Y[:2], {}, "x has 3 samples, but y has the shape [2]"),
+        (X[:2], Y[:2], {"clients": ["a"]}, "give one value for each sample"),
         ([[1, 2], [3]], [0, 1], {}, "must have the same shape"),
         ([["a"], ["b"]], [0, 1], {}, "x must hold numbers"),
         ([1.0, 2.0], [0, 1], {}, "x.reshape(-1, 1)"),
@@ -495,7 +486,7 @@ HALF = {"test_share": 0.5}
         (X[:2], [0, 1], {"test": (X[:2, :1], [0, 1])}, "training inputs are float32"),
         (X[:2], [0, 1], {"test": (X[:2], [0, 1]), "test_share": 0.5}, "by test and by test_share"),
         (X[:2], [0, 1], {}, "there are no test data: give test="),
-        (X[:2] * np.nan, [0, 1], {}, "column 0 of x: 2 NaN (the first in row 0)"),
+        (X[:2] * np.nan, [0, 1], {}, "column 0 of x: 2 (the first in row 0)"),
         (np.zeros((200, 1)), np.arange(200), HALF, "target='number'"),
     ],
 )  # fmt: skip
@@ -524,17 +515,9 @@ class Ragged(Pictures):
     ("dataset", "told"),
     [
         (Noisy(), "Leave the random transform out"),
-        (Triples(), "the first is (tensor([0., 0., 0.]), 0, 1)"),
+        (Triples(), "pairs (input, target) as its items by number"),
         (Ragged(), "all samples must have the same shape"),
-        (iter([1]), "has no length or no items by number"),
-        (
-            TensorDataset(torch.tensor([[torch.nan], [1.0]]), torch.zeros(2)),
-            "1 NaN (the first in row 0)",
-        ),
-        (
-            TensorDataset(torch.zeros(0, 3), torch.zeros(0)),
-            "the train dataset is empty",
-        ),
+        (iter([1]), "the train dataset must have a length"),
     ],
 )
 def test_a_torch_dataset_that_cannot_be_read_is_refused(
@@ -543,10 +526,9 @@ def test_a_torch_dataset_that_cannot_be_read_is_refused(
     assert told in refused(fl.from_torch, dataset, test_share=0.5)
 
 
-def test_a_missing_csv_file_gets_the_nearest_name(tmp_path: Path) -> None:
-    TABLE.to_csv(tmp_path / "patients.csv")
+def test_a_missing_csv_file_is_told_where_it_was_looked_for(tmp_path: Path) -> None:
     text = refused(fl.from_csv, tmp_path / "patient.csv", label="ill", split="split")
-    assert "is missing" in text and "Did you mean 'patients.csv'?" in text
+    assert f"is missing; looked for {tmp_path}" in text
     assert "must be a DataFrame" in refused(fl.from_pandas, "x.csv", label="ill")
 
 

@@ -31,7 +31,7 @@ def images_of(column: str, kind: str = "Image") -> dict[str, Any]:
     """The metadata that Hugging Face writes into the schema."""
     features = {
         column: {"_type": kind},
-        "fine": {"names": NAMES, "_type": "ClassLabel"},
+        "label": {"names": NAMES, "_type": "ClassLabel"},
         "writer": {"dtype": "string", "_type": "Value"},
     }
     return {"huggingface": json.dumps({"info": {"features": features}})}
@@ -41,7 +41,7 @@ def write(file: Path, images: Any, labels: Any, **columns: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     rows = [{"bytes": png(image), "path": f"{i}.png"} for i, image in enumerate(images)]
-    table = pa.table({"img": pa.array(rows, kind), "fine": labels, **columns})
+    table = pa.table({"img": pa.array(rows, kind), "label": labels, **columns})
     pq.write_table(table.replace_schema_metadata(images_of("img")), file)
 
 
@@ -107,22 +107,12 @@ def test_other_layouts_are_found(names: list[str], tmp_path: Path) -> None:
     assert (len(dataset.train), len(dataset.test)) == (4, 2)
 
 
-def test_files_are_given_by_split(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        write(tmp_path / f"{name}.parquet", pixels(4, ord(name)), [0, 1, 0, 1])
-    a, b, c = (tmp_path / f"{name}.parquet" for name in "abc")
-    by_split = fl.from_parquet({"train": [a, b], "test": c}).load()
-    assert (len(by_split.train), len(by_split.test)) == (8, 4)
-    alone = fl.from_parquet({"train": a}, test_share=0.25).load()
-    assert (len(alone.train), len(alone.test)) == (3, 1)
-    assert "no files of the split 'test'" in refused(fl.from_parquet, {"train": a})
-
-
 def test_validation_is_the_test_set_only_if_it_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", pixels(4), [0, 1, 0, 1])
     write(tmp_path / "validation.parquet", pixels(2), [0, 1])
     text = refused(fl.from_parquet, tmp_path)
-    assert "test.parquet is missing" in text and "has: train, validation" in text
+    assert "test.parquet, or" in text
+    assert "has: train.parquet, validation.parquet; give" in text
     assert len(fl.from_parquet(tmp_path, test="validation").load().test) == 2
 
 
@@ -162,7 +152,7 @@ def test_a_table_in_parquet_is_the_same_run_as_its_data_frame(tmp_path: Path) ->
 def test_fractions_as_labels_are_numbers_to_predict(tmp_path: Path) -> None:
     for part in ("train", "test"):
         write(tmp_path / f"{part}.parquet", pixels(3), [0.5, 1.5, 2.0])
-    source = fl.from_parquet(tmp_path, label="fine", target="number")
+    source = fl.from_parquet(tmp_path, target="number")
     assert source.num_classes == 0
     assert source.load().train.y.tolist() == [0.5, 1.5, 2.0]
 
@@ -176,15 +166,17 @@ def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
     text = refused(fl.from_parquet, folder, test="train")
     assert "would make the training samples the test set" in text
     (folder / "data" / "train-00001-of-00002.parquet").unlink()
-    assert "has 1 shard of a split of 2" in refused(fl.from_parquet, folder)
+    text = refused(fl.from_parquet, folder)
+    assert "or all shards such as train-00000-of-00001" in text
+    assert "has: data/train-00000-of-00002.parquet; give" in text
     for name in ("en", "fr"):
         write_all(tmp_path / "two" / name)
     text = refused(fl.from_parquet, tmp_path / "two")
-    assert "has: no Parquet files); give the folder of one dataset" in text
+    assert "has: no Parquet files; give the folder of one dataset" in text
     for name in ("en", "fr"):
         write(tmp_path / "both" / name / "train.parquet", pixels(2), [0, 1])
     text = refused(fl.from_parquet, tmp_path / "both", test_share=0.5)
-    assert "2 shards of a split of 1: en/train.parquet, fr/train.parquet; " in text
+    assert "of one dataset, and has: en/train.parquet, fr/train.parquet; " in text
     assert "is missing; looked for" in refused(fl.from_parquet, tmp_path / "tow")
     write(tmp_path / "three" / "train.parquet", pixels(2), [0, 5])
     write(tmp_path / "three" / "test.parquet", pixels(2), [0, 1])
@@ -192,7 +184,7 @@ def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
     assert "holds the label 5 (row 1), but names= names 3 classes" in text
 
 
-def test_the_only_columns_of_images_and_classes_are_needed(tmp_path: Path) -> None:
+def test_the_only_column_of_images_is_taken(tmp_path: Path) -> None:
     picture = [{"bytes": png(image)} for image in pixels(2)]
     for part in ("train", "test"):
         table = pa.table({"a": picture, "b": picture, "c": [0, 1]})
@@ -200,7 +192,7 @@ def test_the_only_columns_of_images_and_classes_are_needed(tmp_path: Path) -> No
     assert "several columns of images (a, b); say which one by image=" in refused(
         fl.from_parquet, tmp_path
     )
-    assert "say which one is the target by label=" in refused(
+    assert "has no column 'label': known are a, b, c" in refused(
         fl.from_parquet, tmp_path, image="a"
     )
     assert fl.from_parquet(tmp_path, image="b", label="c").load().num_classes == 2

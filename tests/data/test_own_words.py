@@ -141,7 +141,7 @@ def test_columns_of_zero_and_one_are_labels_too() -> None:
         ({"words": "sort"}, "'sort' are the known entries of the text; give a number"),
         ({"words": 0}, "[] are the known entries of the text; give a number above 0"),
         ({"words": -3}, "[] are the known entries of the text; give a number above 0"),
-        ({"features": ["titel"]}, "names the column 'titel', which the table lacks"),
+        ({"features": ["titel"]}, "the table lacks the columns titel"),
         ({"features": ["tags"]}, "'tags' is the label column and among the features"),
         ({"standardise": True}, "words= is for text, which standardise= does not fit"),
         ({"target": "tag"}, "target='tag' is unknown: did you mean 'tags'"),

@@ -62,7 +62,10 @@ def test_an_item_without_data_says_what_it_waits_for(
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     emnist = next(item for item in ITEMS if item.file == "fsl/figure8_emnist.py")
     left = planned(emnist, "paper", tmp_path / "none")
-    assert left.cells == 27 and "it waits for its data: EMNIST is not in" in left.text
+    assert (
+        left.cells == 27
+        and "it waits for its data: EMNIST is not whole in" in left.text
+    )
 
 
 def test_a_command_that_takes_too_long_is_told_to_stop() -> None:

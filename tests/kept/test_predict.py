@@ -168,14 +168,14 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (frame.drop(columns="age"), "lacks the columns age"),
         (pd.concat([frame, frame["age"]], axis=1), "has several columns age"),
         (frame.assign(age="old"), "feature column 'age' holds string"),
-        (frame.assign(age=np.nan), "feature column 'age': 200 NaN"),
+        (frame.assign(age=np.nan), "feature column 'age': 200 .the first"),
         (np.ones((2, 4)), r"numbers \[B, 3\] for B samples, not float64 \[2, 4\]"),
         (np.ones(3), r"not float64 \[3\]"),
         (np.array([["a", "b", "c"]]), "takes numbers"),
         (np.ones((2, 3), object), r"for B samples, not object \[2, 3\]; give"),
         ({"age": 1.0}, r"not \{'age': 1\.0\}; give a DataFrame of \['"),
         (frame.iloc[0], r"such as pd\.DataFrame\(\[row\]\)"),
-        ([[1.0, 2.0, np.inf]], "not finite"),
+        ([[1.0, 2.0, np.inf]], "are NaN, infinite"),
     ]
     for data, message in wrong:
         with pytest.raises(ValueError, match=message):

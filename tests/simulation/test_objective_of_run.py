@@ -169,5 +169,5 @@ def test_a_subset_of_numbers_is_drawn_without_classes() -> None:
     dataset = run.data.load()
     assert (len(dataset.train), len(dataset.test), dataset.num_classes) == (50, 10, 0)
     assert set(dataset.train.y) < set(Line().load().train.y)
-    with pytest.raises(ValueError, match="classes=2 has no meaning; leave it out"):
+    with pytest.raises(ValueError, match="classes=2 needs one class for each sample"):
         Subset(dataset=Line(), classes=2).load()

@@ -13,7 +13,7 @@ from helpers.here import run_in_process, session_of, write
 from helpers.made import ended
 from helpers.objectives import DETAILED, PLAIN, REGRESSION
 
-from raysafl.core.record import ColumnDescription, further_column, further_of
+from raysafl.core.record import further_column
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -110,16 +110,6 @@ def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> N
     pd.testing.assert_frame_equal(
         store.rounds().drop(columns="seconds"), whole.drop(columns="seconds")
     )
-
-
-def test_the_name_and_the_type_of_a_further_column_are_checked() -> None:
-    assert further_of(
-        {"test_mae": further_column("m"), "round": ColumnDescription("int32", "")}
-    )
-    with pytest.raises(ValueError, match=r"called 'mae'; give a name such as test_mae"):
-        further_of({"mae": further_column("m")})
-    with pytest.raises(ValueError, match="has the type int32"):
-        further_of({"test_mae": ColumnDescription("int32", "m")})
 
 
 def frame_of(**columns: list[float]) -> pd.DataFrame:

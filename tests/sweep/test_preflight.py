@@ -249,8 +249,8 @@ OF_A_MEAN = algorithm(
         (NO_YIELD, "its answer is what `yield` gives, as in update = yield fl.Train("),
         (
             OF_A_MEAN,
-            f"round ({place(OF_A_MEAN, 'return replace')}): AttributeError: the answer to "
-            "fl.TrainMean has no 'delta_MP': it has the mean, delta_P",
+            f"round ({place(OF_A_MEAN, 'return replace')}): AttributeError: 'MeanUpdate' "
+            "object has no attribute 'delta_MP'",
         ),
         (IN_PLACE, f"round ({place(IN_PLACE, 'state.w_P -=')}): FrozenInstanceError"),
         (IN_PLACE, "Return a changed copy, such as replace(state, w_P=state.w_P - d)"),
