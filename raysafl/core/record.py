@@ -97,16 +97,17 @@ class Record:
         str,
         ColumnDescription(
             "string",
-            "who trained in the round: client, server, client+server, central or nobody",
+            "who trained in the round: client, server, client+server, central (on all "
+            "clients' data in one place) or nobody",
         ),
     ]
     cohorts: Annotated[
         list[list[int]],
         ColumnDescription(
             "list of lists of int32",
-            "one list for each round since the replicate's last row, this round last: the "
-            "ids of the round's cohort, which are the clients that the policy picked (with "
-            "`devices`, those of them that reported). The list is empty if there were none",
+            "the cohorts of all rounds after the replicate's previous row, up to and "
+            "including this round. A cohort is a list of client ids: the clients that the"
+            " policy picked or, with `devices`, those of them that reported",
         ),
     ]
     enforced: Annotated[
@@ -148,9 +149,10 @@ class Record:
         float | None,
         ColumnDescription(
             "float64",
-            "mean accuracy over the samples that the last client round's cohort trained "
-            "on, measured while it trained; under an adaptive policy the accuracy that the "
-            "policy goes by; empty if the objective has no accuracy",
+            "mean training accuracy in the latest round in which clients trained, over "
+            "their samples, measured while they trained; with `Snapshot(adapt=...)`, the "
+            "accuracy by which the probability changes; empty if the objective has no "
+            "accuracy",
             Summary.MEAN,
             is_fraction=True,
         ),
@@ -159,7 +161,8 @@ class Record:
         float | None,
         ColumnDescription(
             "float64",
-            "mean loss over the samples that the last client round's cohort trained on",
+            "mean training loss in the latest round in which clients trained, over their "
+            "samples",
             Summary.MEAN,
             higher_is_better=False,
         ),
@@ -177,8 +180,9 @@ class Record:
         int,
         ColumnDescription(
             "int32",
-            "enforced rounds in which clients trained, since the replicate's last row; "
-            "under uniform or full participation every client round counts",
+            "enforced rounds in which clients trained, since the replicate's previous "
+            "row; under uniform or full participation these are all rounds in which "
+            "clients trained",
             Summary.SUM,
             total="enforced rounds of the run",
         ),
@@ -205,9 +209,9 @@ class Record:
         int,
         ColumnDescription(
             "int64",
-            "bytes sent to clients since the replicate's last row: 4 per parameter, and "
-            "under data sharing the samples of D0 for each client that trains for the "
-            "first time",
+            "bytes sent to clients since the replicate's last row: 4 per parameter, and, "
+            "if the server shares samples with clients, these samples once for each "
+            "client",
             Summary.SUM,
             total="bytes sent to clients",
         ),
@@ -226,8 +230,8 @@ class Record:
         float,
         ColumnDescription(
             "float64",
-            "wall time since the last evaluated round; cells that advance together share "
-            "it equally",
+            "wall time since the last evaluated round; replicates that are trained "
+            "together, in a pack, share it equally",
         ),
     ]
     # Every other column by its name, such as `test_f1`; `Run.columns` declares them.
