@@ -18,6 +18,7 @@ from raysafl.core.augmentation import Augmentation
 from raysafl.core.client_indices import ClientIndices, as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
+from raysafl.core.users_parts import method_name
 
 # Ids that stand for no single client: the server with its own data, and all clients'
 # data as one, for centralised SGD.
@@ -263,6 +264,11 @@ class FederatedData(Component):
         Raises:
             ValueError: the dataset has too few samples or classes for this split.
         """
+
+    @property
+    def splitter(self) -> str:
+        """The name of the method that says who holds which samples, for messages."""
+        return method_name(self, FederatedData, "split")
 
     def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
         """Return the name of each client, or nothing if clients have none.

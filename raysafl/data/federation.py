@@ -8,6 +8,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
+from raysafl.core.users_parts import method_name, users_parts
 from raysafl.data.partitions import Iid, Partition, SamplesToSpread
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source
@@ -160,6 +161,13 @@ class Federation(FederatedData):
     def owners(self, samples: Samples) -> Ints | None:
         """Return whose each sample is: the values of `ByColumn`, else the users."""
         return self.partition.users_of(samples)
+
+    @property
+    def splitter(self) -> str:
+        """The method that spreads: a partition's of the user's own, else `split`."""
+        if users_parts(self, Partition):
+            return method_name(self, Partition, "spread")
+        return super().splitter
 
     def split_seed(self, seed: int) -> int:
         """Return the seed that determines the split of the replicate with this seed.

@@ -6,7 +6,7 @@ import numpy as np
 
 from raysafl.core.algorithm import by_steps
 from raysafl.core.client_indices import StoredIndices
-from raysafl.core.problem import EVERYONE, SERVER, Dataset, Split
+from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
 from raysafl.core.work import Cell, Ints, Tasks
 from raysafl.training.inputs import Held
 
@@ -94,9 +94,10 @@ class Population:
         """
         start_T, samples_T = self._places(tasks)
         if not samples_T.all():
-            raise ValueError(
-                _why_empty(int(tasks.columns["client"][samples_T.argmin()]))
-            )
+            cell, client = tasks.columns[["cell", "client"]][
+                samples_T.argmin()
+            ].tolist()
+            raise ValueError(_why_empty(self.cells[cell].data, client))
         (computed,) = np.nonzero(start_T < 0)
         if not len(computed):
             return Held(self._flat_S, start_T, samples_T)
@@ -148,7 +149,7 @@ class Population:
         return costs
 
 
-def _why_empty(client: int) -> str:
+def _why_empty(data: FederatedData, client: int) -> str:
     """Say that a client, SERVER or EVERYONE has no samples, and what to change."""
     if client == SERVER:
         return (
@@ -157,7 +158,4 @@ def _why_empty(client: int) -> str:
             "uses_server_data of the algorithm be True"
         )
     who = "the clients hold" if client == EVERYONE else f"client {client} holds"
-    return (
-        "the partition leaves a client empty that is to "
-        f"train: {who} no samples. Give it at least one, or let the policy never pick it"
-    )
+    return f"{data.splitter} leaves a client empty that is to train: {who} no samples. Give it at least one, or let the policy never pick it"

@@ -339,7 +339,7 @@ def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
     [
         (["--only", "W1,W5"], "nothing is called 'W5' here: known are S1"),
         (["--repeats", "0"], "repeats must be at least 1, not 0"),
-        (["--only", "W2"], "cifar10/train.parquet is missing"),
+        (["--only", "W2"], "cifar10 must hold train.parquet"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_measured(
