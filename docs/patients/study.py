@@ -20,7 +20,7 @@ base = fl.Run(
         dataset=patients,
         clients=8,  # one for each hospital
         partition=fl.ByColumn(column="hospital"),
-        validation=fl.Validation(clients=0.1),  # of each client's samples
+        validation=fl.Validation(clients=0.1),  # a tenth of each client's samples
     ),
     model=fl.Logistic(),
     algorithm=fl.FedAvg(),

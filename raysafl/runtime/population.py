@@ -158,4 +158,7 @@ def _why_empty(data: FederatedData, client: int) -> str:
             "uses_server_data of the algorithm be True"
         )
     who = "the clients hold" if client == EVERYONE else f"client {client} holds"
-    return f"{data.splitter} leaves a client empty that is to train: {who} no samples. Give it at least one, or let the policy never pick it"
+    return (
+        f"{data.splitter} leaves a client empty that is to train: {who} no samples. Give "
+        "it at least one, or let the policy never pick it"
+    )
