@@ -101,11 +101,11 @@ def from_arrays(
         >>> len(dataset.train), data.client_names(dataset, split)
         (80, ('Bern', 'Genf'))
     """
-    given = [_read(x, y, clients, "", words)]
+    given = [_read_items(x, y, clients, "", words)]
     check_test(test=test, test_share=test_share)
     is_test = np.zeros(len(given[0][0]), bool)
     if isinstance(test, tuple | list) and len(test) in (2, 3):
-        given.append(_read(test[0], test[1], [*test, None][2], "test ", words))
+        given.append(_read_items(test[0], test[1], [*test, None][2], "test ", words))
     else:
         is_test = _which_are_tests(test, test_share, seed, len(is_test))
     features = Features(names_of(x) if words is None else ())
@@ -139,7 +139,7 @@ def from_arrays(
     if not np.isfinite(scale) or scale == 0:
         raise ValueError(f"scale must be a finite number and not 0, not {scale}")
     parts = [replace(part, scale=float(scale)) for part in parts]
-    made = dataset_of(name or "arrays", parts, targets, names)
+    made = dataset_of_parts(name or "arrays", parts, targets, names)
     dataset = replace(made, features=features, targets=label_names)
     if standardise and dataset.train.x.ndim == 2:
         dataset = _standardised_columns(dataset)
@@ -235,7 +235,7 @@ def _as_array(value: Any, what: str) -> Array:
         ) from error
 
 
-def _read(
+def _read_items(
     x: Any, y: Any, clients: Any, place: str, words: Any
 ) -> tuple[Array, Array, dict[str, Array]]:
     """Check and copy the inputs, the targets and the columns by name of one part.
@@ -347,7 +347,7 @@ def _which_are_tests(
     return is_test
 
 
-def dataset_of(
+def dataset_of_parts(
     name: str,
     parts: Sequence[Samples],
     targets: Targets,

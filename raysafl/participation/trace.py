@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COLUMNS = ("client", "start", "end")
 
 
-def _content_of(file: str) -> tuple[bytes, str]:
+def _read_trace(file: str) -> tuple[bytes, str]:
     """Return the content of a file, and its SHA-256."""
     try:
         content = Path(file).expanduser().read_bytes()
@@ -60,7 +60,7 @@ def intervals(
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
 
-    content, found = _content_of(file)
+    content, found = _read_trace(file)
     if found != sha256:
         raise ValueError(
             f"the trace {file} has changed: its SHA-256 is {found}, but the run was made "
@@ -153,7 +153,7 @@ class Trace(PicksTogether):
     def _fill_sha256(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.get("file") and not value.get("sha256"):
             file = str(value["file"])
-            return {**value, "file": file, "sha256": _content_of(file)[1]}
+            return {**value, "file": file, "sha256": _read_trace(file)[1]}
         return value
 
     def replace(

@@ -66,15 +66,15 @@ class Mirror:
             SweepBusyError: another process writes to the folder.
         """
         note = Note.of(self.path, self.uri)
-        there = _digest(self.remote.read(LEDGER))
-        is_emptied = there and not _digest(self._ledger())
+        there = _digest_of_ledger(self.remote.read(LEDGER))
+        is_emptied = there and not _digest_of_ledger(self._ledger())
         if there in note.ledgers and not is_emptied:
             if note.uri != self.uri:
                 note.model_copy(update={"uri": self.uri}).write()
             return
         with Store(self.path).lock():
             if self._listed():
-                if _digest(self._ledger()) not in ("", there, *note.ledgers):
+                if _digest_of_ledger(self._ledger()) not in ("", there, *note.ledgers):
                     raise self._both_changed()
                 there = self._copy_back()
             Note(folder=str(self.path), uri=self.uri, ledgers=[there]).write()
@@ -86,7 +86,7 @@ class Mirror:
             StorageError: somebody else has changed the store; or it cannot be used.
         """
         note = Note.of(self.path, self.uri)
-        there = _digest(self.remote.read(LEDGER))
+        there = _digest_of_ledger(self.remote.read(LEDGER))
         # Files are listed after the ledger is read: those that it names are among them.
         ledger = self._ledger()
         if there not in note.ledgers or (there and not ledger):
@@ -104,7 +104,7 @@ class Mirror:
         gone = {n for n in listed.keys() - here.keys() if _top(n) in RESULTS}
         if not new and not gone:
             return
-        note.ledgers = [there, _digest(ledger)]
+        note.ledgers = [there, _digest_of_ledger(ledger)]
         note.write()
         for name in sorted(new, key=lambda n: [*RESULTS, _top(n)].index(_top(n))):
             try:
@@ -117,7 +117,7 @@ class Mirror:
             self.remote.write(name, content)
         for name in gone:
             self.remote.delete(name)
-        note.ledgers = [_digest(ledger)]
+        note.ledgers = [_digest_of_ledger(ledger)]
         note.write()
 
     def _copy_back(self) -> str:
@@ -139,7 +139,7 @@ class Mirror:
         for name in files_in(self.path).keys() - listed.keys():
             if _top(name) in RESULTS:
                 delete(self.path / name)
-        return _digest(ledger)
+        return _digest_of_ledger(ledger)
 
     def _ledger(self) -> bytes:
         file = self.path / LEDGER
@@ -191,6 +191,6 @@ def _top(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _digest(ledger: bytes | None) -> str:
+def _digest_of_ledger(ledger: bytes | None) -> str:
     """Return what tells a ledger from others; nothing if there is none."""
     return sha256_of(ledger) if ledger else ""

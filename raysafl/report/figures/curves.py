@@ -94,7 +94,7 @@ def _curves_of(
     others = [axis for axis in layout.axes if axis != layout.method]
     if manifest.is_drawn:
         others = []
-        entries, note = _best_of(entries, study.numbers.winner)
+        entries, note = _best_runs(entries, study.numbers.winner)
         notes.append(note)
         manifest = manifest.replace(entries=entries)
     figure, panel_of = _panels_of(
@@ -148,7 +148,7 @@ def _panels_of(
     return figure, dict(zip(keys, panels, strict=False))
 
 
-def _best_of(entries: list[Entry], winner: Winner | None) -> tuple[list[Entry], str]:
+def _best_runs(entries: list[Entry], winner: Winner | None) -> tuple[list[Entry], str]:
     """Return the best runs of a search, and a note that counts them."""
     if winner is None:
         return entries[:BEST], ""
