@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
-from raysafl.data.own_arrays import dataset_of, from_arrays, pixels_of
+from raysafl.data.own_arrays import dataset_of_parts, from_arrays, pixels_of
 from raysafl.data.own_columns import (
     SHOWN,
     Array,
@@ -109,7 +109,7 @@ class ParquetImages(ImageSource):
                 tables, files.values(), labels.parts, strict=True
             )
         ]
-        return dataset_of(self.name or Path(self.path).name, parts, labels, names)
+        return dataset_of_parts(self.name or Path(self.path).name, parts, labels, names)
 
 
 def _numbered(parts: list[Array], names: Sequence[str] | None, what: str) -> Targets:
