@@ -5,9 +5,9 @@
 #   sbatch -N 4 --gpus-per-node=4 --cpus-per-task=32 --time=8:00:00 deploy/slurm.sh \
 #       study.py --out /shared/study
 #
-# --out is a folder of a file system that all nodes see. Two minutes before the time limit each run
-# saves where it is, and the job goes back into the queue and continues from there. If a node is
-# lost, Slurm puts the job back, and it continues from the last checkpoints, half a minute before.
+# --out is a folder of a file system that all nodes see. Two minutes before the time limit, and if a
+# node is lost, the job goes back into the queue. It continues from its last checkpoints, which are
+# written every half minute.
 # `scancel` ends it for good; the same command, submitted again, continues.
 #
 # The job has a Ray of its own, with a port, a token and folders of its own, and ends that one only.

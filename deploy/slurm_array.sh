@@ -9,10 +9,9 @@
 #   sbatch --dependency=afterok:$parts deploy/slurm_array.sh study.py /shared/study
 #
 # The parts are in /shared/study/parts, and the whole is in /shared/study/whole. The folder is on a
-# file system that all nodes see. Two minutes before the time limit each run of a task saves where it
-# is, and the task goes back into the queue and continues from there. So does a task whose node is
-# lost, from the last checkpoints. To try again what has failed, submit the whole array once more:
-# what has ended is left out.
+# file system that all nodes see. Two minutes before the time limit, and if its node is lost, a task
+# goes back into the queue. It continues from its last checkpoints, which are written every half
+# minute. To try again what has failed, submit the whole array once more: what has ended is left out.
 #SBATCH --ntasks=1
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue

@@ -257,10 +257,10 @@ def test_a_job_goes_on_where_a_signal_has_put_it_back_beside_one_that_is_cancell
         slurm.wait_until_it_trains(job, slurm.home / name)
     tokens = list(slurm.home.glob("*.token"))
     assert [file.stat().st_mode & 0o777 for file in tokens] == [0o600] * 2
+    eventually(lambda: any((slurm.home / "first/results/open").glob("*.ckpt")))
     # As `--signal=B:TERM@120` does before the time limit.
     slurm.call("scancel", "--batch", "--signal=TERM", jobs["first"])
     slurm.wait_until_put_back(jobs["first"])
-    assert list((slurm.home / "first/results/open").glob("*.ckpt"))
     (slurm.home / "first/go").touch()
     slurm.wait_for_end(jobs["first"])
     check_rows(slurm.home / "first/results", reference)
