@@ -20,6 +20,7 @@ from raysafl.data.own_columns import (
     as_plain_array,
     columns_as_float32,
     encode_columns,
+    is_table,
     names_of,
     read_targets,
     read_words,
@@ -65,8 +66,8 @@ def from_arrays(
         test_share: in place of `test`, the fraction of the samples that is kept for
             testing, drawn at random.
         clients: to whom each training sample belongs, [n] of text, whole numbers or
-            dates; or several such columns by name. `ByColumn` makes clients of them;
-            the column is called "client" if you give it no name.
+            dates; or several such columns by name, or as a DataFrame. `ByColumn` makes
+            clients of them; a column without a name is called "client".
         names: the names of the classes; targets are then whole numbers, the positions
             of their class in `names`.
         words: see `from_pandas`.
@@ -106,6 +107,7 @@ def from_arrays(
     is_test = np.zeros(len(given[0][0]), bool)
     if isinstance(test, tuple | list) and len(test) in (2, 3):
         given.append(_read_items(test[0], test[1], [*test, None][2], "test ", words))
+        _check_same_columns((x, y), test)
     else:
         is_test = _which_are_tests(test, test_share, seed, len(is_test))
     features = Features(names_of(x) if words is None else ())
@@ -221,9 +223,10 @@ def _as_array(value: Any, what: str) -> Array:
     """Return a tensor, a list, columns of pandas or an image of PIL as an array of numpy."""
     if hasattr(value, "getbands"):
         return pixels_of(value)
+    if is_table(value) and value.shape[1] != 1:
+        return columns_as_float32(value, what)
     if hasattr(value, "iloc"):
-        is_table = value.ndim == 2
-        return columns_as_float32(value, what) if is_table else as_plain_array(value)
+        return as_plain_array(value.iloc[:, 0] if is_table(value) else value)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     try:
@@ -247,31 +250,52 @@ def _read_items(
         place: stands before the names of these in messages.
         words: None: inputs are numbers; otherwise they are text.
     """
+    for role, table in {"feature": x, "label": y, "client": clients}.items():
+        if is_table(table) and not table.columns.is_unique:
+            twice = table.columns[table.columns.duplicated()]
+            raise ValueError(
+                f"'{twice[0]}' is several times among the {place}{role} columns; give "
+                "each column once, with a name of its own"
+            )
     if words is not None:
         inputs = np.asarray(x, object)
-    elif hasattr(x, "iloc"):
-        inputs = _as_array(x, f"{place}feature")
+    elif is_table(x):
+        inputs = columns_as_float32(x, f"{place}feature")
     else:
         inputs = _checked_inputs(_as_array(x, f"{place}x"), f"{place}x")
-    if not inputs.size:
+    if not inputs.ndim or not inputs.size:
         shape = list(inputs.shape)
         raise ValueError(f"{place}x has the shape {shape}: there are no samples")
     targets = _as_array(y, f"{place}{'label' if hasattr(y, 'iloc') else 'y'}")
     columns: Mapping[str, Any] = {}
     if clients is not None:
-        columns = clients if isinstance(clients, Mapping) else {CLIENT: clients}
+        is_named = isinstance(clients, Mapping) or is_table(clients)
+        columns = clients if is_named else {CLIENT: clients}
     arrays = {
         str(name): _as_array(values, f"{place}clients")
         for name, values in columns.items()
     }
     for name, array in {f"{place}y": targets, **arrays}.items():
         is_deep = name in arrays and array.ndim > 1
-        if array.shape[:1] != (len(inputs),) or is_deep:
+        if array.shape[:1] != (len(inputs),) or is_deep or not array.size:
             raise ValueError(
                 f"{place}x has {count(len(inputs), 'sample')}, but {name} has the shape "
                 f"{list(array.shape)}; give one value for each sample"
             )
     return inputs, targets, arrays
+
+
+def _check_same_columns(train: Sequence[Any], test: Sequence[Any]) -> None:
+    """Check that tables of inputs, or targets, have the same columns in the same order."""
+    for one, other, role in zip(train, test, ("feature", "label"), strict=False):
+        names = names_of(one)
+        if is_table(one) and is_table(other) and names != names_of(other):
+            alone = first_of(sorted({*names} ^ {*names_of(other)}), SHOWN)
+            differ = f"only one of them has {alone}" if alone else "the order differs"
+            raise ValueError(
+                f"training and testing need the same {role} columns in the same order, "
+                f"but {differ}; give the table of test as table[train.columns]"
+            )
 
 
 def _checked_inputs(x: Array, what: str) -> Array:

@@ -119,8 +119,8 @@ def _as_numbers(part: Array, what: str) -> Array:
 
 def _as_positions(parts: Sequence[Array], what: str, names: Sequence[str]) -> Targets:
     """Return labels that are positions in `names`."""
-    texts = tuple(map(str, names))
-    if isinstance(names, str) or len(set(texts)) < len(texts) or not texts:
+    texts = tuple(map(str, names if np.ndim(names) == 1 else ()))
+    if len(set(texts)) < len(texts) or not texts:
         raise ValueError(
             "names must hold the name of each class once, in the order of their "
             f"numbers, such as names=['cat', 'dog'], not {names!r}"
@@ -183,7 +183,7 @@ def encode(
 def read_words(
     parts: Sequence[Array],
     what: str,
-    known: int | Sequence[str],
+    known: Any,
     counted_in: Iterable[int],
     between: str | None = None,
 ) -> tuple[list[Ints], tuple[str, ...]]:
@@ -199,6 +199,10 @@ def read_words(
     Returns:
         For each part int64 [n, L], the words from 1, -1 for unknown ones and 0 after the
         last; and the known words.
+
+    Raises:
+        ValueError: a sample holds no text, `known` is neither a whole number above 0 nor
+            a list of text, or none of its words is in the rows that are counted.
     """
     lists: list[list[list[str]]] = [[] for _ in parts]
     for own, part in zip(lists, parts, strict=True):
@@ -207,20 +211,31 @@ def read_words(
                 raise ValueError(
                     f"{what} holds no text in row {row}; '' stands for none"
                 )
-            own.append([w for cell in cells for w in cell.split(between) if w])
-    if isinstance(known, int):
-        counts = Counter(word for row in counted_in for word in lists[0][row])
+            texts = [text.strip() for cell in cells for text in cell.split(between)]
+            own.append([text for text in texts if text])
+    counts = Counter(word for row in counted_in for word in lists[0][row])
+    if isinstance(known, int | np.integer) and not isinstance(known, bool):
         known = sorted(counts, key=lambda word: (-counts[word], word))[: max(0, known)]
-    if isinstance(known, str) or not 0 < len({*known}) == len(known):
-        wrong = f"{in_brief(known)} are the known entries of {what}"
-        raise ValueError(f"{wrong}; give a number above 0, or a list with each once")
-    number = {word: i for i, word in enumerate(known, 1)}
+    is_list = np.ndim(known) == 1 and all(isinstance(word, str) for word in known)
+    entries = [*map(str, known)] if is_list else []
+    number = {word: i for i, word in enumerate(entries, 1)}
+    if not 0 < len(number) == len(entries):
+        raise ValueError(
+            f"{in_brief(known)} are the known entries of {what}; give a whole number "
+            "above 0, or a list of text with each once"
+        )
+    if not number.keys() & counts.keys():
+        common = first_of([repr(word) for word, _ in counts.most_common(SHOWN)], SHOWN)
+        raise ValueError(
+            f"{in_brief(known)} are the known entries of {what}, and no training sample "
+            f"has any of them; the most frequent ones there are {common or 'none'}"
+        )
     longest = max(len(words) for own in lists for words in own)
     found = [np.zeros((len(own), longest), np.int64) for own in lists]
     for array, own in zip(found, lists, strict=True):
         for numbers, words in zip(array, own, strict=True):
             numbers[: len(words)] = [number.get(word, -1) for word in words]
-    return found, tuple(known)
+    return found, tuple(entries)
 
 
 def _as_texts(values: Any) -> tuple[str, ...]:
@@ -279,11 +294,16 @@ def as_float32(array: Array) -> NDArray[np.float32]:
         return np.array(array, np.float32, order="C")
 
 
+def is_table(given: Any) -> bool:
+    """Return whether data are a table of pandas, and not one column or an array."""
+    return hasattr(given, "iloc") and given.ndim == 2
+
+
 def names_of(given: Any) -> tuple[str, ...]:
     """Return the names of the columns of a table of pandas; nothing of other data."""
     if not hasattr(given, "iloc"):
         return ()
-    names = given.columns if given.ndim == 2 else [given.name]
+    names = given.columns if is_table(given) else [given.name]
     return tuple(str(name) for name in names if name is not None)
 
 
@@ -334,11 +354,14 @@ def _no_number(column: "pd.Series[Any]", role: str) -> str:
 
     kind = str(pd.api.types.infer_dtype(column, skipna=True))
     name = column.name
+    whose = out = ""
+    if role.endswith("feature"):
+        whose = f"if it says whose sample it is, give client='{name}'; otherwise "
+        out = ", or leave it out by features=[...]"
     return (
         f"the {role} column '{name}' holds {kind} values ({column.dtype}), and a model "
-        f"needs numbers: if it says whose sample it is, give client='{name}'; otherwise "
-        "turn it into numbers (text for example by pd.get_dummies, digits by "
-        "pd.to_numeric, dates into days), or leave it out by features=[...]"
+        f"needs numbers: {whose}turn it into numbers (text for example by "
+        f"pd.get_dummies, digits by pd.to_numeric, dates into days){out}"
     )
 
 

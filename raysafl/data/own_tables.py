@@ -129,11 +129,9 @@ def from_pandas(
 
 def _columns_of(
     df: "pd.DataFrame", roles: Roles, features: Sequence[Any]
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame"]:
     """Return what `from_arrays` takes: inputs, targets, and columns for clients."""
-    label = roles["label"] if len(roles["label"]) > 1 else roles["label"][0]
-    clients = {str(name): df[name] for name in roles["client"]}
-    return df[list(features)], df[label], clients
+    return df[list(features)], df[roles["label"]], df[roles["client"]]
 
 
 def from_csv(
@@ -154,8 +152,9 @@ def from_csv(
         label: see `from_pandas`.
         test: in place of `split` and `test_share`, a file with the test samples.
         options: all other arguments of `from_pandas`; and arguments of
-            `pandas.read_csv`, such as `sep=";"`. `names` are those of classes, as in
-            `from_pandas`; give a file without a head one first.
+            `pandas.read_csv`, such as `sep=";"`, but not `chunksize` or `iterator`.
+            `names` are those of classes, as in `from_pandas`; give a file without a head
+            one first.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
@@ -170,11 +169,14 @@ def from_csv(
 def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     import pandas as pd
 
-    path = find_path(file)
+    if parts := [name for name in ("chunksize", "iterator") if options.get(name)]:
+        raise ValueError(f"a CSV file is read as a whole; leave {parts[0]}= out")
     try:
+        path = find_path(file)
         frame: pd.DataFrame = pd.read_csv(path, **options)
-    except (TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as CSV: {error}") from error
+    # Each compression and each encoding has errors of its own.
+    except Exception as error:
+        raise ValueError(f"{file} cannot be read as CSV: {error}") from error
     head = str(frame.columns[0]) if len(frame.columns) == 1 else ""
     sep = next((own for own in ";\t|" if own in head), "")
     if sep and not {"sep", "delimiter"} & {*options}:

@@ -186,9 +186,9 @@ def from_parquet(
     clients = as_list(client)
     parts = []
     for own in files.values():
-        table = _read_columns(own, [image, label, *clients])
-        columns = {name: table[name] for name in clients}
-        parts.append((_decoded(table[image], own[0]), table[label], columns))
+        table = _read_columns(own, [*dict.fromkeys([image, label, *clients])])
+        images = _decoded(table[image], own[0])
+        parts.append((images, table[label], table[clients]))
     x, y, columns = parts[0]
     tested = parts[1] if len(parts) > 1 else None
     return from_arrays(x, y, clients=columns, test=tested, **options)

@@ -152,6 +152,8 @@ def test_clients_are_made_of_a_column_of_any_type(
         ([1.0, 0.0, 1.0, 0.0], "class", 2, np.int64),
         ([[0.5, 1], [1, 2], [2, 3], [3, 4]], "auto", 0, np.float32),
         ([[0.5], [1], [2], [3]], "auto", 0, np.float32),
+        (pd.DataFrame({"ill": [3, 7, 3, 7]}), "auto", 2, np.int64),
+        (pd.DataFrame({"ill": [0.5, 1, 2, 3]}), "auto", 0, np.float32),
     ],
 )
 def test_the_type_of_the_target_or_the_user_decides_what_is_predicted(
@@ -398,6 +400,15 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
         ),
         ({"features": []}, "no feature columns are left"),
         (
+            {"features": ["age"] * 2},
+            "'age' is several times among the feature columns",
+        ),
+        (
+            {"label": ["ill"] * 2, "target": "number"},
+            "several times among the label columns",
+        ),
+        ({"client": ["town"] * 2}, "'town' is several times among the client"),
+        (
             {"features": None, "client": None},
             "feature column 'town' holds string values",
         ),
@@ -457,6 +468,9 @@ def test_columns_that_are_missing_or_hold_no_numbers_are_named_together() -> Non
     )
     assert text.startswith("the feature column 'pulse' holds string values")
     assert text.endswith(". 'age', 'sex' hold no numbers either")
+    text = refused(table, label=["ill", "town"], client=None)
+    assert "the label column 'ill' holds" in text and "client=" not in text
+    assert "features=" not in text
 
 
 def test_a_number_to_predict_that_is_missing_is_not_to_be_filled_in() -> None:
@@ -465,6 +479,7 @@ def test_a_number_to_predict_that_is_missing_is_not_to_be_filled_in() -> None:
 
 
 HALF = {"test_share": 0.5}
+AB = pd.DataFrame({"a": [1.0, 2], "b": [3.0, 4]})
 
 
 @pytest.mark.parametrize(
@@ -472,9 +487,17 @@ HALF = {"test_share": 0.5}
     [
         (X[:3], Y[:2], {}, "x has 3 samples, but y has the shape [2]"),
         (X[:2], Y[:2], {"clients": ["a"]}, "give one value for each sample"),
+        (X[:2], AB[[]], {}, "x has 2 samples, but y has the shape [2, 0]"),
         ([[1, 2], [3]], [0, 1], {}, "must have the same shape"),
         ([["a"], ["b"]], [0, 1], {}, "x must hold numbers"),
         ([1.0, 2.0], [0, 1], {}, "x.reshape(-1, 1)"),
+        (pd.Series([np.nan, 1]), [0, 1], {**HALF}, "x.reshape(-1, 1)"),
+        (pd.Series(["a", "b"]), [0, 1], {**HALF}, "x must hold numbers"),
+        ("text", ["a"], {**HALF, "words": 2}, "x has the shape []: there are no samples"),
+        (AB, [0, 1], {"test": (AB[["b", "a"]], [0, 1])}, "but the order differs"),
+        (AB, [0, 1], {"test": (AB[["a"]], [0, 1])}, "but only one of them has b"),
+        (X[:2], AB, {"test": (X[:2], AB[["b", "a"]])}, "need the same label columns"),
+        (X[:2], [0, 1], {**HALF, "names": 2.0}, "the name of each class once"),
         (X[:0], [], {}, "there are no samples"),
         (np.zeros((2, 8, 8, 3), np.uint8), [0, 1], {}, "x.transpose(0, 3, 1, 2)"),
         (X[:2], [[0, 1], [1, 0]], {**HALF}, "y.argmax(axis=1)"),
@@ -532,10 +555,32 @@ def test_a_missing_csv_file_is_told_where_it_was_looked_for(tmp_path: Path) -> N
     assert "must be a DataFrame" in refused(fl.from_pandas, "x.csv", label="ill")
 
 
-def test_an_option_of_a_csv_file_that_nobody_knows_is_named(tmp_path: Path) -> None:
-    TABLE.to_csv(tmp_path / "patients.csv")
-    text = refused(fl.from_csv, tmp_path / "patients.csv", label="ill", delimeter=",")
-    assert "'delimeter'" in text
+@pytest.mark.parametrize(
+    ("file", "options", "told"),
+    [
+        ("a.csv", {"delimeter": ","}, "'delimeter'"),
+        (
+            "a.csv",
+            {"encoding": "utf9"},
+            "a.csv cannot be read as CSV: unknown encoding",
+        ),
+        ("a.csv", {"chunksize": 3}, "a CSV file is read as a whole; leave chunksize="),
+        ("a.csv", {"iterator": True}, "a CSV file is read as a whole; leave iterator="),
+        ("a.csv.gz", {}, "a.csv.gz cannot be read as CSV: "),
+        ("a.csv.zip", {}, "a.csv.zip cannot be read as CSV: "),
+        ("a.csv.xz", {}, "a.csv.xz cannot be read as CSV: "),
+        (None, {}, "None cannot be read as CSV: "),
+    ],
+)
+def test_a_csv_file_that_cannot_be_read_is_named(
+    file: Any, options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    if file:
+        file = tmp_path / file
+        TABLE.to_csv(file)
+        if file.suffix != ".csv":
+            file.write_bytes(file.read_bytes()[:40])
+    assert told in refused(fl.from_csv, file, label="ill", **options)
 
 
 # --- they train
@@ -577,7 +622,7 @@ def towns() -> pd.DataFrame:
 
 def of_arrays(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
     return fl.from_arrays(
-        df[["a", "b", "c"]], df.above, clients={"town": df.town}, test_share=0.25
+        df[["a", "b", "c"]], df.above, clients=df[["town"]], test_share=0.25
     )
 
 

@@ -116,6 +116,12 @@ def test_validation_is_the_test_set_only_if_it_is_asked_for(tmp_path: Path) -> N
     assert len(fl.from_parquet(tmp_path, test="validation").load().test) == 2
 
 
+def test_the_label_of_images_may_be_the_client_too(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", pixels(4), [0, 1, 0, 1])
+    dataset = fl.from_parquet(tmp_path, client="label", test_share=0.5).load()
+    assert np.array_equal(dataset.train.columns["label"].codes, dataset.train.y)
+
+
 def test_images_may_be_encoded_bytes_alone(tmp_path: Path) -> None:
     images = pixels(4, tail=(3,))
     column = pa.array([png(image) for image in images])

@@ -18,7 +18,7 @@ POSTS = pd.DataFrame(
         "user": ["ann", "bo", "ann", "bo"],
         "title": ["sort a list", "a loop", "list", "new new new"],
         "tokens": ["how to sort", "", "a  list", "new"],
-        "tags": ["python|sort", "java", "python", "new|new|java"],
+        "tags": ["python | sort", "java", "python", "new|new|java"],
         "split": ["train", "train", "train", "test"],
     }
 )
@@ -56,7 +56,7 @@ def test_words_and_tags_are_numbered_by_how_often_training_rows_have_them() -> N
 
 
 def test_fewer_words_are_the_most_frequent_ones() -> None:
-    some, every = posts(words=2), posts()
+    some, every = posts(words=np.int64(2)), posts()
     beyond = np.where(every.train.x > 2, -1, every.train.x)
     assert np.array_equal(some.train.x, beyond)
 
@@ -138,9 +138,16 @@ def test_columns_of_zero_and_one_are_labels_too() -> None:
         ({"df": POSTS.assign(tags="")}, "[] are the known entries of the label column"),
         ({"names": []}, "[] are the known entries of the label column 'tags'; give"),
         ({"names": ["a", "b", "a"]}, "['a', 'b', 'a'] are the known entries"),
-        ({"words": "sort"}, "'sort' are the known entries of the text; give a number"),
-        ({"words": 0}, "[] are the known entries of the text; give a number above 0"),
-        ({"words": -3}, "[] are the known entries of the text; give a number above 0"),
+        ({"words": "sort"}, "'sort' are the known entries of the text; give a whole"),
+        ({"words": 0}, "[] are the known entries of the text; give a whole number"),
+        ({"words": -3}, "[] are the known entries of the text; give a whole number"),
+        ({"words": 2.5}, "2.5 are the known entries of the text; give a whole number"),
+        ({"words": True}, "True are the known entries of the text; give a whole"),
+        ({"words": [["a"]]}, "[['a']] are the known entries of the text; give a whole"),
+        ({"words": ["a", 2]}, "['a', 2] are the known entries of the text; give a"),
+        ({"names": 2.0}, "2.0 are the known entries of the label column 'tags'; give"),
+        ({"names": ["rust"]}, "no training sample has any of them; the most frequent"),
+        ({"words": ["new"]}, "the most frequent ones there are 'a', 'list', 'sort'"),
         ({"features": ["titel"]}, "the table lacks the columns titel"),
         ({"features": ["tags"]}, "'tags' is the label column and among the features"),
         ({"standardise": True}, "words= is for text, which standardise= does not fit"),
