@@ -227,9 +227,9 @@ def merge_command(
     from raysafl.storage.merge import merge
     from raysafl.storage.store import Store
 
-    if len(paths) < 2:
-        raise ValueError("merge takes two folders or more")
     stores = [Store(parse_location(path)) for path in paths]
+    if len({store.path.resolve() for store in stores}) < max(2, len(stores)):
+        raise ValueError("merge takes two folders or more, each of them once")
     into = Store(parse_location(out))
     with ExitStack() as locks:
         for store in stores:

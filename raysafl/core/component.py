@@ -11,6 +11,7 @@ The JSON has the names that Python uses, and every field, also where it has its 
 
 import hashlib
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -68,6 +69,19 @@ class Component(BaseModel):
     _memory: ClassVar[str] = ""
     # What makes a component of a family, or what one makes, for a message.
     _made_by: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        typed = inspect.get_annotations(cls).keys() | vars(cls)["__class_vars__"]
+        for name, value in vars(cls).items():
+            is_own = name not in typed and name[0] != "_" and name != "model_config"
+            if is_own and isinstance(value, int | float | str | list | tuple | dict):
+                kind = type(value).__name__
+                raise ValueError(
+                    f"{class_name(cls)}: `{name} = {value!r}` has no type; write `{name}: "
+                    f"{kind} = {value!r}` for a setting, or `{name}: ClassVar[{kind}] = "
+                    f"{value!r}` for a constant"
+                )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

@@ -14,7 +14,13 @@ from raysafl.core.text import count
 from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.statistics import ROUNDS_TO, STATISTICS, UNTIL, quality_statistics
+from raysafl.storage.statistics import (
+    BY_NAME,
+    ROUNDS_TO,
+    STATISTICS,
+    UNTIL,
+    quality_statistics,
+)
 from raysafl.storage.store import sweeps_in
 
 # A run has the first of these statuses that one of its replicates has.
@@ -42,9 +48,9 @@ def results(paths: Iterable[Path], query: str = "") -> pd.DataFrame:
     Args:
         paths: folders of sweeps, or folders that hold some.
         query: what stands behind `where` in DuckDB's SQL, such as
-            `algorithm == 'SAFARI' and client_prob > 0.5 order by best desc limit 10`; or a whole
-            query, which begins with `select`, `with` or `from`, over the view `runs`, whose
-            columns `_names` describes.
+            `algorithm == 'SAFARI' and client_prob > 0.5 order by best desc limit 10`, or
+            `limit 10` without a condition; or a whole query, which begins with `select`, `with`
+            or `from`, over the view `runs`, whose columns `_names` describes.
 
     Returns:
         The columns of a whole query; or the labels, what the query names, what the runs are
@@ -60,9 +66,12 @@ def results(paths: Iterable[Path], query: str = "") -> pd.DataFrame:
         raise ValueError(
             f"'{query}' is a folder: the query comes first, '' for all, and then the folders"
         )
-    runs = _read_folders(paths, [match[0] for match in ROUNDS_TO.finditer(query)])
+    named = [match[0] for match in ROUNDS_TO.finditer(query)]
+    named += [name for name in BY_NAME if name in query]
+    runs = _read_folders(paths, named)
     is_whole = re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE)
-    condition = f"SELECT * FROM runs WHERE {query.strip() or 'true'}"
+    of_all = re.match(r"\s*(order|limit)\b|\s*$", query, re.IGNORECASE)
+    condition = f"SELECT * FROM runs WHERE {'true ' if of_all else ''}{query}"
     answer = _answer(query if is_whole else condition, query, runs)
     if not is_whole:
         answer = answer[_default(runs, re.findall(r"[\w.]+", query))]
@@ -81,7 +90,12 @@ def _answer(sql: str, asked: str, runs: pd.DataFrame) -> pd.DataFrame:
     try:
         with duckdb.connect(config=SAFE) as database:
             database.register("runs", pa.Table.from_pandas(runs))
-            return database.execute(sql).df()
+            statements = database.extract_statements(sql)
+            if len(statements) != 1:
+                raise duckdb.Error(
+                    f"it has {len(statements)} statements in place of one"
+                )
+            return database.execute(statements[0]).df()
     except (duckdb.Error, RecursionError) as error:
         reason = str(error).partition("\nLINE")[0].strip().replace("\n", " ")
         raise ValueError(

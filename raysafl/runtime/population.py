@@ -7,6 +7,7 @@ import numpy as np
 from raysafl.core.algorithm import by_steps
 from raysafl.core.client_indices import StoredIndices
 from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
+from raysafl.core.users_parts import method_name
 from raysafl.core.work import Cell, Ints, Tasks
 from raysafl.training.inputs import Held
 
@@ -39,6 +40,8 @@ class Population:
         by_key = {
             key: data.split(dataset, seed) for key, (data, seed) in distinct.items()
         }
+        for key, split in by_key.items():
+            _check_validation(distinct[key].data, split)
         self.splits = [by_key[key] for key in keys]
         # The number of each cell's split among the distinct ones.
         number_of = {key: number for number, key in enumerate(by_key)}
@@ -147,6 +150,20 @@ class Population:
             cost_T[own] = steps_T * np.minimum(samples_T[own], local.batch_size)
         costs: list[int] = cost_T.tolist()
         return costs
+
+
+def _check_validation(data: FederatedData, split: Split) -> None:
+    """Refuse data that do not have the validation samples that they declare.
+
+    Raises:
+        ValueError: They declare some and have none, or the other way round.
+    """
+    if (len(split.validation) > 0) != data.has_validation:
+        raise ValueError(
+            f"{method_name(data, FederatedData, 'split')} gives {len(split.validation)} "
+            f"validation samples, but has_validation is {data.has_validation}; both must "
+            "say the same, as results have columns for validation or have none"
+        )
 
 
 def _why_empty(data: FederatedData, client: int) -> str:

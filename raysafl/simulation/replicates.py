@@ -1002,9 +1002,13 @@ class _Part:
         if not seen_R[0]:
             return
         after.has_trained_R[index] = True
+        # The server's numbers may be infinite, and 0 times infinity is NaN.
+        is_seen_RM = seen_RM > 0
+        hits_RM = torch.where(is_seen_RM, update.accuracy_M * seen_RM, 0)
+        losses_RM = torch.where(is_seen_RM, update.loss_M * seen_RM, 0)
         # It is NaN if the objective has no accuracy.
-        after.accuracy_R[index] = (update.accuracy_M * seen_RM).sum(1).numpy() / seen_R
-        after.loss_R[index] = (update.loss_M * seen_RM).sum(1).numpy() / seen_R
+        after.accuracy_R[index] = hits_RM.sum(1).numpy() / seen_R
+        after.loss_R[index] = losses_RM.sum(1).numpy() / seen_R
 
 
 def _first(state: State) -> State:

@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from raysafl.core.text import closest
 from raysafl.storage.files import atomic_write, read_parquet
-from raysafl.storage.journal import PLACES, Journal
+from raysafl.storage.journal import Journal
 from raysafl.storage.locks import is_held
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import StorageError, SweepBusyError
@@ -39,9 +39,6 @@ from raysafl.storage.sealed import seal, unsealed
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a sweep's folder holds, as patterns.
-FOLDERS = (*PLACES, "tune")
-FILES = ("manifest.json", "ledger.jsonl", "runs.parquet", "table.md", "*.html", "*.png")
 # What to do about a manifest that cannot be read.
 ANEW = "`raysafl run FILE` writes it anew from the experiment file"
 

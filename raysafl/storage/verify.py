@@ -159,7 +159,15 @@ def _fault_of_table(store: Store) -> str:
     if now.empty or shown.empty:
         return ""
     keys = ["run_id", "replicate"]
+    for name in (*keys, "status"):
+        if name not in shown:
+            return f"it has no column {name}"
+    there = set(shown[keys].itertuples(index=False, name=None))
     shown, now = (own[own["status"] == Status.FINISHED] for own in (shown, now))
+    for run, replicate in now[keys].itertuples(index=False, name=None):
+        # A sweep that goes on writes it anew at its end.
+        if (run, replicate) not in there and not store.is_running:
+            return f"it has no row of replicate {replicate} of run {run}"
     both = shown.merge(now, on=keys, suffixes=("", " now"))
     # The sweep's name is the folder's, which may have been renamed.
     for name in shown.columns.intersection(now.columns).difference([*keys, "sweep"]):

@@ -5,6 +5,7 @@ They are for new sweeps only: a stored manifest is read without them, so that ol
 folders stay readable.
 """
 
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -169,10 +170,11 @@ def check_labels(axes: Any, keys: Sequence[Key]) -> None:
                 "axes=(...) with one name per value"
             )
         for axis, label in zip(axes, key, strict=True):
-            if not isinstance(label, Label):
+            is_finite = not isinstance(label, float) or math.isfinite(label)
+            if not isinstance(label, Label) or not is_finite:
                 raise ValueError(
                     f"axis '{axis}' has the label {_what_it_is(label)}; a label is text, a "
-                    "number, True, False or None; for components take "
+                    "finite number, True, False or None; for components take "
                     "fl.grid(base, {...}), which labels them by their classes"
                 )
     # Tables, `runs.parquet` and `--only` have the labels as text.

@@ -123,8 +123,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
         ),
         (
             ["run", "bare.py"],
-            "bare.py:2 does not import: PydanticUserError: A non-annotated attribute was detected: "
-            "`lr = 1.0`. All model fields require a type annotation",
+            "bare.py:2 does not import: Mine (bare.py:2): `lr = 1.0` has no type; write `lr: float",
         ),
         (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
         (

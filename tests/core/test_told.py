@@ -138,6 +138,19 @@ class Counts(fl.Participation):
         self.v = 1
 
 
+def test_an_attribute_without_a_type_is_told_how_it_would_have_one() -> None:
+    def define() -> None:
+        class Mine(fl.Algorithm):
+            remembers_clients = True
+            lr = 1.0
+
+    line = inspect.getsourcelines(define)[1] + 1
+    assert told(define) == (
+        f"Mine (test_told.py:{line}): `lr = 1.0` has no type; write `lr: float = 1.0` for a "
+        "setting, or `lr: ClassVar[float] = 1.0` for a constant"
+    )
+
+
 def test_a_field_called_kind_is_refused_where_the_class_is_defined() -> None:
     def define() -> None:
         class Slow(fl.FedAvg):

@@ -4,6 +4,7 @@ import io
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -99,6 +100,14 @@ def test_all_letters_of_an_exported_figure_have_seven_points_and_it_has_its_widt
         assert min(letters_of(figure)) >= 7
         assert figure.get_figwidth() == width
         assert not figure.get_suptitle()
+
+
+@pytest.mark.parametrize("width", ["icml:2", float("nan"), 0, None])
+def test_a_width_that_is_no_number_of_inches_is_refused(
+    measured: SweepResults, width: Any
+) -> None:
+    with pytest.raises(ValueError, match=f"width is {width!r}; give a number of inch"):
+        measured.figure("curves", width=width)
 
 
 def test_curves_share_a_range_without_the_climb_and_a_legend_names_their_methods() -> (

@@ -125,7 +125,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     assert found["run_id"].tolist() == means.index.tolist() and len(means) == 2
     assert found["best"].tolist() == pytest.approx(means.tolist())
     assert found["replicates"].tolist() == [3, 3]
-    lowest = results([real_results], "true order by final limit 1")
+    lowest = results([real_results], "order by final limit 1")
     assert lowest["final"].tolist() == [results([real_results])["final"].min()]
 
 
@@ -142,6 +142,9 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
         ("best >= (select max(best) from runs)", 1),
         ("config->>'$.algorithm.kind' == 'FedAvg'", 4),
         ("client_prob is null", 4),
+        ("limit 3", 3),
+        (" ORDER by best desc", 8),
+        ("best > 0; -- one statement", 8),
     ],
 )
 def test_names_values_and_operators(query: str, rows: int, real_results: Path) -> None:
@@ -168,6 +171,8 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
         ("lr > 0", '"algorithm.lr", "algorithm.inner.lr"'),
         ("best >", "cannot be answered (Parser Error: syntax error"),
         ("select bst from runs", 'Referenced column "bst" not found'),
+        ("1=1; select 2", "it has 2 statements in place of one"),
+        ("select 1; select 2", "it has 2 statements in place of one"),
     ],
 )
 def test_a_query_that_cannot_be_answered_says_why(
@@ -261,6 +266,18 @@ def test_the_terminal_csv_and_json_show_the_same_runs(
     assert [shown.index(r["run_id"]) for r in records] == sorted(
         shown.index(r["run_id"]) for r in records
     )
+
+
+def test_a_statistic_that_a_query_names_is_computed(real_results: Path) -> None:
+    rounds = fl.load(real_results / "quickstart").rounds
+    groups = rounds.groupby(["run_id", "replicate"])["test_accuracy"]
+    last = groups.apply(lambda own: own[-20:].mean()).groupby("run_id").mean()
+    order = last.sort_values(ascending=False)
+    found = results([real_results], "rolling20 > 0 order by rolling20 desc")
+    assert found["run_id"].tolist() == order.index.tolist()
+    assert found["rolling20"].tolist() == pytest.approx(order.tolist())
+    other = "select best5, best5_std, rise_time20 from runs"
+    assert results([real_results], other).notna().all(axis=None)
 
 
 def test_rounds_until_a_value_have_no_mean_of_the_replicates_alone_that_reached_it(

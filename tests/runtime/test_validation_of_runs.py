@@ -87,3 +87,14 @@ def test_the_server_does_not_train_on_its_validation_samples(tiny: Run) -> None:
     assert len(held) == 25
     assert not np.isin(held, population.splits[0].validation).any()
     assert population.sizes(0)[1] == 25
+
+
+def test_data_of_the_users_must_declare_their_validation_samples(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = tiny.replace({"data.validation": Validation(server=0.2)})
+    monkeypatch.setattr(Federation, "has_validation", False)
+    with pytest.raises(
+        ValueError, match="10 validation samples, but has_validation is"
+    ):
+        Population(held.cells, held.data.load())

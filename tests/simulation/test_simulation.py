@@ -24,6 +24,7 @@ from raysafl.core.algorithm import (
     Update,
 )
 from raysafl.core.participation import Participation
+from raysafl.core.problem import SERVER
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import load
@@ -360,6 +361,30 @@ def test_training_accuracy_stays_through_server_rounds_and_changes_in_others(
             assert after.train_accuracy == before.train_accuracy
         elif before.train_accuracy is not None:
             assert after.train_loss != before.train_loss
+
+
+def test_losses_of_clients_are_their_own_where_the_server_trained_with_them_diverges(
+    tiny: Run,
+) -> None:
+    class Together(Algorithm):
+        """The server, if asked too, starts where its loss is not finite."""
+
+        who: tuple[int, ...] = ()
+
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            w_MP = state.w_P.repeat(len(ids) + len(self.who), 1)
+            w_MP[len(ids) :] = math.inf
+            update = yield Train(state.w_P, [*ids, *self.who], w_MP=w_MP)
+            return State(state.w_P - update.delta_MP[: len(ids)].mean(0))
+
+    alone, together = (
+        finish(simulation(tiny.replace(algorithm=Together(who=who), rounds=2)))
+        for who in ((), (SERVER,))
+    )
+    for own, due in zip(together, alone, strict=True):
+        assert (own.train_loss, own.train_accuracy) == pytest.approx(
+            (due.train_loss, due.train_accuracy)
+        )
 
 
 def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(

@@ -124,6 +124,9 @@ def test_other_settings_and_other_sweeps_are_refused_and_a_gap_is_to_be_computed
         go(sweep, a.parent / name)
         code, said, both = merged(raysafl, a, a.parent / name)
         assert code == 2 and why in said and not both.path.exists()
+    code, said, both = merged(raysafl, a, a.parent / "b" / ".." / "a")
+    assert code == 2 and "two folders or more, each of them once" in said
+    assert not both.path.exists()
     code, said = raysafl("merge", a, b, "--out", whole)
     assert code == 2 and "holds a sweep already" in said
     go(seeds(5, 1), a.parent / "gap")

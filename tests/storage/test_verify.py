@@ -240,7 +240,22 @@ def edit_table(store: Store) -> None:
     store.write_runs(runs)
 
 
+def other_table(store: Store) -> None:
+    pq.write_table(pa.table({"x": [1]}), store.file("runs.parquet"))
+
+
+def lose_row(store: Store) -> None:
+    store.write_runs(store.runs()[:3])
+
+
+def lose_run(store: Store) -> None:
+    store.write_runs(store.runs()[2:])
+
+
 OTHERS = {
+    other_table: "runs.parquet: it has no column run_id",
+    lose_row: f"runs.parquet: it has no row of replicate 1 of run {RUNS[1].id}",
+    lose_run: f"runs.parquet: it has no row of replicate 0 of run {RUNS[0].id}",
     damage_line: "ledger.jsonl, line 1: it cannot be read",
     orphan_part: "rounds/.*: no cell of the ledger names it",
     orphan_model: "models/stranger.*: its cell has not ended, or kept no model",

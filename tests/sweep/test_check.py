@@ -78,6 +78,10 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
         labelled(FedAvg()),
         r"axis 'x' has the label FedAvg\(.* type FedAvg",
     ),
+    "label, NaN": (
+        labelled(0.1, float("nan")),
+        "axis 'x' has the label nan, of type float; a label is text, a finite number",
+    ),
     # runs
     "empty": ({"runs": {}}, "exactly one of them; there is no run in either"),
     "class": ({"runs": [Run]}, r"runs\[0\] is the class Run; give a Run"),
