@@ -1,6 +1,7 @@
 """Amplified SCAFFOLD: control variates over periods (docs/papers.md#amplified-scaffold)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -32,6 +33,7 @@ class AmplifiedSCAFFOLD(Algorithm):
     A client that did not participate keeps its c_i as in the authors' code.
     """
 
+    remembers_clients: ClassVar[bool] = True
     P: int = Field(gt=0, description="Rounds of a period.")
     gamma: float = Field(gt=0, description="Factor of the amplification.")
 

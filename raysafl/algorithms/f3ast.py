@@ -31,8 +31,8 @@ class F3AST(Algorithm):
     available. They start at m p_i, so that the first rounds average the updates; the paper leaves
     this open. They tend to a sum of m, so that the sum over S is unbiased.
 
-    Source: Ribero et al. 2022 (docs/papers.md#f3ast), with plain SGD as the server's optimizer. The
-    new r_i in the weights, and beta, are from the authors' program.
+    Source: Ribero et al. 2023, IEEE J-STSP (docs/papers.md#f3ast), with plain SGD as the server's
+    optimizer. The new r_i in the weights, and beta, are from the authors' program.
     """
 
     acts_without_clients: ClassVar[bool] = True

@@ -56,8 +56,8 @@ class FedAvg(Algorithm):
 
     over the cohort, where client i holds n_i training samples.
 
-    Source: McMahan et al. 2017, algorithm 1, whose mean is the weighted one
-    (docs/papers.md#fedavg).
+    Source: McMahan et al. 2017, AISTATS, algorithm 1 (docs/papers.md#fedavg), whose mean is the
+    weighted one.
 
     Example:
         >>> import raysafl as fl
@@ -88,7 +88,7 @@ class FedProx(FedAvg):
 
     The paper's mu is `prox`.
 
-    Source: Li et al. 2020 (docs/papers.md#fedprox). The default lies in the range over
+    Source: Li et al. 2020, MLSys (docs/papers.md#fedprox). The default lies in the range over
     which the paper tunes mu.
     """
 
@@ -109,7 +109,7 @@ class FedAvgM(FedAvg):
         v <- momentum * v + mean_i(Delta_i)
         w <- w - lr * v
 
-    Source: Hsu et al. 2019 (docs/papers.md#fedavgm).
+    Source: Hsu et al. 2019, arXiv (docs/papers.md#fedavgm).
     """
 
     momentum: float = Field(

@@ -24,7 +24,7 @@ class FedLaAvg(KnowsLocalTraining):
     the longest time, the first of several. The server steps in a round in which nobody is
     available, too. With K=None and a constant eta, it is `MIFA`.
 
-    Source: Yan et al. 2020, algorithm 1 (docs/papers.md#fedlaavg).
+    Source: Yan et al. 2020, arXiv, algorithm 1 (docs/papers.md#fedlaavg).
     """
 
     remembers_clients: ClassVar[bool] = True

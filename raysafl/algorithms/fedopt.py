@@ -69,7 +69,7 @@ class FedAdagrad(FedOpt):
 
     beta1 is 0 by default, so that m is the mean update itself.
 
-    Source: Reddi et al. 2021 (docs/papers.md#fedopt).
+    Source: Reddi et al. 2021, ICLR (docs/papers.md#fedopt).
     """
 
     beta1: float = Field(
@@ -84,7 +84,7 @@ class FedAdagrad(FedOpt):
 class FedAdam(FedOpt):
     """FedAvg with Adam at the server: v <- beta2 v + (1 - beta2) d^2.
 
-    Source: Reddi et al. 2021 (docs/papers.md#fedopt).
+    Source: Reddi et al. 2021, ICLR (docs/papers.md#fedopt).
     """
 
     beta2: float = Field(
@@ -99,7 +99,7 @@ class FedAdam(FedOpt):
 class FedYogi(FedAdam):
     """FedAvg with Yogi at the server: v <- v - (1 - beta2) d^2 sign(v - d^2).
 
-    Source: Reddi et al. 2021 (docs/papers.md#fedopt).
+    Source: Reddi et al. 2021, ICLR (docs/papers.md#fedopt).
     """
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class FSL(Around):
     samples trains on in these steps, each counted as often as it is drawn. A pass over
     its samples ends with a smaller batch, so this may be less than steps times B.
 
-    Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
+    Source: Mai et al. 2022, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
     epochs at 0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the
     default, does not. Inside SAFARI it precedes the first client round, so that
     server rounds may precede it.
@@ -190,7 +190,7 @@ class FSLParallel(FSL):
     The server's change, from the parameters at the start of the round, is added to the
     result of the client round.
 
-    Source: FSL, sections II and B-B2 (docs/papers.md#fsl). They leave open how the
+    Source: Mai et al. 2022, sections II and B-B2 (docs/papers.md#fsl). They leave open how the
     server is weighted; here it is by gamma, through its learning rate.
     """
 

@@ -22,8 +22,8 @@ class SAFARI(Around):
     size, in five passes over D0. In the paper's experiments five clients make one pass
     each in a round, and a server round takes the place of all of them.
 
-    Source: SAFARI, algorithm 1 (docs/papers.md#safari). It prints one SGD step for a
-    server round (`steps=1`), with which the printed accuracies cannot be reached; with
+    Source: Yang et al. 2024, ICML, algorithm 1 (docs/papers.md#safari). It prints one SGD step
+    for a server round (`steps=1`), with which the printed accuracies cannot be reached; with
     one pass and with five they can (docs/reproduction.md).
 
     Example:

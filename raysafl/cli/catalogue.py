@@ -1,12 +1,14 @@
 """`raysafl list`: what a user can combine, by family, and what is measured."""
 
 import inspect
+import re
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from raysafl.algorithms import Compression, Selection
+from raysafl.algorithms.bases import Around
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component, public_names
 from raysafl.core.fields import describe_fields
@@ -34,6 +36,9 @@ FAMILIES: dict[str, type[Component]] = {
     "selection": Selection,
 }
 
+# What an algorithm that remembers clients keeps.
+PER_CLIENT = "a vector per client"
+
 # What runs have by the metrics of their objectives, and by what else they measure.
 FURTHER = {
     "test_<metric>": "per evaluated round, a metric of the objective on the test set",
@@ -51,9 +56,10 @@ FURTHER = {
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Return all components and measures, by family and name, ready for JSON.
 
-    A component has the first line of its docstring (`summary`), and its `fields` with
-    type, default and description. Components of the user's own that are defined by now
-    are included.
+    A component has the first line of its docstring (`summary`), the paper that it is from
+    (`source`, empty if there is none), and its `fields` with type, default and description.
+    An algorithm also has `needs`: data of the server, vectors of clients. Components of the
+    user's own that are defined by now are included.
     """
     families = {
         family: {
@@ -76,11 +82,23 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _describe(component: type[Component]) -> dict[str, Any]:
-    """Describe one component: its summary and its fields."""
+    """Describe one component: its summary, its paper, its fields, and what it needs."""
+    # A class of the user's own without a docstring has that of its base.
+    text = inspect.getdoc(component) or ""
+    source = re.search(r"^Source: (.*?)\s\(docs/papers", text, re.DOTALL | re.MULTILINE)
+    needs = {}
+    if issubclass(component, Algorithm):
+        trains_server = component.uses_server_data not in (
+            Algorithm.uses_server_data,
+            Around.uses_server_data,
+        )
+        vectors = component.remembers_clients
+        needs["needs"] = ["server data"] * trains_server + [PER_CLIENT] * vectors
     return {
-        # A class of the user's own without a docstring has that of its base.
-        "summary": (inspect.getdoc(component) or "").partition("\n")[0],
+        "summary": text.partition("\n")[0],
+        "source": " ".join(source[1].split()) if source else "",
         "fields": describe_fields(component),
+        **needs,
     }
 
 
@@ -90,7 +108,10 @@ def catalogue_table() -> Table:
     out = Table("family", "name", "what it does")
     for family, components in catalogue().items():
         for name, entry in components.items():
-            out.add_row(family, known.get(name, name), Text(entry["summary"]))
+            text = Text(entry["summary"])
+            if facts := [*filter(None, [entry.get("source")]), *entry.get("needs", ())]:
+                text.append(f" [{'; '.join(facts)}]", style="dim")
+            out.add_row(family, known.get(name, name), text)
             family = ""
         out.add_section()
     return out

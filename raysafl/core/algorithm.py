@@ -574,8 +574,8 @@ class Algorithm(Component):
         "replace(state, server={**state.server, 'v': ...}), where v is a tensor; of each "
         "client, as clients=state.remember(ids, row_MP), a vector [P] each"
     )
-    # Whether `State.clients` holds a vector for each client that has participated. The
-    # memory that a run needs is estimated by it.
+    # Whether the state holds a vector for each client that has participated. The memory
+    # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
     # Whether `round` is called without participants. If not, the state stays as it was.
     acts_without_clients: ClassVar[bool] = False

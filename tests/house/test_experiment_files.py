@@ -287,6 +287,14 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
     assert {"test_accuracy", "final", "rise_time"} <= set(found["result"])
     lines = [entry["summary"] for kinds in found.values() for entry in kinds.values()]
     assert all(lines) and not any("\n" in line for line in lines)
+    needs = {name: entry["needs"] for name, entry in found["algorithm"].items()}
+    vector = ["a vector per client"]
+    assert needs["FedAvg"] == needs["Selected"] == [] and needs["MIFA"] == vector
+    assert needs["SAFARI"] == needs["ServerOnly"] == ["server data"]
+    assert found["algorithm"]["FedVARP"]["source"] == "Jhunjhunwala et al. 2022, UAI"
+    own = {"Centralised", "ScheduledServer", "Selected", "ServerOnly"}
+    unnamed = {n for n, entry in found["algorithm"].items() if not entry["source"]}
+    assert unnamed <= own
     some = {
         "algorithm": {"FedAvg", "SAFARI"},
         "participation": {
