@@ -230,8 +230,8 @@ class Record:
         float,
         ColumnDescription(
             "float64",
-            "wall time since the last evaluated round; replicates that are trained "
-            "together, in a pack, share it equally",
+            "wall time since the replicate's previous row. If replicates are trained "
+            "together, in a pack, each has an equal share of the pack's time",
         ),
     ]
     # Every other column by its name, such as `test_f1`; `Run.columns` declares them.

@@ -45,7 +45,9 @@ CLIENT_COLUMNS: Mapping[str, ColumnDescription] = {
     "round": ColumnDescription("int32", "number of the round, from 0", Summary.KEY),
     "client": ColumnDescription("int32", "number of the client, from 0", Summary.KEY),
     "participations": ColumnDescription(
-        "int32", "rounds up to this one in which the client has trained"
+        "int32",
+        "rounds up to this one in which the client has trained (not those in which it was in "
+        "the cohort and did not train)",
     ),
     "samples": ColumnDescription("int32", "training samples that the client holds"),
     "test_samples": ColumnDescription(
