@@ -37,7 +37,7 @@ class Summary(StrEnum):
     KEY = "key"
     # A measured value, such as an accuracy: averaged over replicates.
     MEAN = "mean"
-    # A count since the replicate's last row: summed over rounds.
+    # A count since the replicate's previous row: summed over rounds.
     SUM = "sum"
     # Each row's value stands for itself.
     NONE = "none"
@@ -191,7 +191,7 @@ class Record:
         int,
         ColumnDescription(
             "int32",
-            "rounds in which the server trained, since the replicate's last row",
+            "rounds in which the server trained, since the replicate's previous row",
             Summary.SUM,
             total="rounds in which the server trained",
         ),
@@ -200,7 +200,7 @@ class Record:
         int,
         ColumnDescription(
             "int64",
-            "local steps of clients and server since the replicate's last row",
+            "local steps of clients and server since the replicate's previous row",
             Summary.SUM,
             total="local steps of clients and server",
         ),
@@ -209,8 +209,8 @@ class Record:
         int,
         ColumnDescription(
             "int64",
-            "bytes sent to clients since the replicate's last row: 4 per parameter, and, "
-            "if the server shares samples with clients, these samples once for each "
+            "bytes sent to clients since the replicate's previous row: 4 per parameter, "
+            "and, if the server shares samples with clients, these samples once for each "
             "client",
             Summary.SUM,
             total="bytes sent to clients",
@@ -220,8 +220,8 @@ class Record:
         int,
         ColumnDescription(
             "int64",
-            "bytes received from clients since the replicate's last row: 4 per parameter, "
-            "unless the algorithm declares that its updates are smaller",
+            "bytes received from clients since the replicate's previous row: 4 per "
+            "parameter, unless the algorithm declares that its updates are smaller",
             Summary.SUM,
             total="bytes received from clients",
         ),

@@ -24,7 +24,7 @@ Numbers = Positive | list[Positive]
 NUMBERS = ("step_seconds", "bytes_down_per_second", "bytes_up_per_second")
 COLUMN = ColumnDescription(
     "float64",
-    "seconds since the replicate's last row that the rounds would have taken on the clients' "
+    "seconds since the replicate's previous row that the rounds would have taken on the clients' "
     "devices",
     Summary.SUM,
     total="virtual seconds of the run",
