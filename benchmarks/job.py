@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+# A job's JSON names models, and those of FSL are known once this is imported.
+import experiments.fsl.networks  # noqa: F401
 from benchmarks.rounds import copies_of
 from raysafl.core.component import Component
 from raysafl.simulation.run import Run
