@@ -22,6 +22,7 @@ from raysafl.data.own_columns import (
     encode_columns,
     is_table,
     names_of,
+    read_tags,
     read_targets,
     read_words,
     refuse_not_finite,
@@ -118,10 +119,7 @@ def from_arrays(
     counted_in = np.flatnonzero(~is_test)
     if target == "tags":
         known = 500 if names is None else names
-        tags, label_names = read_words(labels, what, known, counted_in, "|")
-        numbers = range(1, len(label_names) + 1)
-        hot = [np.stack([(own == k).any(1) for k in numbers], 1) for own in tags]
-        targets = Targets([y.astype(np.float32) for y in hot], 0, ())
+        targets, label_names = read_tags(labels, what, known, counted_in)
     else:
         targets = read_targets(labels, what, target, names)
     if words is not None:

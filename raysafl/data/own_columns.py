@@ -238,6 +238,23 @@ def read_words(
     return found, tuple(entries)
 
 
+def read_tags(
+    parts: Sequence[Array], what: str, known: Any, counted_in: Iterable[int]
+) -> tuple[Targets, tuple[str, ...]]:
+    """Read texts such as `java|regex` as targets: 1 for each tag of a sample, else 0.
+
+    Args:
+        parts, what, known, counted_in: see `read_words`.
+
+    Returns:
+        The targets, float32 [n, tags] of each part; and the tags.
+    """
+    numbered, tags = read_words(parts, what, known, counted_in, "|")
+    numbers = range(1, len(tags) + 1)
+    hot = [np.stack([(own == k).any(1) for k in numbers], 1) for own in numbered]
+    return Targets([part.astype(np.float32) for part in hot], 0, ()), tags
+
+
 def _as_texts(values: Any) -> tuple[str, ...]:
     """Write values as text: whole numbers without a point, dates without midnight."""
     array = np.asarray(values)
