@@ -30,8 +30,11 @@ from raysafl import (
 torch.set_num_threads(1)
 # Searching all objects for garbage takes a twentieth of the tests' time, and finds little.
 gc.set_threshold(*gc.get_threshold()[:2], 1000)
-# a first example may compile a loop
-settings.register_profile("raysafl", deadline=None, max_examples=50)
+# A first example may compile a loop, so no example has a deadline. Examples are the same in
+# every run, so that a change is judged by what it changes; FUZZ in the environment draws others.
+settings.register_profile(
+    "raysafl", deadline=None, max_examples=50, derandomize="FUZZ" not in os.environ
+)
 settings.load_profile("raysafl")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray's processes have nice level 15 otherwise, and hardly get on beside other tests.

@@ -124,5 +124,6 @@ def test_latex_has_no_command_of_a_label(label: str) -> None:
     text = latex(Grid("", ["a"], [[label]]))
     assert not CONTROL.search(text)
     row = text.split("\\midrule\n")[1].split(" \\\\\n\\bottomrule")[0]
-    known = r"\\[&%$#_{}]|\\text(backslash|asciitilde|asciicircum) "
+    # pandas writes a space behind a backslash, a tilde or a circumflex as a command too.
+    known = r"\\[&%$#_{}]|\\(textbackslash|textasciitilde|textasciicircum|space) "
     assert not set(re.sub(known, "", row)) & {*"\\$%#&~_^{}"}
