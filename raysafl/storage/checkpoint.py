@@ -14,8 +14,8 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.paths import sealed, sha256_of, unsealed
 from raysafl.storage.rows import of_cells
-from raysafl.storage.sealed import sealed, sha256_of, unsealed
 
 # The bytes of the longest head.
 MOST_HEAD = 100_000_000

@@ -26,9 +26,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from raysafl.storage.checkpoint import Checkpoint, farthest
-from raysafl.storage.files import atomic_write, delete, durable_append
 from raysafl.storage.ledger import CellEnd, LedgerLines, read_lines, to_lines
-from raysafl.storage.paths import resolved
+from raysafl.storage.paths import atomic_write, delete, durable_append, resolved
 from raysafl.storage.rows import (
     ORDER,
     encoded,

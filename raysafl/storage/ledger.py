@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from raysafl.core.component import explain
+from raysafl.storage.paths import sealed, unsealed
 from raysafl.storage.redaction import redacted
-from raysafl.storage.sealed import sealed, unsealed
 
 # The cells of a line; most lines need not be checked to find some cells.
 CELL = re.compile(rb'"cell": "([\w-]+)"')

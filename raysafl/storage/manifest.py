@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from raysafl.core.cells import REPLICATES, SEED, cell_ids
-from raysafl.core.component import Component
+from raysafl.core.component import REPLICATES, SEED, Component, cell_ids
 from raysafl.core.record import ColumnDescription
 from raysafl.core.text import nearest
 from raysafl.storage.redaction import redacted

@@ -14,9 +14,8 @@ import pytest
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import CellEnd, Status
-from raysafl.storage.paths import StorageError
+from raysafl.storage.paths import StorageError, atomic_write
 from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.store import Store
 

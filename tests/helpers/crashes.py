@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raysafl.storage import files
+from raysafl.storage import paths
 
 
 class Crash(BaseException):
@@ -24,7 +24,7 @@ def crash_at(
     was writing.
     """
     count = 0
-    write_bytes, append = Path.write_bytes, files._append
+    write_bytes, append = Path.write_bytes, paths._append
 
     def wrapped(original: Callable[..., object]) -> Callable[..., object]:
         def operation(self: Any, *args: Any, **kwargs: Any) -> object:
@@ -43,7 +43,7 @@ def crash_at(
 
     for name in ("write_bytes", "replace", "unlink"):
         monkeypatch.setattr(kind, name, wrapped(getattr(kind, name)))
-    monkeypatch.setattr(files, "_append", wrapped(append))
+    monkeypatch.setattr(paths, "_append", wrapped(append))
     return lambda: count
 
 
@@ -118,7 +118,7 @@ def power_cut(act: Callable[[], object], number: int, rng: random.Random) -> boo
         unlink(self, missing_ok)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_sync", disk.sync)
+        patch.setattr(paths, "_sync", disk.sync)
         patch.setattr(Path, "replace", replacing)
         patch.setattr(Path, "unlink", unlinking)
         failed = crashed(act, number)

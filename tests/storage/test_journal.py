@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysafl.quickstart import BASE
-from raysafl.storage import files, journal
+from raysafl.storage import journal, paths
 from raysafl.storage.checkpoint import Checkpoint
 from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import CellEnd, Status
@@ -287,7 +287,7 @@ class Faults:
     @contextmanager
     def happen(self) -> Iterator[None]:
         """Let operations fail while the block runs."""
-        opened, disk = Path.open, getattr(files._sync, "__self__", None)
+        opened, disk = Path.open, getattr(paths._sync, "__self__", None)
 
         def opening(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
             if mode != "a+b":
@@ -301,7 +301,7 @@ class Faults:
             patch.setattr(Path, "open", opening)
             patch.setattr(Path, "replace", self.counted(Path.replace))
             patch.setattr(Path, "unlink", self.counted(Path.unlink))
-            patch.setattr(files, "_sync", self.counted(files._sync))
+            patch.setattr(paths, "_sync", self.counted(paths._sync))
             patch.setattr(os, "fsync", self.sync_ledger)
             yield
 

@@ -13,7 +13,7 @@ from raysafl.storage.ledger import (
     to_lines,
     worst,
 )
-from raysafl.storage.sealed import sealed, unsealed
+from raysafl.storage.paths import sealed, unsealed
 
 
 def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (

@@ -20,9 +20,8 @@ from helpers.servers import Line, s3
 
 from raysafl import FedAvg
 from raysafl.algorithms import Key, Round, State
-from raysafl.storage import mirror, paths
-from raysafl.storage.mirror import Mirror
-from raysafl.storage.object_store import RemoteFolder
+from raysafl.storage import mirror
+from raysafl.storage.mirror import Mirror, RemoteFolder
 from raysafl.storage.paths import StorageError, parse_location, pushed
 from raysafl.storage.store import Store
 
@@ -295,7 +294,7 @@ def test_a_ledger_that_grows_in_mid_push_is_uploaded_as_it_was_when_files_were_l
 def test_a_lost_store_is_said_once_and_the_next_block_copies_what_it_missed(
     here: Mirror, elsewhere: Mirror, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "PUSH_SECONDS", 0.1)
+    monkeypatch.setattr(mirror, "PUSH_SECONDS", 0.1)
     line, said = Line(urlsplit(server).port or 0), list[str]()
     through(line, here).pull()
     with pytest.raises(
@@ -448,7 +447,7 @@ def test_a_sweep_into_a_store_killed_and_continued_elsewhere_has_the_undisturbed
         experiment = EXPERIMENT.replace("FOLDER", str(tmp_path))
         (tmp_path / name / "k.py").write_text(experiment)
     uri = f"{bucket}/k"
-    often = "from raysafl.storage import paths; paths.PUSH_SECONDS = 0.5; "
+    often = "from raysafl.storage import mirror; mirror.PUSH_SECONDS = 0.5; "
     run = [*RAYSAFL[:-1], often + RAYSAFL[-1], "run", "k.py", "--out", uri, *ONE_BY_ONE]
     driver = subprocess.Popen(run, cwd=tmp_path / "one", start_new_session=True)
     while not RemoteFolder(uri).read("ledger.jsonl"):
