@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from raysafl.core.text import closest
 from raysafl.storage.journal import Journal, Results
-from raysafl.storage.ledger import CellEnd, Status, reason_of, worst
+from raysafl.storage.ledger import SEVERITY, CellEnd, Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import (
     StorageError,
@@ -67,8 +67,11 @@ class RunResult:
 
     @cached_property
     def worst(self) -> CellEnd:
-        """The cell that stands for the run: the first of the worst status."""
-        return worst(self.cells)
+        """The cell that stands for the run: the first of the worst status that says why."""
+        return max(
+            self.cells,
+            key=lambda end: (SEVERITY.index(end.status), bool(end.reason)),
+        )
 
     @property
     def status(self) -> Status:
@@ -77,8 +80,14 @@ class RunResult:
 
     @property
     def reason(self) -> str:
-        """Why it did not run all of its rounds; mostly empty."""
-        return reason_of(self.cells)
+        """Why it did not run all of its rounds, and how many seeds; mostly empty."""
+        first = self.worst
+        alike = sum(
+            end.status is first.status and bool(end.reason) for end in self.cells
+        )
+        if not first.reason or len(self.cells) == 1:
+            return first.reason
+        return f"{alike} of {len(self.cells)} seeds: {first.reason}"
 
     @property
     def has_begun(self) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 
 from raysafl.core.record import COLUMNS, ColumnDescription
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import Checkpoint
-from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.ledger import CellEnd, Checkpoint, Status
 from raysafl.storage.manifest import Entry, Label, run_name
 from raysafl.storage.paths import StorageError
 from raysafl.storage.rows import of_cells

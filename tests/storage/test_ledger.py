@@ -9,11 +9,10 @@ from raysafl.storage.ledger import (
     CellEnd,
     Status,
     read_lines,
-    reason_of,
     to_lines,
-    worst,
 )
 from raysafl.storage.paths import sealed, unsealed
+from raysafl.storage.store import RunResult
 
 
 def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (
@@ -98,10 +97,13 @@ def test_the_worst_cell_stands_for_its_run_and_the_reason_says_of_how_many() -> 
     def end(status: Status, reason: str = "") -> CellEnd:
         return CellEnd(cell="a", status=status, reason=reason)
 
+    def run(*cells: CellEnd) -> RunResult:
+        return RunResult("a", {}, {}, cells)
+
     finished, stopped = end(Status.FINISHED), end(Status.STOPPED, "a rule")
     diverged = end(Status.DIVERGED, "round 3")
-    assert worst([finished, diverged, stopped]) is diverged
-    assert worst([diverged, end(Status.FAILED, "no memory")]).status is Status.FAILED
-    assert worst([finished, end(Status.WAITING)]).status is Status.WAITING
-    assert reason_of([finished, diverged, diverged]) == "2 of 3 seeds: round 3"
-    assert reason_of([stopped]) == "a rule" and reason_of([finished, finished]) == ""
+    assert run(finished, diverged, stopped).worst is diverged
+    assert run(diverged, end(Status.FAILED, "no memory")).status is Status.FAILED
+    assert run(finished, end(Status.WAITING)).status is Status.WAITING
+    assert run(finished, diverged, diverged).reason == "2 of 3 seeds: round 3"
+    assert run(stopped).reason == "a rule" and run(finished, finished).reason == ""
