@@ -86,16 +86,25 @@ def used_note(hardware: Hardware, trials: int, count: float) -> str:
     return f"Trains on {of}: each client actor has {each} (gpus=0, --gpus 0, trains on CPUs)"
 
 
-class Seen(NamedTuple):
-    """What torch sees of the GPUs of a node.
+class Machine(NamedTuple):
+    """What a node says of itself.
 
     Args:
-        memory: the bytes of memory of the smallest; None if Ray's GPUs are only numbers.
-        problem: why a sweep cannot train on them; empty if it can.
+        gpus: the names of the GPUs that torch sees.
+        gpu_memory: the bytes of memory of the smallest; None if Ray counts none, or if its
+            GPUs are only numbers.
+        memory: bytes of memory.
+        version: raysafl's version.
+        package: the digest of raysafl's files.
+        problem: why a sweep cannot train on its GPUs; empty if it can.
     """
 
-    memory: int | None = None
-    problem: str = ""
+    gpus: list[str]
+    gpu_memory: int | None
+    memory: int
+    version: str
+    package: str
+    problem: str
 
 
 def ask_nodes(
@@ -157,33 +166,41 @@ def check_seen() -> int | None:
 
     nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
     memories: list[int] = []
-    for _, seen in ask_nodes(seen_here, nodes):
-        if not isinstance(seen, Seen):
+    for _, machine in ask_nodes(machine_here, nodes):
+        if not isinstance(machine, Machine):
             continue
-        if seen.problem:
-            raise ValueError(seen.problem)
-        if seen.memory is not None:
-            memories.append(seen.memory)
+        if machine.problem:
+            raise ValueError(machine.problem)
+        if machine.gpu_memory is not None:
+            memories.append(machine.gpu_memory)
     return min(memories, default=None)
 
 
-def seen_here(count: float) -> Seen:
-    """Look at this node's GPUs with torch.
+def machine_here(count: float) -> Machine:
+    """Look at this node.
 
-    It runs on each node that has GPUs, in a process to which Ray gives none, and which
+    It runs on each node that is asked, in a process to which Ray gives no GPU, and which
     therefore sees all that Ray's own processes see.
 
     Args:
         count: how many GPUs Ray counts here.
     """
+    import psutil
+
+    names = [torch.cuda.get_device_name(index) for index in range(num_gpus())]
+    problem, gpu_memory = "", None
     # Versions of Ray that hide all GPUs from such a process set this to nothing.
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-    if are_logical() or hidden:
-        return Seen()
-    if why := why_unseen():
-        gpus = f"Ray counts {in_words(count)} on {platform.node()}"
-        return Seen(problem=unseen_message(gpus, why))
-    return Seen(smallest_memory())
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    if count and are_logical():
+        names = ["only numbers"]
+    elif count and not is_hidden:
+        if why := why_unseen():
+            gpus = f"Ray counts {in_words(count)} on {platform.node()}"
+            problem = unseen_message(gpus, why)
+        else:
+            gpu_memory = smallest_memory()
+    memory = psutil.virtual_memory().total
+    return Machine(names, gpu_memory, memory, __version__, package_digest(), problem)
 
 
 def smallest_memory() -> int:
@@ -217,39 +234,6 @@ def own_device() -> str:
         gave = f"Ray gave GPU {gpu} of {platform.node()} to a client actor"
         raise ValueError(unseen_message(gave, why))
     return "cuda"
-
-
-class Machine(NamedTuple):
-    """What a node says of itself.
-
-    Args:
-        gpus: the names of the GPUs that torch sees.
-        memory: bytes of memory.
-        version: raysafl's version.
-        package: the digest of raysafl's files.
-        problem: why a sweep cannot train on its GPUs; empty if it can.
-    """
-
-    gpus: list[str]
-    memory: int
-    version: str
-    package: str
-    problem: str
-
-
-def machine_here(count: float) -> Machine:
-    """Look at this node.
-
-    Args:
-        count: how many GPUs Ray counts here.
-    """
-    import psutil
-
-    names = [torch.cuda.get_device_name(index) for index in range(num_gpus())]
-    problem = seen_here(count).problem if count else ""
-    memory = psutil.virtual_memory().total
-    seen = ["only numbers"] if count and are_logical() else names
-    return Machine(seen, memory, __version__, package_digest(), problem)
 
 
 def problems_of(answer: Any) -> list[str]:

@@ -297,10 +297,9 @@ class Journal:
         Returns:
             The ends as the ledger has them.
         """
-        for cell, content in (models or {}).items():
-            atomic_write(self.model(cell), content, durable=True)
-        for cell, content in (states or {}).items():
-            atomic_write(self.state(cell), content, durable=True)
+        for place, files in ((self.model, models), (self.state, states)):
+            for cell, content in (files or {}).items():
+                atomic_write(place(cell), content, durable=True)
         tables = {"rounds": rows, "clients": clients}
         names = {
             folder: self._write_part(folder, own) for folder, own in tables.items()
@@ -401,14 +400,18 @@ class Journal:
             size += own
         return [names for names in groups if len(names) > 1 or (names and without)]
 
+    def unnamed(self) -> list[Path]:
+        """Return the parts that no cell of the ledger names."""
+        ends = self.lines().ends.values()
+        named = {getattr(end, folder) for end in ends for folder in TABLES}
+        files = (file for folder in TABLES for file in self.files(folder))
+        return [file for file in files if file.stem not in named]
+
     def tidy(self) -> None:
         """Delete what counts nowhere: what a crash leaves, and what was replaced."""
+        for file in self.unnamed():
+            delete(file)
         ends = self.lines().ends
-        for folder in TABLES:
-            named = _by_part(folder, ends)
-            for file in self.files(folder):
-                if file.stem not in named:
-                    delete(file)
         decided = {cell for cell, end in ends.items() if end.status.decided}
         for file in self.files("open"):
             checkpoint = self.checkpoint(file, with_state=False)

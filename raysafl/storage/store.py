@@ -1,4 +1,4 @@
-"""The folder of a sweep: layout, a lock for one writer, manifest and tables.
+"""The folder of a sweep: layout, a lock for one writer, manifest, tables, and results of runs.
 
     <root>/<sweep>/
         manifest.json                   what the sweep is (`Manifest`)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysafl.storage.journal import TABLES
 from raysafl.storage.ledger import Checkpoint, Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.runs_table import make_runs_table
@@ -123,13 +122,10 @@ def _ledger(store: Store, manifest: Manifest | None) -> Iterator[Finding]:
         )
     for cell, why in store.results(unended=False).faults.items():
         yield Finding(names.get(cell, f"cell {cell}"), why, AGAIN, cell)
-    named = {getattr(end, folder) for end in lines.ends.values() for folder in TABLES}
-    for folder in TABLES:
-        for file in store.files(folder):
-            if file.stem not in named:
-                what = "no cell of the ledger names it, but other programs read it"
-                advice = "`raysafl run` deletes it"
-                yield Finding(f"{folder}/{file.name}", what, advice, file=file)
+    for file in store.unnamed():
+        what = "no cell of the ledger names it, but other programs read it"
+        where = f"{file.parent.name}/{file.name}"
+        yield Finding(where, what, "`raysafl run` deletes it", file=file)
     keeping = {cell for cell, end in lines.ends.items() if end.kept}
     for file in store.files("models"):
         if file.stem not in keeping:
