@@ -188,7 +188,8 @@ def machine_here(count: float) -> Machine:
     import psutil
 
     names = [torch.cuda.get_device_name(index) for index in range(num_gpus())]
-    problem, gpu_memory = "", None
+    problem = ""
+    gpu_memory = None
     # Versions of Ray that hide all GPUs from such a process set this to nothing.
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     if count and are_logical():

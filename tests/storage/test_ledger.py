@@ -62,20 +62,6 @@ def test_a_line_that_is_damaged_costs_its_cells_alone() -> None:
     assert read_lines(b"".join(lines), ["c0"]).faults == {}
 
 
-def test_of_several_entries_of_a_cell_the_newest_counts_and_a_torn_one_does_not() -> (
-    None
-):
-    failed, finished = (
-        to_lines([CellEnd(cell="a", status=status)])
-        for status in (Status.FAILED, Status.FINISHED)
-    )
-    assert read_lines(failed + finished).ends["a"].status is Status.FINISHED
-    assert read_lines(finished + failed).ends["a"].status is Status.FAILED
-    torn = read_lines(failed + finished[:-1])
-    assert torn.ends["a"].status is Status.FAILED and torn.faults == {}
-    assert read_lines(b"") == read_lines(failed[:9]) == ({}, {})
-
-
 def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added() -> None:
     fields = {"cell": "a", "status": "finished", "cluster": {"nodes": 2}}
     line = sealed({"shared": {"host": "box"}, "cells": [fields]}) + b"\n"
