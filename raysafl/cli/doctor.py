@@ -14,7 +14,6 @@ from raysafl.cluster.gpus import (
     Machine,
     ask_nodes,
     in_words,
-    machine_here,
     num_gpus,
     problems_of,
     why_unseen,
@@ -202,7 +201,7 @@ def examine_nodes(address: str) -> tuple[Table, list[str]]:
     wrong: list[str] = []
     with ray_session(address):
         alive = [node for node in ray.nodes() if node["Alive"]]
-        for node, answer in ask_nodes(machine_here, alive, DOCTOR_SECONDS):
+        for node, answer in ask_nodes(alive, DOCTOR_SECONDS):
             host = node["NodeManagerAddress"]
             resources = node["Resources"]
             problems = problems_of(answer)

@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -108,18 +108,14 @@ class Machine(NamedTuple):
 
 
 def ask_nodes(
-    question: Callable[[float], Any],
-    nodes: list[dict[str, Any]],
-    seconds: float = ANSWER_SECONDS,
+    nodes: list[dict[str, Any]], seconds: float = ANSWER_SECONDS
 ) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Ask each node of the running Ray a question, and yield each node with its answer.
+    """Ask each node of the running Ray what it is, and yield each node with its answer.
 
-    The answer is an exception if the question failed there, and None if the node was late.
-    A node need not be free to be asked.
+    The answer is that of `machine_here`, an exception if that failed there, or None if the
+    node was late. A node need not be free to be asked.
 
     Args:
-        question: a function of raysafl, called on each node with the number of GPUs that
-            Ray counts there.
         nodes: some of those that `ray.nodes()` lists.
         seconds: how long the nodes have to answer.
     """
@@ -129,7 +125,7 @@ def ask_nodes(
 
     # The process of a task that has looked at the GPUs does not notice any more which of
     # them Ray gives it later. So it ends with the task, and hosts no client actor.
-    remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(question)
+    remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(machine_here)
     asked = [
         # It takes no resources, and so it waits for none on a node that is full.
         remote.options(
@@ -166,7 +162,7 @@ def check_seen() -> int | None:
 
     nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
     memories: list[int] = []
-    for _, machine in ask_nodes(machine_here, nodes):
+    for _, machine in ask_nodes(nodes):
         if not isinstance(machine, Machine):
             continue
         if machine.problem:
@@ -241,7 +237,7 @@ def problems_of(answer: Any) -> list[str]:
     """Say what keeps a sweep from using a node.
 
     Args:
-        answer: what `ask_nodes` gives as the node's answer to `machine_here`.
+        answer: what `ask_nodes` gives as the node's answer.
     """
     if answer is None:
         return [
