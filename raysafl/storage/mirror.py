@@ -9,6 +9,7 @@ can be continued at each moment: parts are uploaded before the ledger that names
 deleted after it.
 """
 
+import json
 import os
 import re
 import stat
@@ -18,11 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from pyarrow import ArrowException, fs
-from pydantic import BaseModel
 
 from raysafl.storage.paths import (
     NOTE,
@@ -171,47 +171,13 @@ def _reason_and_hint(error: Exception) -> str:
     return f"{text}; {hints[0]}" if hints else text
 
 
-class Note(BaseModel):
-    """What is known of the last copies, stored in `.remote.json`.
-
-    Args:
-        folder: the local folder; a copy of it elsewhere is no mirror.
-        uri: the URI of the store's folder.
-        ledgers: the digest of the store's ledger after the last copy, and of the one that
-            an upload has begun to bring there; none before the first copy.
-    """
-
-    folder: str
-    uri: str
-    ledgers: list[str] = []
-
-    @classmethod
-    def of(cls, path: Path, uri: str = "") -> Self:
-        """Return the note of a folder; a new one if there is none, or the folder was moved.
-
-        Raises:
-            StorageError: the note is damaged.
-        """
-        new = cls(folder=str(path), uri=uri)
-        if not (file := path / NOTE).is_file():
-            return new
-        try:
-            note = cls.model_validate_json(file.read_bytes())
-        except ValueError as error:
-            advice = f"move {path} away, or delete it"
-            raise StorageError(f"{file} cannot be read ({error}): {advice}") from error
-        return note if note.folder == new.folder else new
-
-    def write(self, *ledgers: str) -> None:
-        """Store the note in its folder, with these ledgers."""
-        self.ledgers = [*ledgers]
-        content = self.model_dump_json().encode()
-        atomic_write(Path(self.folder) / NOTE, content, durable=True)
-
-
 @dataclass(frozen=True)
 class Mirror:
-    """A sweep's local folder, without links in its path, and the URI of its copy."""
+    """A sweep's local folder, without links in its path, and the URI of its copy.
+
+    `.remote.json` in the folder notes both, and `ledgers`: the digest of the store's ledger
+    after the last copy, and of the one that an upload has begun to bring there.
+    """
 
     path: Path
     uri: str
@@ -220,7 +186,7 @@ class Mirror:
     def of(cls, path: Path) -> Self | None:
         """Return the mirror of a folder; None if it is not copied, or was moved."""
         folder = resolved(path)
-        uri = Note.of(folder).uri
+        uri = _noted(folder).get("uri")
         return cls(folder, uri) if uri else None
 
     @property
@@ -235,20 +201,20 @@ class Mirror:
             StorageError: both have changed; or the store or the folder cannot be used.
             SweepBusyError: another process writes to the folder.
         """
-        note = Note.of(self.path, self.uri)
+        note = _noted(self.path)
+        ledgers = note.get("ledgers", [])
         there = _digest_of_ledger(self.remote.read(LEDGER))
         is_emptied = there and not self._ledger()
-        if there in note.ledgers and not is_emptied:
-            if note.uri != self.uri:
-                note.uri = self.uri
-                note.write(*note.ledgers)
+        if there in ledgers and not is_emptied:
+            if note["uri"] != self.uri:
+                self._note(*ledgers)
             return
         with Store(self.path).lock():
             if self._listed():
-                if _digest_of_ledger(self._ledger()) not in ("", there, *note.ledgers):
+                if _digest_of_ledger(self._ledger()) not in ("", there, *ledgers):
                     raise self._both_changed()
                 there = self._copy_back()
-            Note(folder=str(self.path), uri=self.uri).write(there)
+            self._note(there)
 
     def push(self) -> None:
         """Copy to the store what has changed in the folder, which may be written to meanwhile.
@@ -256,11 +222,10 @@ class Mirror:
         Raises:
             StorageError: somebody else has changed the store; or it cannot be used.
         """
-        note = Note.of(self.path, self.uri)
         there = _digest_of_ledger(self.remote.read(LEDGER))
         # Files are listed after the ledger is read: those that it names are among them.
         ledger = self._ledger()
-        if there not in note.ledgers or (there and not ledger):
+        if there not in _noted(self.path).get("ledgers", []) or (there and not ledger):
             raise self._both_changed()
         here = files_in(self.path)
         if not self._ledger().startswith(ledger):
@@ -275,7 +240,7 @@ class Mirror:
         gone = {n for n in listed.keys() - here.keys() if _top(n) in RESULTS}
         if not new and not gone:
             return
-        note.write(there, _digest_of_ledger(ledger))
+        self._note(there, _digest_of_ledger(ledger))
         for name in sorted(new, key=lambda n: [*RESULTS, _top(n)].index(_top(n))):
             try:
                 content = ledger if name == LEDGER else (self.path / name).read_bytes()
@@ -287,7 +252,7 @@ class Mirror:
             self.remote.write(name, content)
         for name in gone:
             self.remote.delete(name)
-        note.write(_digest_of_ledger(ledger))
+        self._note(_digest_of_ledger(ledger))
 
     @contextmanager
     def pushed(self, say: Callable[[str], None]) -> Iterator[None]:
@@ -347,6 +312,10 @@ class Mirror:
                 delete(self.path / name)
         return _digest_of_ledger(ledger)
 
+    def _note(self, *ledgers: str) -> None:
+        note = {"folder": str(self.path), "uri": self.uri, "ledgers": ledgers}
+        atomic_write(self.path / NOTE, json.dumps(note).encode(), durable=True)
+
     def _ledger(self) -> bytes:
         file = self.path / LEDGER
         return file.read_bytes() if state_of(file) else b""
@@ -391,6 +360,22 @@ def opened(uri: str) -> Path:
     for mirror in mirrors:
         mirror.pull()
     return path
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """Return what a folder's note says; nothing if it has none, or is a copy elsewhere.
+
+    Raises:
+        StorageError: the note is damaged.
+    """
+    if not (file := path / NOTE).is_file():
+        return {}
+    try:
+        note: dict[str, Any] = json.loads(file.read_bytes())
+        return note if note["folder"] == str(path) else {}
+    except (ValueError, LookupError, TypeError) as error:
+        advice = f"move {path} away, or delete it"
+        raise StorageError(f"{file} cannot be read ({error}): {advice}") from error
 
 
 def files_in(path: Path) -> dict[str, State]:
