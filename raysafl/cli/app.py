@@ -103,7 +103,7 @@ def report_command(
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.screen import screen
-    from raysafl.storage.run_results import DAMAGED
+    from raysafl.storage.store import DAMAGED
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []

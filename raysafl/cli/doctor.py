@@ -9,7 +9,15 @@ from functools import partial
 from rich.table import Table
 
 from raysafl.cli.device_check import check_gpu
-from raysafl.cluster.gpus import in_words, num_gpus, why_unseen
+from raysafl.cluster.gpus import (
+    DOCTOR_SECONDS,
+    Machine,
+    ask_nodes,
+    in_words,
+    num_gpus,
+    problems_of,
+    why_unseen,
+)
 from raysafl.cluster.hardware import usable_cores
 from raysafl.cluster.provenance import provenance
 from raysafl.core.needs import OPTIONAL, is_installed
@@ -187,20 +195,13 @@ def examine_nodes(address: str) -> tuple[Table, list[str]]:
     # Imported here, because Ray may be missing.
     import ray
 
-    from raysafl.cluster.nodes import (
-        DOCTOR_SECONDS,
-        Machine,
-        ask_nodes,
-        machine_here,
-        problems_of,
-    )
     from raysafl.cluster.ray_session import ray_session
 
     table = Table("node", "cores", "GPUs", "torch sees", "memory", "raysafl", "state")
     wrong: list[str] = []
     with ray_session(address):
         alive = [node for node in ray.nodes() if node["Alive"]]
-        for node, answer in ask_nodes(machine_here, alive, DOCTOR_SECONDS):
+        for node, answer in ask_nodes(alive, DOCTOR_SECONDS):
             host = node["NodeManagerAddress"]
             resources = node["Resources"]
             problems = problems_of(answer)

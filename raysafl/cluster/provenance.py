@@ -85,8 +85,8 @@ def check_package(host: str, package: str, expected: str) -> None:
     """
     if package != expected:
         raise OtherPackageError(
-            f"{host} has another raysafl than the machine where the sweep was started "
-            "(another version, or files that were changed), and might compute other rows. "
+            f"{host} has another raysafl than the machine that starts sweeps (another "
+            "version, or files that were changed), and might compute other rows. "
             "Install the same on all machines; with a cluster file, "
             "`ray rsync-up FILE --all-nodes` copies it"
         )

@@ -44,11 +44,12 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
             loopback it would accept connections, and so code, from the network.
     """
     modules = os.environ.get(PRELOADED_MODULES, preload)
-    with ExitStack() as changes:
-        changes.enter_context(_replaced(ray_constants, "ENABLE_RAY_CLUSTER", False))
-        for start in ("start_log_monitor", "start_monitor", "start_api_server"):
-            changes.enter_context(_replaced(node.Node, start, _do_nothing))
-        changes.enter_context(environment(**{PRELOADED_MODULES: modules}))
+    starts = ("start_log_monitor", "start_monitor", "start_api_server")
+    changes = [(node.Node, start, _do_nothing) for start in starts]
+    with (
+        _replaced((ray_constants, "ENABLE_RAY_CLUSTER", False), *changes),
+        environment(**{PRELOADED_MODULES: modules}),
+    ):
         yield
 
 
@@ -66,10 +67,8 @@ def trials_without_settings() -> Iterator[None]:
     # Imported here, because Tune's import takes a second.
     from ray.tune.execution import class_cache
 
-    with (
-        _replaced(class_cache, "DEFAULT_ENV_VARS", {}),
-        _replaced(class_cache, "ENV_VARS_TO_PROPAGATE", {}),
-    ):
+    names = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
+    with _replaced(*((class_cache, name, {}) for name in names)):
         yield
 
 
@@ -98,24 +97,26 @@ def environment(**values: str) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of Ray, and restore it when the block ends.
+def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set attributes of Ray, and restore them when the block ends.
+
+    Args:
+        changes: what has an attribute, its name, and its value in the block.
 
     Raises:
         ValueError: there is none of this name.
     """
-    if not hasattr(owner, name):
-        raise ValueError(
-            f"raysafl does not know Ray {ray.__version__}, of which {owner.__name__} has no "
-            f"{name}: install the version that constraints.txt names, or start a Ray "
-            "yourself and give its address"
-        )
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
+    with ExitStack() as restored:
+        for owner, name, value in changes:
+            if not hasattr(owner, name):
+                raise ValueError(
+                    f"raysafl does not know Ray {ray.__version__}, of which {owner.__name__} "
+                    f"has no {name}: install the version that constraints.txt names, or start "
+                    "a Ray yourself and give its address"
+                )
+            restored.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:

@@ -7,8 +7,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import ray
 
@@ -30,7 +31,7 @@ LOOK_SECONDS = 0.5
 
 
 class NoClusterError(ValueError):
-    """No Ray cluster answers at an address."""
+    """No Ray cluster answers at an address, or too few of its nodes live."""
 
 
 @contextmanager
@@ -56,12 +57,12 @@ def ray_session(
     """
     deadline = time.monotonic() + (WAIT_SECONDS if wait_nodes else 0.0)
     if ray.is_initialized():
-        _wait_for_nodes(wait_nodes, deadline)
+        _again_until(deadline, partial(_check_nodes, wait_nodes))
         yield
         return
     try:
-        _start_when_up(address, preload, deadline)
-        _wait_for_nodes(wait_nodes, deadline)
+        _again_until(deadline, partial(_start, address, preload))
+        _again_until(deadline, partial(_check_nodes, wait_nodes))
         with nullcontext() if address else trials_without_settings():
             yield
     finally:
@@ -69,15 +70,11 @@ def ray_session(
         _shut_down()
 
 
-def _start_when_up(address: str | None, preload: str, deadline: float) -> None:
-    """Join the cluster at the address as soon as it answers, or start a Ray here.
-
-    Raises:
-        NoClusterError: no cluster has answered until the deadline.
-    """
+def _again_until(deadline: float, act: Callable[[], None]) -> None:
+    """Do something again and again until it raises no NoClusterError, or to the deadline."""
     while True:
         try:
-            _start(address, preload)
+            act()
             return
         except NoClusterError:
             if time.monotonic() > deadline:
@@ -85,20 +82,18 @@ def _start_when_up(address: str | None, preload: str, deadline: float) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _wait_for_nodes(wanted: int, deadline: float) -> None:
-    """Wait until so many nodes of the running Ray live.
+def _check_nodes(wanted: int) -> None:
+    """Check that so many nodes of the running Ray live.
 
     Raises:
-        ValueError: at the deadline there are fewer.
+        NoClusterError: there are fewer.
     """
-    while wanted and (living := len(resources_of_nodes())) < wanted:
-        if time.monotonic() > deadline:
-            raise ValueError(
-                f"the Ray cluster has {living} of the {wanted} nodes that are waited for "
-                f"(--wait-nodes) after {WAIT_SECONDS:g} s; the output of `ray start` on the "
-                "others says why they have not come"
-            )
-        time.sleep(LOOK_SECONDS)
+    if wanted and (living := len(resources_of_nodes())) < wanted:
+        raise NoClusterError(
+            f"the Ray cluster has {living} of the {wanted} nodes that are waited for "
+            f"(--wait-nodes) after {WAIT_SECONDS:g} s; the output of `ray start` on the "
+            "others says why they have not come"
+        )
 
 
 def _start(address: str | None, preload: str) -> None:

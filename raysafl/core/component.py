@@ -40,8 +40,9 @@ BUILT_IN = (
     "raysafl.participation",
     "raysafl.training",
 )
-
-
+# The fields of a run's configuration that say which cells it has.
+REPLICATES = "replicates"
+SEED = "seed"
 # What holds several values where one is expected.
 SEVERAL = (list, tuple, np.ndarray)
 
@@ -317,6 +318,38 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             out[f"{prefix}{key}"] = value
     return out
+
+
+def cell_ids(config: Mapping[str, Any]) -> list[str]:
+    """Return the ids of a run's cells, in the order of its replicates.
+
+    A cell, to which results belong, is one configuration with one seed. A run of R replicates is
+    R cells, and its own id is that of the first one. So a run that is given more seeds keeps its
+    id and its cells.
+
+    An id is the first 12 hexadecimal digits of a SHA-256 of the configuration, without
+    `replicates` and `seed`, and of the cell's seed.
+
+    Args:
+        config: the run's configuration as JSON values.
+
+    Example:
+        >>> three = cell_ids({"rounds": 20, "replicates": 3, "seed": 7})
+        >>> three[1:] == cell_ids({"rounds": 20, "replicates": 2, "seed": 8})
+        True
+    """
+    common = {
+        name: value for name, value in config.items() if name not in (REPLICATES, SEED)
+    }
+    text = json.dumps(common, sort_keys=True, separators=(",", ":"))
+    shared = hashlib.sha256(text.encode())
+    first = config.get(SEED, 0)
+    found = []
+    for seed in range(first, first + config.get(REPLICATES, 1)):
+        own = shared.copy()
+        own.update(str(seed).encode())
+        found.append(own.hexdigest()[:12])
+    return found
 
 
 def explain(error: ValidationError) -> str:

@@ -23,10 +23,9 @@ from raysafl.report.pages.sections import (
     share_text,
 )
 from raysafl.report.wording import as_markdown, legend, spread_note, without_markup
-from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, label_text
-from raysafl.storage.paths import parse_location
+from raysafl.storage.paths import atomic_write, parse_location
 from raysafl.storage.statistics import final_of
 
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from raysafl.storage.paths import parse_location
 from raysafl.storage.rows import sorted_rows
-from raysafl.storage.run_results import RunResults
 from raysafl.storage.runs_table import label_columns, make_runs_table
-from raysafl.storage.store import Store, sweeps_in
+from raysafl.storage.store import RunResults, Store, sweeps_in
 
 if TYPE_CHECKING:
     import pandas as pd

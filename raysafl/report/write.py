@@ -13,7 +13,7 @@ from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.results import results_document
-from raysafl.storage.files import atomic_write
+from raysafl.storage.paths import atomic_write
 from raysafl.storage.store import Store
 
 

@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.algorithm import Algorithm, ContinuedTraining, LocalTraining
-from raysafl.core.cells import cell_ids
-from raysafl.core.component import Component
+from raysafl.core.component import Component, cell_ids
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
     Metric,

@@ -25,10 +25,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from raysafl.storage.checkpoint import Checkpoint, farthest
-from raysafl.storage.files import atomic_write, delete, durable_append
-from raysafl.storage.ledger import CellEnd, LedgerLines, read_lines, to_lines
-from raysafl.storage.paths import resolved
+from raysafl.storage.ledger import (
+    CellEnd,
+    Checkpoint,
+    LedgerLines,
+    farthest,
+    read_lines,
+    to_lines,
+)
+from raysafl.storage.paths import atomic_write, delete, durable_append, resolved
 from raysafl.storage.rows import (
     ORDER,
     encoded,
@@ -117,16 +122,12 @@ class Journal:
             ValueError: the folder or a file is a link out of the sweep's folder.
         """
         suffix, name = PLACES[folder]
-        found = [
-            f
-            for f in self.path.glob(f"{folder}/*{suffix}")
-            if re.fullmatch(name, f.stem)
-        ]
-        if found:
-            self.file(folder)
-        for link in [f for f in found if f.is_symlink()]:
-            self.file(folder, link.name)
-        return sorted(found)
+        found = sorted(self.path.glob(f"{folder}/*{suffix}"))
+        found = [file for file in found if re.fullmatch(name, file.stem)]
+        for file in found:
+            if file is found[0] or file.is_symlink():
+                self.file(folder, file.name)
+        return found
 
     def part(self, folder: str, name: str) -> Path:
         """Return the path of a part, by its name without the suffix."""
@@ -139,11 +140,6 @@ class Journal:
     def state(self, cell: str) -> Path:
         """Return the path of the file with the state in which a cell has ended."""
         return self.file("states", f"{cell}.ckpt")
-
-    def size(self) -> int:
-        """Return how many bytes the ledger and the parts have together."""
-        files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger.jsonl")]
-        return sum(file.stat().st_size for file in files)
 
     # Reading
 
@@ -199,32 +195,26 @@ class Journal:
     def _results(self, cells: Collection[str] | None, unended: bool) -> Results:
         # What goes on is read first: a cell that ends meanwhile is then in both places,
         # and in the other order it would be in none.
-        going_on = self.going_on(cells) if unended else _nothing()
+        going_on = self.going_on(cells) if unended else Checkpoint({})
         ends = self.ledger(cells)
         faults: dict[str, str] = {}
         tables: dict[str, list[pa.Table]] = {folder: [] for folder in TABLES}
-        for folder, parts in tables.items():
+        for folder in TABLES:
             for name, members in _by_part(folder, ends).items():
+                wanted = None if cells is None else members
                 try:
-                    whole = cells is None
-                    table = self.rows_of_part(folder, name, None if whole else members)
+                    table = self.rows_of_part(folder, name, wanted)
+                    tables[folder].append(of_cells(table, members))
                 except ValueError as error:
-                    why = f"{folder}/{name}.parquet {error}"
-                    faults |= dict.fromkeys(members, why)
-                else:
-                    parts.append(of_cells(table, members))
+                    faults |= dict.fromkeys(members, f"{folder}/{name}.parquet {error}")
         for cell, end in ends.items():
             if end.kept and (why := self._fault_of_model(end)):
                 faults[cell] = why
         sound = {cell: end for cell, end in ends.items() if cell not in faults}
         going_on = going_on.only(going_on.cells.keys() - ends.keys())
-        rows, clients = (
-            without_cells(joined([*tables[folder], more], folder), faults)
-            for folder, more in (
-                ("rounds", going_on.rows),
-                ("clients", going_on.clients),
-            )
-        )
+        tables["rounds"].append(going_on.rows)
+        tables["clients"].append(going_on.clients)
+        rows, clients = (without_cells(joined(tables[f], f), faults) for f in TABLES)
         return Results(sound, rows, clients, going_on, faults)
 
     def rows_of_part(
@@ -260,11 +250,8 @@ class Journal:
         Args:
             cells: the ids of the cells; None for all.
         """
-        found: list[Checkpoint] = []
-        for file in self.files("open"):
-            checkpoint = self.checkpoint(file, with_state=False)
-            if checkpoint is not None:
-                found.append(checkpoint)
+        files = (self.checkpoint(f, with_state=False) for f in self.files("open"))
+        found = [checkpoint for checkpoint in files if checkpoint is not None]
         chosen = [
             own.only(cell for cell in members if cells is None or cell in cells)
             for own, members in zip(found, farthest(found), strict=True)
@@ -310,10 +297,9 @@ class Journal:
         Returns:
             The ends as the ledger has them.
         """
-        for cell, content in (models or {}).items():
-            atomic_write(self.model(cell), content, durable=True)
-        for cell, content in (states or {}).items():
-            atomic_write(self.state(cell), content, durable=True)
+        for place, files in ((self.model, models), (self.state, states)):
+            for cell, content in (files or {}).items():
+                atomic_write(place(cell), content, durable=True)
         tables = {"rounds": rows, "clients": clients}
         names = {
             folder: self._write_part(folder, own) for folder, own in tables.items()
@@ -352,25 +338,21 @@ class Journal:
 
     def forget(self, cells: Set[str] | None) -> None:
         """Delete the results of some cells, or of all if None is given."""
-        ends = self.lines().ends
-        gone = set(ends) if cells is None else set(cells)
-        if cells is None or gone & ends.keys():
+        every = self.lines().ends
+        gone = every.keys() if cells is None else every.keys() & cells
+        if gone or cells is None:
             self.rewrite(gone)
-        for folder in ("models", "states"):
-            for file in self.files(folder):
-                if cells is None or file.stem in gone:
-                    delete(file)
+        for file in [*self.files("models"), *self.files("states")]:
+            if cells is None or file.stem in cells:
+                delete(file)
         for file in self.files("open"):
             if cells is None:
                 delete(file)
-                continue
-            checkpoint = self.checkpoint(file)
-            if checkpoint is None or not checkpoint.cells.keys() & gone:
-                continue
-            if left := checkpoint.cells.keys() - gone:
-                atomic_write(file, checkpoint.only(left).to_bytes())
-            else:
-                delete(file)
+            elif (found := self.checkpoint(file)) and found.cells.keys() & cells:
+                if left := found.cells.keys() - cells:
+                    atomic_write(file, found.only(left).to_bytes())
+                else:
+                    delete(file)
 
     def rewrite(self, without: Set[str] = frozenset()) -> None:
         """Put small parts together, and leave out some cells.
@@ -384,54 +366,52 @@ class Journal:
         every = self.lines().ends
         ends = {cell: end for cell, end in every.items() if cell not in without}
         for folder in TABLES:
-            for names in self._to_join(folder, every, without):
-                self._join_parts(folder, names, ends)
+            members_of = _by_part(folder, ends)
+            for names in self._to_join(_by_part(folder, every), folder, without):
+                tables = []
+                moved: set[str] = set()
+                for name in names:
+                    members = members_of.get(name, set())
+                    with suppress(ValueError):
+                        rows = self.rows_of_part(folder, name)
+                        tables.append(of_cells(rows, members))
+                        moved |= members
+                new = {folder: self._write_part(folder, joined(tables, folder))}
+                ends |= {cell: ends[cell].model_copy(update=new) for cell in moved}
         lines = to_lines(ends.values())
         atomic_write(self.file("ledger.jsonl"), lines, durable=True)
         self.tidy()
 
     def _to_join(
-        self, folder: str, ends: Mapping[str, CellEnd], without: Set[str]
+        self, parts: Mapping[str, Set[str]], folder: str, without: Set[str]
     ) -> list[list[str]]:
         """Return parts that are to become one, for each new part."""
-        groups: list[list[str]] = []
+        groups: list[list[str]] = [[]]
         size = 0
-        for name, members in _by_part(folder, ends).items():
+        for name, members in parts.items():
             file = self.part(folder, name)
             own = file.stat().st_size if file.is_file() else 0
             if own > LARGE_PART and not members & without:
                 continue
-            if not groups or size + own > LARGE_PART:
+            if size + own > LARGE_PART:
                 groups.append([])
                 size = 0
             groups[-1].append(name)
             size += own
-        return [names for names in groups if len(names) > 1 or without]
+        return [names for names in groups if len(names) > 1 or (names and without)]
 
-    def _join_parts(
-        self, folder: str, names: Iterable[str], ends: dict[str, CellEnd]
-    ) -> None:
-        """Write the rows of cells in some parts as one part, which the cells then name."""
-        members_of = _by_part(folder, ends)
-        tables = []
-        moved: set[str] = set()
-        for name in names:
-            members = members_of.get(name, set())
-            with suppress(ValueError):
-                tables.append(of_cells(self.rows_of_part(folder, name), members))
-                moved |= members
-        new = self._write_part(folder, joined(tables, folder))
-        for cell in moved:
-            ends[cell] = ends[cell].model_copy(update={folder: new})
+    def unnamed(self) -> list[Path]:
+        """Return the parts that no cell of the ledger names."""
+        ends = self.lines().ends.values()
+        named = {getattr(end, folder) for end in ends for folder in TABLES}
+        files = (file for folder in TABLES for file in self.files(folder))
+        return [file for file in files if file.stem not in named]
 
     def tidy(self) -> None:
         """Delete what counts nowhere: what a crash leaves, and what was replaced."""
+        for file in self.unnamed():
+            delete(file)
         ends = self.lines().ends
-        for folder in TABLES:
-            named = _by_part(folder, ends)
-            for file in self.files(folder):
-                if file.stem not in named:
-                    delete(file)
         decided = {cell for cell, end in ends.items() if end.status.decided}
         for file in self.files("open"):
             checkpoint = self.checkpoint(file, with_state=False)
@@ -441,10 +421,6 @@ class Journal:
         for folder in (*PLACES, "tune", "."):
             for file in self.path.glob(f"{folder}/.*.part"):
                 delete(file)
-
-
-def _nothing() -> Checkpoint:
-    return Checkpoint({}, joined([]), joined([], "clients"))
 
 
 def _name_of_part(content: bytes) -> str:

@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from raysafl.core.cells import REPLICATES, SEED, cell_ids
-from raysafl.core.component import Component
+from raysafl.core.component import REPLICATES, SEED, Component, cell_ids
 from raysafl.core.record import ColumnDescription
 from raysafl.core.text import nearest
 from raysafl.storage.redaction import redacted
@@ -276,21 +275,18 @@ class Manifest(Component):
         if that is a value of the quality on the test set and all runs have validation samples,
         the last value of the quality on these.
         """
-        if self.goal is None:
-            known = self.statistic(self.table.statistic)
-            is_quality = known is not None and known.column == self.quality
-            on_val = self.quality.replace("test_", "val_", 1)
-            data = [entry.config.get("data") or {} for entry in self.entries]
-            has_val = on_val in self.columns and all(
-                own.get("validation") for own in data
-            )
-            if not (has_val and is_quality) or ROUNDS_TO.fullmatch(
-                self.table.statistic
-            ):
-                return self.table.statistic, self.sign < 0
-            return quality_statistics(on_val)[0], self.sign < 0
-        column, mode = self.goal
-        return quality_statistics(column)[0], mode == "min"
+        if self.goal is not None:
+            column, mode = self.goal
+            return quality_statistics(column)[0], mode == "min"
+        statistic = self.table.statistic
+        known = self.statistic(statistic)
+        on_val = self.quality.replace("test_", "val_", 1)
+        data = [entry.config.get("data") or {} for entry in self.entries]
+        has_val = on_val in self.columns and all(own.get("validation") for own in data)
+        is_quality = known is not None and known.column == self.quality
+        if has_val and is_quality and not ROUNDS_TO.fullmatch(statistic):
+            statistic = quality_statistics(on_val)[0]
+        return statistic, self.sign < 0
 
     @property
     def named_statistics(self) -> list[str]:

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from urllib.parse import urlencode
 
-from raysafl.storage.files import atomic_write
+from raysafl.storage.paths import atomic_write
 from raysafl.storage.store import Store
 
 NAME = "mlflow.json"

@@ -9,7 +9,7 @@ Who reads results as those of runs gets `run_id` and `replicate` in the place of
 (`of_owners`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from raysafl.core.record import (
     Record,
     Summary,
 )
-from raysafl.storage.files import read_parquet
 
 CELL = ColumnDescription(
     "string", "id of the cell: a hash of the configuration and of the seed", Summary.KEY
@@ -196,6 +195,37 @@ def read_rows(
     wanted = None if cells is None else [("cell", "in", sorted(cells))]
     expected = schema_of if folder == "rounds" else lambda _: CLIENTS
     return read_parquet(content, expected, wanted)
+
+
+def read_parquet(
+    content: bytes,
+    expected: Callable[[pa.Schema], pa.Schema] = lambda found: found,
+    filters: list[tuple[str, str, list[str]]] | None = None,
+) -> pa.Table:
+    """Read the content of a Parquet file as a table.
+
+    Args:
+        content: the content.
+        expected: returns the columns that the table is to have, from those that the
+            file has; a missing one is filled with nulls.
+        filters: conditions on the rows to read, as `pyarrow.parquet.read_table` takes
+            them.
+
+    Raises:
+        ValueError: the content is damaged.
+        MemoryError: there is too little memory for it.
+    """
+    source = pa.BufferReader(content)
+    try:
+        schema = expected(pq.read_schema(source))
+        source.seek(0)
+        return pq.read_table(
+            source, schema=schema, filters=filters, page_checksum_verification=True
+        )
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def of_cells(table: pa.Table, cells: Iterable[str]) -> pa.Table:

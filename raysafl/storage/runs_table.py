@@ -13,9 +13,8 @@ from raysafl.core.component import flatten
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.storage.rows import scalar_names
-from raysafl.storage.run_results import RunResult, RunResults
 from raysafl.storage.statistics import TOTALS, summarise_each
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, RunResults, Store
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -58,26 +58,15 @@ class Statistic:
     is_count: bool = False
 
 
-def _accuracy(meaning: str) -> Statistic:
-    return Statistic(meaning, is_fraction=True, column=ACCURACY)
-
-
-def _duration(meaning: str) -> Statistic:
-    return Statistic(meaning, higher_is_better=False)
-
-
-def _total(meaning: str) -> Statistic:
-    return Statistic(meaning, higher_is_better=False, is_count=True)
-
-
+_accuracy = partial(Statistic, is_fraction=True, column=ACCURACY)
+_lower = partial(Statistic, higher_is_better=False)
 # The statistics of the test accuracy, which runs without one do not have.
 OF_ACCURACY = {
     "final": _accuracy("test accuracy of the last evaluated round"),
     "last5": _accuracy("mean test accuracy of the last five evaluated rounds (FAST)"),
-    "last5_std": Statistic(
+    "last5_std": _lower(
         "standard deviation of the last five test accuracies (FAST's spread)",
         is_fraction=True,
-        higher_is_better=False,
     ),
     "last10": _accuracy("mean test accuracy of the last ten evaluated rounds"),
     "rolling20": _accuracy(
@@ -91,8 +80,8 @@ OF_ACCURACY = {
     "after_server": _accuracy(
         "mean test accuracy right after the rounds of the server alone"
     ),
-    "rise_time": _duration("rounds until the test accuracy is at 90 % of the final"),
-    "rise_time20": _duration(
+    "rise_time": _lower("rounds until the test accuracy is at 90 % of the final"),
+    "rise_time20": _lower(
         "the same on the accuracy's rolling mean over twenty evaluations (FSL)"
     ),
 }
@@ -102,18 +91,14 @@ BY_NAME = ("rolling20", "best5", "rise_time20")
 STATISTICS = {
     "rounds": Statistic("rounds run", is_count=True),
     **OF_ACCURACY,
-    "final_loss": Statistic(
-        "test loss of the last evaluated round",
-        higher_is_better=False,
-        column="test_loss",
-    ),
+    "final_loss": _lower("test loss of the last evaluated round", column="test_loss"),
     "arbitrary_ratio": Statistic(
         "share of rounds in which clients trained and which were no snapshots (FAST's "
         "Ratio)",
         is_fraction=True,
     ),
-    **{f"total_{name}": _total(COLUMNS[name].total) for name in TOTALS},
-    "total_bytes": _total("bytes to and from clients"),
+    **{f"total_{n}": _lower(COLUMNS[n].total, is_count=True) for n in TOTALS},
+    "total_bytes": _lower("bytes to and from clients", is_count=True),
 }
 ACCURACIES = [name for name, known in OF_ACCURACY.items() if known.column == ACCURACY]
 # With what the names of statistics begin that not every replicate reaches.
@@ -248,22 +233,20 @@ def statistics_of(
 def _statistics_of_column(name: str, column: ColumnDescription) -> dict[str, Statistic]:
     """Return the statistics of one column, by name."""
     metric = name.removeprefix("test_")
+    best = "highest" if column.higher_is_better else "lowest"
     values = {
         f"final_{metric}": "in the last evaluated round",
-        f"best_{metric}": f"{'highest' if column.higher_is_better else 'lowest'} value of "
-        "all rounds",
+        f"best_{metric}": f"{best} value of all rounds",
     }
     if metric != name:
         values[f"last5_{metric}"] = "mean of the last five evaluated rounds"
-    return {
-        statistic: Statistic(
-            f"{column.meaning}, {value}",
-            column.is_fraction,
-            column.higher_is_better,
-            name,
-        )
-        for statistic, value in values.items()
-    }
+    known = partial(
+        Statistic,
+        is_fraction=column.is_fraction,
+        higher_is_better=column.higher_is_better,
+        column=name,
+    )
+    return {n: known(f"{column.meaning}, {value}") for n, value in values.items()}
 
 
 def known_statistics(
@@ -307,7 +290,7 @@ def _rounds_to(
                 if not metric:
                     until = f"the test accuracy is at {value} %"
                 meaning = f"{passed.replace('_', ' ')} until {until}"
-                counts[name] = Statistic(meaning, higher_is_better=False, column=column)
+                counts[name] = _lower(meaning, column=column)
                 break
     return counts
 
@@ -490,11 +473,6 @@ class _Replicates:
         final = self.in_rows(self.last(accuracy))
         return self.rounds_until(accuracy >= 0.9 * final)
 
-    def smooth(self) -> "Floats":
-        """Return the mean accuracy of the last 20 rows up to each, at the start of fewer."""
-        rolled = self.each(self.accuracy).rolling(SMOOTH, min_periods=1).mean()
-        return rolled.droplevel(0)
-
 
 def _of_every_run(of: _Replicates) -> dict[str, Callable[[], "Floats"]]:
     """Return the formulas of the `STATISTICS`, in their order."""
@@ -521,7 +499,9 @@ def _of_every_run(of: _Replicates) -> dict[str, Callable[[], "Floats"]]:
         "best_round": lambda: of.at_first(of.round, accuracy == of.in_rows(best)),
         "after_server": lambda: of.mean(accuracy.where(of.rows["kind"] == "server")),
         "rise_time": lambda: of.rise_time(accuracy),
-        "rise_time20": lambda: of.rise_time(of.smooth()),
+        "rise_time20": lambda: of.rise_time(
+            of.each(accuracy).rolling(SMOOTH, min_periods=1).mean().droplevel(0)
+        ),
         "final_loss": lambda: of.last(of.column("test_loss")),
         "arbitrary_ratio": lambda: (
             (of.sum(client_rounds) - totals["total_snapshots"]) / rounds

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from raysafl.core.text import printable
-from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import run_name
+from raysafl.storage.paths import atomic_write
 from raysafl.storage.store import Store
 
 # How many failed runs are named.

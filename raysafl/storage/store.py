@@ -1,4 +1,4 @@
-"""The folder of a sweep: layout, a lock for one writer, manifest and tables.
+"""The folder of a sweep: layout, a lock for one writer, manifest, tables, and results of runs.
 
     <root>/<sweep>/
         manifest.json                   what the sweep is (`Manifest`)
@@ -15,32 +15,130 @@ no name or link in the folder leads out of it.
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from raysafl.core.text import closest
-from raysafl.storage.files import atomic_write, read_parquet
-from raysafl.storage.journal import Journal
-from raysafl.storage.locks import is_held
-from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import StorageError, SweepBusyError
-from raysafl.storage.rows import sorted_rows
-from raysafl.storage.run_results import RunResults, of_entries
-from raysafl.storage.sealed import seal, unsealed
+from raysafl.storage.journal import Journal, Results
+from raysafl.storage.ledger import SEVERITY, CellEnd, Status
+from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.paths import (
+    StorageError,
+    SweepBusyError,
+    atomic_write,
+    is_held,
+    seal,
+    unsealed,
+)
+from raysafl.storage.rows import of_owners, read_parquet, sorted_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # What to do about a manifest that cannot be read.
 ANEW = "`raysafl run FILE` writes it anew from the experiment file"
+# How the reason of a cell begins that has ended, but whose results are damaged.
+DAMAGED = "damaged: "
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How far a run is, or how it has ended.
+
+    Args:
+        run_id: its id.
+        labels: its labels.
+        config: its configuration as JSON values; empty if it could not be built.
+        cells: for each replicate how its cell ended, or how far it is.
+    """
+
+    run_id: str
+    labels: Mapping[str, Any]
+    config: Mapping[str, Any]
+    cells: Sequence[CellEnd]
+
+    @cached_property
+    def worst(self) -> CellEnd:
+        """The cell that stands for the run: the first of the worst status that says why."""
+        return max(
+            self.cells,
+            key=lambda end: (SEVERITY.index(end.status), bool(end.reason)),
+        )
+
+    @property
+    def status(self) -> Status:
+        """The worst status of its cells."""
+        return self.worst.status
+
+    @property
+    def reason(self) -> str:
+        """Why it did not run all of its rounds, and how many seeds; mostly empty."""
+        first = self.worst
+        alike = sum(
+            end.status is first.status and bool(end.reason) for end in self.cells
+        )
+        if not first.reason or len(self.cells) == 1:
+            return first.reason
+        return f"{alike} of {len(self.cells)} seeds: {first.reason}"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether one of its cells has begun, has ended, or is damaged."""
+        return any(end.reason or not end.status.unended for end in self.cells)
+
+    @property
+    def started(self) -> str:
+        """When the first of its cells began, in UTC; empty if none has."""
+        times = [end.started or end.ended for end in self.cells]
+        return min(filter(None, times), default="")
+
+    @property
+    def ended(self) -> str:
+        """When the last of its cells ended, in UTC; empty if none has."""
+        return max(end.ended for end in self.cells)
+
+    @property
+    def seconds(self) -> float:
+        """The time that its cells took together."""
+        return sum(end.seconds for end in self.cells)
+
+
+class RunResults(NamedTuple):
+    """Results of runs.
+
+    Args:
+        runs: the runs of the manifest, or those that were asked for, by their ids.
+        rows: the rows of these runs (`run_id`, `replicate`, ...), in no particular order.
+        clients: the same of the table of clients.
+        faults: what is wrong with cells that have ended but do not count, by their ids.
+    """
+
+    runs: dict[str, RunResult]
+    rows: pa.Table
+    clients: pa.Table
+    faults: dict[str, str]
+
+    @property
+    def begun(self) -> dict[str, RunResult]:
+        """The runs that have begun or ended."""
+        return {i: run for i, run in self.runs.items() if run.has_begun}
+
+    @property
+    def damaged(self) -> set[str]:
+        """The ids of the runs of which a cell has ended but does not count."""
+        return {
+            i
+            for i, run in self.runs.items()
+            if any(end.cell in self.faults for end in run.cells)
+        }
 
 
 @dataclass(frozen=True)
@@ -140,7 +238,7 @@ class Store(Journal):
             found = self.results(cells, unended)
         if is_running is None:
             is_running = bool(found.going_on.cells) and self.is_running
-        return of_entries(entries, found, is_running)
+        return _of_entries(entries, found, is_running)
 
     def rounds(self, run_ids: Collection[str] | None = None) -> "pd.DataFrame":
         """Return the rows of some runs, or of all, sorted by run, replicate and round.
@@ -219,6 +317,45 @@ class Store(Journal):
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error
         return frame
+
+
+def _of_entries(
+    entries: Sequence[Entry], found: Results, is_running: bool
+) -> RunResults:
+    """Return what results of cells say of runs.
+
+    Args:
+        entries: the runs.
+        found: the results.
+        is_running: whether a process goes on with what has not ended.
+    """
+    owners = {entry.run_id: entry.cells for entry in entries}
+    state = Status.RUNNING if is_running else Status.WAITING
+    unended = {
+        cell: far.as_end(cell, state) for cell, far in found.going_on.cells.items()
+    }
+    unended |= {
+        cell: CellEnd(
+            cell=cell,
+            status=Status.WAITING,
+            reason=f"{DAMAGED}{why}; `raysafl run` computes it again",
+        )
+        for cell, why in found.faults.items()
+    }
+    known = unended | found.ends
+    runs = {}
+    for entry in entries:
+        ends = [
+            known.get(cell) or CellEnd(cell=cell, seed=seed, status=Status.WAITING)
+            for cell, seed in zip(owners[entry.run_id], entry.seeds, strict=True)
+        ]
+        runs[entry.run_id] = RunResult(entry.run_id, entry.labels, entry.config, ends)
+    return RunResults(
+        runs,
+        of_owners(found.rows, owners),
+        of_owners(found.clients, owners),
+        found.faults,
+    )
 
 
 # A command reads the manifest several times, and that of a large sweep has megabytes.

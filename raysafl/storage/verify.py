@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysafl.storage.checkpoint import Checkpoint
-from raysafl.storage.journal import TABLES
-from raysafl.storage.ledger import Status
+from raysafl.storage.ledger import Checkpoint, Status
 from raysafl.storage.manifest import Manifest, run_name
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import ANEW, Store
@@ -90,7 +88,16 @@ def _findings(store: Store) -> Iterator[Finding]:
         there = file if file.is_file() else None
         yield Finding(file.name, what, ANEW, file=there)
     yield from _ledger(store, manifest)
-    yield from _checkpoints(store)
+    for file in [*store.files("open"), *store.files("states")]:
+        try:
+            with file.open("rb") as source:
+                Checkpoint.read(source)
+        except (ValueError, RecursionError) as error:
+            where = f"{file.parent.name}/{file.name}"
+            what = f"it cannot be read ({error})"
+            yield Finding(
+                where, what, "what would go on from it begins anew", file=file
+            )
     if manifest is not None:
         file = store.file("runs.parquet")
         if file.is_file() and (what := _fault_of_table(store)):
@@ -100,7 +107,11 @@ def _findings(store: Store) -> Iterator[Finding]:
 
 def _ledger(store: Store, manifest: Manifest | None) -> Iterator[Finding]:
     """Name lines that cannot be read, cells that are damaged, and files that count nowhere."""
-    names = _names_of_cells(manifest)
+    names = {
+        cell: f"{run_name(entry.labels, entry.run_id)}, seed {seed}"
+        for entry in (manifest.entries if manifest else ())
+        for cell, seed in zip(entry.cells, entry.seeds, strict=True)
+    }
     lines = store.lines()
     for number, why in lines.faults.items():
         yield Finding(
@@ -111,42 +122,15 @@ def _ledger(store: Store, manifest: Manifest | None) -> Iterator[Finding]:
         )
     for cell, why in store.results(unended=False).faults.items():
         yield Finding(names.get(cell, f"cell {cell}"), why, AGAIN, cell)
-    named = {getattr(end, folder) for end in lines.ends.values() for folder in TABLES}
-    for folder in TABLES:
-        for file in store.files(folder):
-            if file.stem not in named:
-                what = "no cell of the ledger names it, but other programs read it"
-                advice = "`raysafl run` deletes it"
-                yield Finding(f"{folder}/{file.name}", what, advice, file=file)
+    for file in store.unnamed():
+        what = "no cell of the ledger names it, but other programs read it"
+        where = f"{file.parent.name}/{file.name}"
+        yield Finding(where, what, "`raysafl run` deletes it", file=file)
     keeping = {cell for cell, end in lines.ends.items() if end.kept}
     for file in store.files("models"):
         if file.stem not in keeping:
             what = "its cell has not ended, or kept no model"
             yield Finding(f"models/{file.name}", what, AGAIN, file=file)
-
-
-def _names_of_cells(manifest: Manifest | None) -> dict[str, str]:
-    """Return the labels and the seed of each cell of the manifest, as text."""
-    names = {}
-    for entry in manifest.entries if manifest else ():
-        run = run_name(entry.labels, entry.run_id)
-        for cell, seed in zip(entry.cells, entry.seeds, strict=True):
-            names[cell] = f"{run}, seed {seed}"
-    return names
-
-
-def _checkpoints(store: Store) -> Iterator[Finding]:
-    """Check the files from which cells go on, and the states of those that ended."""
-    for folder in ("open", "states"):
-        for file in store.files(folder):
-            try:
-                with file.open("rb") as source:
-                    Checkpoint.read(source)
-            except (ValueError, RecursionError) as error:
-                where = f"{folder}/{file.name}"
-                what = f"it cannot be read ({error})"
-                advice = "what would go on from it begins anew"
-                yield Finding(where, what, advice, file=file)
 
 
 def _fault_of_table(store: Store) -> str:

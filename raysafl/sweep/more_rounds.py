@@ -16,7 +16,7 @@ from raysafl.core.algorithm import LocalTraining
 from raysafl.core.text import count
 from raysafl.simulation.checkpoint import dump, load
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import Checkpoint
+from raysafl.storage.ledger import Checkpoint
 from raysafl.storage.rows import CLIENTS, of_cells
 from raysafl.storage.store import Store
 

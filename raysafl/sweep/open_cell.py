@@ -17,8 +17,7 @@ from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.replicate import Replicate
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.checkpoint import HowFar
-from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.ledger import CellEnd, HowFar, Status
 from raysafl.storage.rows import CLIENTS
 from raysafl.sweep.measures import quality_of
 from raysafl.version import __version__

@@ -21,7 +21,7 @@ from raysafl.cluster.provenance import (
 )
 from raysafl.core.work import Work
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import Checkpoint
+from raysafl.storage.ledger import Checkpoint
 from raysafl.storage.statistics import ACCURACY
 from raysafl.sweep.choices import FLUSH_SECONDS
 from raysafl.sweep.news import News

@@ -13,8 +13,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import run_name
 from raysafl.storage.rows import of_runs, sorted_rows
-from raysafl.storage.run_results import RunResult
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.runner import Runner
 from raysafl.tracking.choice import Tracking

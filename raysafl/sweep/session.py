@@ -19,8 +19,7 @@ from raysafl.core.work import Work
 from raysafl.simulation.checkpoint import dump, load, save
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Lockstep
-from raysafl.storage.checkpoint import Checkpoint, farthest
-from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.ledger import CellEnd, Checkpoint, Status, farthest
 from raysafl.storage.rows import (
     CLIENTS,
     ROUNDS,

@@ -11,14 +11,12 @@ import numpy as np
 
 from raysafl.core.record import COLUMNS, ColumnDescription
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import Checkpoint
-from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.ledger import CellEnd, Checkpoint, Status
 from raysafl.storage.manifest import Entry, Label, run_name
 from raysafl.storage.paths import StorageError
 from raysafl.storage.rows import of_cells
-from raysafl.storage.run_results import RunResult
 from raysafl.storage.status import write_heartbeat
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, Store
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.news import News, judged_by
 from raysafl.sweep.packs import Pack

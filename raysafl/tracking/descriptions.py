@@ -9,8 +9,7 @@ from pathlib import Path
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView
-from raysafl.storage.run_results import RunResult
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, Store
 
 # MLflow's largest heading overlaps itself where it is longer than a line.
 HEADING = "### "

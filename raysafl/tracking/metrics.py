@@ -16,9 +16,8 @@ from raysafl.core.record import (
 )
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
-from raysafl.storage.run_results import RunResult
 from raysafl.storage.statistics import ACCURACY, summarise_each
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, Store
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,8 +2,7 @@
 
 import platform
 
-from raysafl.storage.run_results import RunResult
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, Store
 
 # Files of models up to this size are logged.
 MOST_BYTES = 100_000_000

@@ -17,8 +17,7 @@ from raysafl.core.component import flatten
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import label_text
 from raysafl.storage.mlflow_view import MlflowView, write_view
-from raysafl.storage.run_results import RunResult
-from raysafl.storage.store import Store
+from raysafl.storage.store import RunResult, Store
 from raysafl.tracking import client as mlflow_client
 from raysafl.tracking import descriptions, entities, metrics
 from raysafl.tracking.choice import Tracking, stride

@@ -5,13 +5,14 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from helpers.damage import Rng, exchange, flip_a_bit, truncate
 from helpers.environment import CHAOS
 from helpers.here import session_of, write
 
@@ -27,7 +28,6 @@ from raysafl.storage.status import status_of
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 
-Rng = np.random.Generator
 # What is shown of a folder, by what shows it.
 Shown = Mapping[str, pd.DataFrame]
 # The faults are dealt out to so many tests, which may run at the same time.
@@ -124,40 +124,6 @@ def a_file(folder: Path, rng: Rng) -> Path:
     return everything[rng.integers(len(everything))]
 
 
-def delete(folder: Path, foreign: Path, rng: Rng) -> None:
-    a_file(folder, rng).unlink()
-
-
-def delete_folder(folder: Path, foreign: Path, rng: Rng) -> None:
-    shutil.rmtree(a_file(folder / str(rng.choice(FOLDERS)), rng).parent)
-
-
-def truncate(folder: Path, foreign: Path, rng: Rng) -> None:
-    file = a_file(folder, rng)
-    content = file.read_bytes()
-    file.write_bytes(content[: rng.integers(len(content) + 1)])
-
-
-def flip_a_bit(folder: Path, foreign: Path, rng: Rng) -> None:
-    file = a_file(folder, rng)
-    content = bytearray(file.read_bytes())
-    content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
-    file.write_bytes(content)
-
-
-def overwrite(folder: Path, foreign: Path, rng: Rng) -> None:
-    a_file(folder, rng).write_bytes(rng.bytes(int(rng.integers(200))))
-
-
-def exchange(folder: Path, foreign: Path, rng: Rng) -> None:
-    """Two files of one folder change places."""
-    one = a_file(folder, rng)
-    other = a_file(one.parent, rng)
-    contents = one.read_bytes(), other.read_bytes()
-    other.write_bytes(contents[0])
-    one.write_bytes(contents[1])
-
-
 def swap_in(folder: Path, foreign: Path, rng: Rng) -> None:
     """A file of another experiment with equal seeds takes the place of one of ours."""
     file = a_file(folder, rng)
@@ -169,10 +135,8 @@ def swap_in(folder: Path, foreign: Path, rng: Rng) -> None:
 def double(folder: Path, foreign: Path, rng: Rng) -> None:
     """A file stands there twice, or takes the place of another one of its folder."""
     file = a_file(folder / str(rng.choice(FOLDERS)), rng)
-    others = [
-        *file.parent.iterdir(),
-        file.with_name(f"{rng.bytes(12).hex()}{file.suffix}"),
-    ]
+    new = file.with_name(f"{rng.bytes(12).hex()}{file.suffix}")
+    others = [*file.parent.iterdir(), new]
     shutil.copy(file, others[rng.integers(len(others))])
 
 
@@ -185,14 +149,7 @@ def edit_rows(folder: Path, foreign: Path, rng: Rng) -> None:
     row = int(rng.integers(len(frame)))
     change = rng.integers(3)
     if change == 0:
-        numbers = (
-            "test_accuracy",
-            "test_loss",
-            "bytes_up",
-            "round",
-            "quality",
-            "final",
-        )
+        numbers = "test_accuracy test_loss bytes_up round quality final".split()
         name = str(rng.choice([name for name in numbers if name in frame]))
         frame.loc[row, name] = frame.loc[row, name] + 1
     elif change == 1:
@@ -231,44 +188,37 @@ def a_line(folder: Path, rng: Rng) -> tuple[Path, list[bytes], int]:
 
 
 FOLDERS = ["rounds", "clients", "open", "models", "states"]
-FAULTS = [
-    *(delete, delete_folder, truncate, flip_a_bit, overwrite, exchange),
-    *(swap_in, double, edit_rows, edit_ledger, mix_lines),
-]
+FAULTS: dict[str, Callable[[Path, Path, Rng], object]] = {
+    "delete": lambda folder, _, rng: a_file(folder, rng).unlink(),
+    "delete folder": lambda folder, _, rng: shutil.rmtree(
+        a_file(folder / str(rng.choice(FOLDERS)), rng).parent
+    ),
+    "truncate": lambda folder, _, rng: truncate(a_file(folder, rng), rng),
+    "flip a bit": lambda folder, _, rng: flip_a_bit(a_file(folder, rng), rng),
+    "overwrite": lambda folder, _, rng: a_file(folder, rng).write_bytes(
+        rng.bytes(int(rng.integers(200)))
+    ),
+    "exchange": lambda folder, _, rng: exchange(a_file(folder, rng), rng),
+    "swap in": swap_in,
+    "double": double,
+    "edit rows": edit_rows,
+    "edit ledger": edit_ledger,
+    "mix lines": mix_lines,
+}
 
 
-@dataclass
-class Tally:
-    """What was done to a folder, and what came of it."""
-
-    faults: Counter[str] = field(default_factory=Counter)
-    named: int = 0
-    clean: int = 0
-    lost: int = 0
-    doubled: int = 0
-    shown_wrong: int = 0
-
-    def __str__(self) -> str:
-        kinds = ", ".join(f"{name} {n}" for name, n in sorted(self.faults.items()))
-        return (
-            f"{self.faults.total()} faults in folders ({kinds}); verify named the damage "
-            f"{self.named} times and found {self.clean} folders clean; lost {self.lost}, "
-            f"doubled {self.doubled}, shown wrong {self.shown_wrong}"
-        )
-
-    def look(self, store: Store, expected: Shown) -> None:
-        """Count what is shown that the reference does not show, or shows of finished seeds."""
-        for name, table in shown(store).items():
-            due = expected[name]
-            self.doubled += int(table.duplicated().sum())
-            both = table.merge(due, how="left", indicator=True)
-            self.shown_wrong += int((both["_merge"] == "left_only").sum())
-            if name in ("rounds", "clients"):
-                keys = shown(store)["runs"][REPLICATES]
-                self.lost += len(due.merge(keys)) - len(table.merge(keys))
-        findings = verify(store)
-        self.named += bool(findings)
-        self.clean += not findings
+def look(store: Store, expected: Shown, tally: Counter[str]) -> None:
+    """Count what is shown that the reference does not show, or shows of finished seeds."""
+    now = shown(store)
+    for name, table in now.items():
+        due = expected[name]
+        tally["doubled"] += int(table.duplicated().sum())
+        both = table.merge(due, how="left", indicator=True)
+        tally["shown wrong"] += int((both["_merge"] == "left_only").sum())
+        if name in ("rounds", "clients"):
+            keys = now["runs"][REPLICATES]
+            tally["lost"] += len(due.merge(keys)) - len(table.merge(keys))
+    tally["named by verify" if verify(store) else "clean by verify"] += 1
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -289,40 +239,38 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     )
     original = computed(tmp_path / "original" / "faults", SHORT, whole=False)
     foreign = computed(tmp_path / "foreign" / "faults", FOREIGN, whole=False)
-    tally = Tally()
+    tally, faults = Counter[str](), Counter[str]()
     try:
-        while tally.faults.total() < most:
+        while faults.total() < most:
             store = Store(tmp_path / "damaged" / "faults")
             shutil.copytree(original.path, store.path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 if rng.integers(2):
                     store.rewrite()
-                harm(store.path, foreign.path, rng, tally)
-                tally.look(store, expected)
+                harm(store.path, foreign.path, rng, faults)
+                look(store, expected, tally)
                 if rng.integers(2):
                     repair(store, verify(store))
-                    tally.look(store, expected)
+                    look(store, expected, tally)
                 if rng.integers(3):
                     go_on(store, SHORT, expected)
                 else:
                     go_on(store, LONGER, longer)
             shutil.rmtree(store.path)
     finally:
-        record_property(CHAOS, str(tally))
-    assert tally.lost == tally.doubled == tally.shown_wrong == 0
-    assert set(tally.faults) == {fault.__name__ for fault in FAULTS}
+        record_property(CHAOS, f"{dict(faults)} in folders; {dict(tally)}")
+    assert tally["lost"] == tally["doubled"] == tally["shown wrong"] == 0
+    assert faults.keys() == FAULTS.keys()
 
 
-def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:
+def harm(folder: Path, foreign: Path, rng: Rng, faults: Counter[str]) -> None:
     """Do one to eight faults to the folder."""
-    for fault in rng.choice(np.array(FAULTS), rng.integers(1, 9)):
-        try:
-            fault(folder, foreign, rng)
-        except (OSError, ValueError, LookupError, TypeError):
-            # An earlier fault has left nothing that this one could harm.
-            continue
-        tally.faults[fault.__name__] += 1
+    for fault in rng.choice(sorted(FAULTS), rng.integers(1, 9)).tolist():
+        # An earlier fault may have left nothing that this one could harm.
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            FAULTS[fault](folder, foreign, rng)
+            faults[fault] += 1
 
 
 def go_on(store: Store, base: Run, expected: Shown) -> None:

@@ -19,8 +19,8 @@ from raysafl.cli.app import main
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.paths import seal
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.sealed import seal
 from raysafl.storage.store import Store
 from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.sync import sync

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from raysafl.cluster.gpus import LOGICAL_GPUS, Seen, seen_here, used_note, why_unseen
+from raysafl.cluster.gpus import LOGICAL_GPUS, machine_here, used_note, why_unseen
 from raysafl.cluster.hardware import Hardware
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
@@ -51,7 +51,7 @@ def test_one_line_says_which_gpus_are_used_and_how_to_use_none() -> None:
 def test_a_gpu_that_torch_does_not_see_is_told_with_torchs_reason_and_a_cure() -> None:
     reason = why_unseen()
     assert reason and "\n" not in reason and not reason.endswith(".")
-    message = seen_here(2.0).problem
+    message = machine_here(2.0).problem
     assert message.startswith("Ray counts 2 GPUs on ") and f"({reason})" in message
     assert "raysafl doctor" in message and "--gpus 0" in message
 
@@ -62,6 +62,7 @@ def test_logical_and_hidden_gpus_need_not_be_seen(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(LOGICAL_GPUS, "1")
-        assert seen_here(2.0) == Seen()
+        assert machine_here(2.0)[:2] == (["only numbers"], None)
+        assert not machine_here(2.0).problem
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert seen_here(2.0) == Seen()
+    assert not machine_here(2.0).problem and not machine_here(2.0).gpus

@@ -26,7 +26,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.algorithms import SCAFFOLD, Key, MeanUpdate, State
-from raysafl.cluster.gpus import Seen, seen_here
+from raysafl.cluster.gpus import machine_here
 from raysafl.core.algorithm import Round, Update
 from raysafl.data import Digits, IidServer
 from raysafl.runtime.in_process import Worker
@@ -150,4 +150,5 @@ def test_the_memory_of_the_smallest_gpu_is_known() -> None:
         torch.cuda.get_device_properties(i).total_memory
         for i in range(torch.cuda.device_count())
     ]
-    assert seen_here(float(len(totals))) == Seen(memory=min(totals))
+    machine = machine_here(float(len(totals)))
+    assert (machine.gpu_memory, machine.problem) == (min(totals), "")

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl import Run
-from raysafl.storage.checkpoint import Checkpoint, HowFar
-from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.ledger import CellEnd, Checkpoint, HowFar, Status
 from raysafl.storage.manifest import Entry
 from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.store import Store

@@ -2,15 +2,11 @@
 
 import errno
 import hashlib
-import io
 import itertools
 import os
-import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,17 +16,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from helpers import made
-from helpers.crashes import Crash, Disk, power_cut
+from helpers.crashes import Faults, died, lost_power
 from helpers.folders import contents
 from helpers.scripts import BLOCK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysafl.quickstart import BASE
-from raysafl.storage import files, journal
-from raysafl.storage.checkpoint import Checkpoint
+from raysafl.storage import journal
 from raysafl.storage.journal import Journal
-from raysafl.storage.ledger import CellEnd, Status
+from raysafl.storage.ledger import CellEnd, Checkpoint, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.rows import CLIENTS, ORDER, joined, of_cells
 from raysafl.storage.runs_table import write_runs_table
@@ -246,124 +241,6 @@ def test_a_part_that_is_lost_does_not_keep_others_from_being_put_together(
     assert store.read().runs[RUNS[0].id].cells[0].reason.startswith("damaged: rounds/")
 
 
-# Operations on files that fail, are killed, or lose their power.
-
-
-class Faults:
-    """Raises an error instead of the operation on a file with some number, once.
-
-    Half of what was to be written is there.
-    """
-
-    def __init__(self, number: int, error: BaseException) -> None:
-        self.left = number
-        self.error = error
-        # The bytes of the ledger that a power cut leaves; None for all of them.
-        self.safe: int | None = None
-
-    def tick(self, begun: Callable[[], object] = lambda: None) -> None:
-        """Count an operation; raise the error instead, when it has begun."""
-        self.left -= 1
-        if self.left == 0:
-            begun()
-            raise self.error
-
-    def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*arguments: Any, **named: Any) -> Any:
-            self.tick()
-            return original(*arguments, **named)
-
-        return operation
-
-    def write(self, path: Path, content: bytes) -> int:
-        with io.open(path, "wb") as file:  # noqa: UP020
-            self.tick(lambda: file.write(content[: len(content) // 2]))
-            return file.write(content)
-
-    def sync_ledger(self, number: int) -> None:
-        self.tick()
-        self.safe = None
-
-    @contextmanager
-    def happen(self) -> Iterator[None]:
-        """Let operations fail while the block runs."""
-        opened, disk = Path.open, getattr(files._sync, "__self__", None)
-
-        def opening(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
-            if mode != "a+b":
-                return opened(path, mode, *rest, **named)
-            if isinstance(disk, Disk) and not path.exists():
-                disk.note(path)
-            return Appended(path, self)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "write_bytes", lambda *own: self.write(*own))
-            patch.setattr(Path, "open", opening)
-            patch.setattr(Path, "replace", self.counted(Path.replace))
-            patch.setattr(Path, "unlink", self.counted(Path.unlink))
-            patch.setattr(files, "_sync", self.counted(files._sync))
-            patch.setattr(os, "fsync", self.sync_ledger)
-            yield
-
-
-class Appended(FileIO):
-    """The ledger, opened to append lines to it."""
-
-    def __init__(self, path: Path, faults: Faults) -> None:
-        super().__init__(path, "a+b")
-        self.faults = faults
-
-    def truncate(self, size: int | None = None) -> int:
-        self.faults.tick()
-        return super().truncate(size)
-
-    def write(self, lines: Any) -> int:
-        self.faults.safe = os.fstat(self.fileno()).st_size
-        self.faults.tick(lambda: FileIO.write(self, lines[: len(lines) // 2]))
-        return super().write(lines)
-
-
-def died(act: Callable[[], object], number: int) -> bool:
-    """Do something, and die at the operation with this number, if there is one."""
-    try:
-        with Faults(number, Crash()).happen():
-            act()
-    except Crash:
-        return True
-    return False
-
-
-def lost_power(act: Callable[[], object], number: int, seed: int, ledger: Path) -> bool:
-    """Do something until the power fails at an operation, at last when all is done.
-
-    What was not synced is lost or torn, or zeros are in its place.
-
-    Returns:
-        Whether it failed before all was done.
-    """
-    faults = Faults(number, Crash())
-    rng = random.Random(f"{seed} {number}")
-
-    def dying() -> None:
-        with faults.happen():
-            act()
-        raise Crash
-
-    power_cut(dying, 10**6, rng)
-    if faults.safe is not None and ledger.exists():
-        content = ledger.read_bytes()
-        lost = content[faults.safe :]
-        kept = rng.randrange(len(lost) + 1)
-        rest = lost[:kept] if rng.random() < 0.5 else bytes(kept)
-        ledger.write_bytes(content[: faults.safe] + rest)
-    return faults.left <= 0
-
-
-def renewed(before: Store, now: Store) -> None:
-    shutil.rmtree(now.path, ignore_errors=True)
-    shutil.copytree(before.path, now.path)
-
-
 def mixed(store: Store) -> tuple[dict[str, Held], dict[str, Held]]:
     """Three cells that have ended, one of them twice, one failed, and two that go on."""
     take(store, CELLS[:2], Held(FAILED, draw=4, through=2))
@@ -396,7 +273,8 @@ class Act(NamedTuple):
 
     def renew(self) -> None:
         """Make the copy anew."""
-        renewed(self.before, self.now)
+        shutil.rmtree(self.now.path, ignore_errors=True)
+        shutil.copytree(self.before.path, self.now.path)
 
     def has_left(self, *states: object) -> bool:
         """Say whether the copy shows one of some states, and can be mended by doing it again."""

@@ -9,11 +9,10 @@ from raysafl.storage.ledger import (
     CellEnd,
     Status,
     read_lines,
-    reason_of,
     to_lines,
-    worst,
 )
-from raysafl.storage.sealed import sealed, unsealed
+from raysafl.storage.paths import sealed, unsealed
+from raysafl.storage.store import RunResult
 
 
 def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (
@@ -63,20 +62,6 @@ def test_a_line_that_is_damaged_costs_its_cells_alone() -> None:
     assert read_lines(b"".join(lines), ["c0"]).faults == {}
 
 
-def test_of_several_entries_of_a_cell_the_newest_counts_and_a_torn_one_does_not() -> (
-    None
-):
-    failed, finished = (
-        to_lines([CellEnd(cell="a", status=status)])
-        for status in (Status.FAILED, Status.FINISHED)
-    )
-    assert read_lines(failed + finished).ends["a"].status is Status.FINISHED
-    assert read_lines(finished + failed).ends["a"].status is Status.FAILED
-    torn = read_lines(failed + finished[:-1])
-    assert torn.ends["a"].status is Status.FAILED and torn.faults == {}
-    assert read_lines(b"") == read_lines(failed[:9]) == ({}, {})
-
-
 def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added() -> None:
     fields = {"cell": "a", "status": "finished", "cluster": {"nodes": 2}}
     line = sealed({"shared": {"host": "box"}, "cells": [fields]}) + b"\n"
@@ -98,10 +83,13 @@ def test_the_worst_cell_stands_for_its_run_and_the_reason_says_of_how_many() -> 
     def end(status: Status, reason: str = "") -> CellEnd:
         return CellEnd(cell="a", status=status, reason=reason)
 
+    def run(*cells: CellEnd) -> RunResult:
+        return RunResult("a", {}, {}, cells)
+
     finished, stopped = end(Status.FINISHED), end(Status.STOPPED, "a rule")
     diverged = end(Status.DIVERGED, "round 3")
-    assert worst([finished, diverged, stopped]) is diverged
-    assert worst([diverged, end(Status.FAILED, "no memory")]).status is Status.FAILED
-    assert worst([finished, end(Status.WAITING)]).status is Status.WAITING
-    assert reason_of([finished, diverged, diverged]) == "2 of 3 seeds: round 3"
-    assert reason_of([stopped]) == "a rule" and reason_of([finished, finished]) == ""
+    assert run(finished, diverged, stopped).worst is diverged
+    assert run(diverged, end(Status.FAILED, "no memory")).status is Status.FAILED
+    assert run(finished, end(Status.WAITING)).status is Status.WAITING
+    assert run(finished, diverged, diverged).reason == "2 of 3 seeds: round 3"
+    assert run(stopped).reason == "a rule" and run(finished, finished).reason == ""

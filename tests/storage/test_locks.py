@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.commands import EXPERIMENT, call_here
 
-from raysafl.storage.locks import is_held
+from raysafl.storage.paths import is_held
 from raysafl.storage.store import Store
 
 RUN = ("run", "mine.py", "--track", "none", "--executor", "here")

@@ -8,14 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.commands import call_here
-from helpers.crashes import Crash, crash_at
 from helpers.pictures import without_pictures
 from helpers.sweeps_here import go
 
 from raysafl import PerClient, Sweep, load_model
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import CellEnd, Status
-from raysafl.storage.merge import merge
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
@@ -150,21 +148,6 @@ def test_a_cell_is_taken_from_where_it_finished_undamaged(
     for cell in (damaged, failed):
         assert both.ledger()[cell].ended == due[cell].ended
         assert both.ledger()[cell].status is Status.FINISHED
-
-
-def test_a_merge_that_is_killed_leaves_no_sweep_and_can_be_given_again(
-    folders: tuple[Path, Path, Path],
-) -> None:
-    stores = [Store(folder) for folder in folders[:2]]
-    for number in (1, 9, 20):
-        into = Store(folders[0].parent / f"merged{number}")
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-            crash_at(number, patch, Path)
-            merge(stores, into)
-        with pytest.raises(ValueError, match="holds no sweep"):
-            into.manifest()
-        assert merge(stores, into).startswith("8 cells")
-        assert verify(into) == []
 
 
 def test_a_folder_that_is_written_to_is_not_merged(

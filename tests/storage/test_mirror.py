@@ -20,9 +20,8 @@ from helpers.servers import Line, s3
 
 from raysafl import FedAvg
 from raysafl.algorithms import Key, Round, State
-from raysafl.storage import mirror, paths
-from raysafl.storage.mirror import Mirror
-from raysafl.storage.object_store import RemoteFolder
+from raysafl.storage import mirror
+from raysafl.storage.mirror import Mirror, RemoteFolder
 from raysafl.storage.paths import StorageError, parse_location, pushed
 from raysafl.storage.store import Store
 
@@ -242,60 +241,45 @@ def test_after_each_kill_in_mid_copy_the_store_holds_all_parts_that_its_ledger_n
 
 
 @pytest.mark.parametrize("when", ["before the listing", "before the first upload"])
-def test_parts_that_are_joined_in_mid_push_stop_it_before_the_ledger(
-    when: str, here: Mirror, elsewhere: Mirror, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["joined", "grown"])
+def test_what_changes_in_mid_push_waits_for_the_next_one(
+    what: str,
+    when: str,
+    here: Mirror,
+    elsewhere: Mirror,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A store's ledger names no part that is gone, and none that was not listed."""
     commit(here.path, "one")
     here.push()
     for content in ("two", "three"):
         commit(here.path, content)
     place, name = (mirror, "files_in") if when[-1] == "g" else (RemoteFolder, "files")
-    act, is_joined = getattr(place, name), list[bool]()
+    listing, is_changed = getattr(place, name), list[bool]()
 
-    def joined(*given: object) -> object:
-        listed = act(*given) if place is RemoteFolder else None
-        if not is_joined:
-            is_joined.append(True)
-            join(here.path)
-        return listed or act(*given)
+    def changing(*given: object) -> object:
+        listed = listing(*given) if place is RemoteFolder else None
+        if not is_changed:
+            is_changed.append(True)
+            join(here.path) if what == "joined" else commit(here.path, "four")
+        return listed or listing(*given)
 
-    monkeypatch.setattr(place, name, joined)
+    monkeypatch.setattr(place, name, changing)
     here.push()
     elsewhere.pull()
-    assert rows(elsewhere.path) == "one" and rows(here.path) == "onetwothree"
+    seen = "one" if what == "joined" else "onetwothree"
+    assert rows(elsewhere.path) == seen and rows(here.path).startswith("onetwothree")
     here.push()
     elsewhere.pull()
     assert read(elsewhere.path) == read(here.path)
     assert stored(here) == read(here.path).keys()
 
 
-def test_a_ledger_that_grows_in_mid_push_is_uploaded_as_it_was_when_files_were_listed(
-    here: Mirror, elsewhere: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(here.path, "one")
-    act, is_grown = mirror.files_in, list[bool]()
-
-    def grown(folder: Path) -> object:
-        listed = act(folder)
-        if not is_grown:
-            is_grown.append(True)
-            commit(here.path, "two")
-        return listed
-
-    monkeypatch.setattr(mirror, "files_in", grown)
-    here.push()
-    elsewhere.pull()
-    assert rows(elsewhere.path) == "one"
-    here.push()
-    elsewhere.pull()
-    assert rows(elsewhere.path) == "onetwo"
-
-
 @pytest.mark.acceptance
 def test_a_lost_store_is_said_once_and_the_next_block_copies_what_it_missed(
     here: Mirror, elsewhere: Mirror, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "PUSH_SECONDS", 0.1)
+    monkeypatch.setattr(mirror, "PUSH_SECONDS", 0.1)
     line, said = Line(urlsplit(server).port or 0), list[str]()
     through(line, here).pull()
     with pytest.raises(
@@ -448,7 +432,7 @@ def test_a_sweep_into_a_store_killed_and_continued_elsewhere_has_the_undisturbed
         experiment = EXPERIMENT.replace("FOLDER", str(tmp_path))
         (tmp_path / name / "k.py").write_text(experiment)
     uri = f"{bucket}/k"
-    often = "from raysafl.storage import paths; paths.PUSH_SECONDS = 0.5; "
+    often = "from raysafl.storage import mirror; mirror.PUSH_SECONDS = 0.5; "
     run = [*RAYSAFL[:-1], often + RAYSAFL[-1], "run", "k.py", "--out", uri, *ONE_BY_ONE]
     driver = subprocess.Popen(run, cwd=tmp_path / "one", start_new_session=True)
     while not RemoteFolder(uri).read("ledger.jsonl"):

@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> Store:
     return found
 
 
-def test_each_replicate_of_each_ended_run_of_the_manifest_has_a_row(
+def test_each_replicate_of_each_ended_run_has_a_row_with_the_end_of_its_cell(
     store: Store,
 ) -> None:
     table = make_runs_table(store)
@@ -78,6 +78,11 @@ def test_each_replicate_of_each_ended_run_of_the_manifest_has_a_row(
     first = [("a", 0, 7), ("a", 1, 8), ("a", 2, 9)]
     assert pairs == [*first, ("b", 0, 7), ("c", 0, 7), ("c", 1, 8)]
     assert table["label.x"].tolist() == [0, 0, 0, 1, 2, 2]
+    status = ["finished", "diverged", "diverged", "finished", "finished", "failed"]
+    assert table["status"].tolist() == status
+    assert table["reason"].tolist() == ["", "round 4", "round 0", "", "", "round 8"]
+    cells = [cell for entry in store.manifest().entries[:3] for cell in entry.cells]
+    assert table["cell"].tolist() == cells
 
 
 def test_the_statistics_of_a_replicate_are_those_of_its_rows(store: Store) -> None:
@@ -95,15 +100,6 @@ def test_the_statistics_of_a_replicate_are_those_of_its_rows(store: Store) -> No
         pd.testing.assert_series_equal(found, expected, check_names=False)
     assert table["rounds"].tolist() == [9, 4, 0, 9, 9, 8]
     assert table["total_steps"].tolist() == [27, 12, 0, 27, 27, 24]
-
-
-def test_a_replicate_has_the_end_of_its_cell(store: Store) -> None:
-    table = make_runs_table(store)
-    status = ["finished", "diverged", "diverged", "finished", "finished", "failed"]
-    assert table["status"].tolist() == status
-    assert table["reason"].tolist() == ["", "round 4", "round 0", "", "", "round 8"]
-    cells = [cell for entry in store.manifest().entries[:3] for cell in entry.cells]
-    assert table["cell"].tolist() == cells
 
 
 def test_settings_that_only_some_runs_have_are_empty_in_the_others(

@@ -33,27 +33,42 @@ def rows(
     )
 
 
-def test_the_last_row_is_final_and_the_highest_is_best() -> None:
-    row = summarise(rows([0.1, 0.7, 0.4]))
-    assert (row["final"], row["best"], row["final_loss"]) == (0.4, 0.7, 1.0)
+RISING = [0.1, 0.44, 0.46, 0.3, 0.5]
+TARGETS = [0.05, 0.5, 0.3, 0.62]
+KINDS = ["client", "server", "client+server", "server"]
 
 
-def test_last10_is_the_mean_of_the_last_ten_rows_only() -> None:
-    row = summarise(rows([1.0, 1.0] + [0.1 * t for t in range(10)]))
-    assert row["last10"] == pytest.approx(0.45)
-
-
-def test_after_server_is_the_mean_over_rounds_of_the_server_alone() -> None:
-    kinds = ["client", "server", "client+server", "server"]
-    assert summarise(rows([0.1, 0.6, 0.3, 0.8], kinds))[
-        "after_server"
-    ] == pytest.approx(0.7)
-
-
-def test_after_server_is_nan_if_the_server_never_trained_alone() -> None:
-    assert math.isnan(
-        summarise(rows([0.1, 0.2], ["client", "client+server"]))["after_server"]
-    )
+@pytest.mark.parametrize(
+    ("name", "accuracies", "kinds", "every", "due"),
+    [
+        ("after_server", [0.1, 0.6, 0.3, 0.8], KINDS, 1, 0.7),
+        ("after_server", [0.1, 0.2], ["client", "client+server"], 1, math.nan),
+        ("best5", [0.1, 0.7, 0.4], None, 5, 0.7),
+        # Offsets 1 and 3: the rounds are 1 and 3.
+        ("best5", [0.1, 0.7], None, 2, 0.4),
+        ("best5", [0.2, math.nan, 0.4], None, 1, 0.3),
+        ("best", [0.2, math.nan, 0.4], None, 1, 0.4),
+        ("best_round", [0.2, math.nan, 0.4], None, 1, 2),
+        ("rise_time", [0.2, math.nan, 0.4], None, 1, 3),
+        ("rise_time", RISING, None, 1, 3),
+        ("rise_time", RISING, None, 5, 15),
+        ("rise_time", [0.5], None, 1, 1),
+        ("rise_time", [0.0] * 20 + [1.0] * 20, None, 1, 21),
+        # The mean of the last 20 is k/20 after k rows of 1, and 1 at the end.
+        ("rise_time20", [0.0] * 20 + [1.0] * 20, None, 1, 38),
+        # At the start the mean is over what there is: 0, 0.2, 0.4 and, at the end, 0.6.
+        ("rise_time20", [0.0, 0.4, 0.8, 1.2], None, 1, 4),
+        ("rise_time20", [0.57, 0.57, 0.60], None, 1, 1),
+        ("rounds_to_10", TARGETS, None, 10, 20),
+        ("rounds_to_61.5", TARGETS, None, 10, 40),
+        ("rounds_to_70", TARGETS, None, 10, math.nan),
+    ],
+)
+def test_a_statistic_by_hand(
+    name: str, accuracies: list[float], kinds: list[str] | None, every: int, due: float
+) -> None:
+    row = summarise(rows(accuracies, kinds, every), name)
+    assert row[name] == pytest.approx(due, nan_ok=True)
 
 
 def test_totals_are_sums_over_the_rows() -> None:
@@ -64,76 +79,36 @@ def test_totals_are_sums_over_the_rows() -> None:
     assert row["total_bytes"] == 16 + 32 and row["rounds"] == 4
 
 
-def test_no_rows_give_no_rounds_and_no_accuracy() -> None:
+def test_no_rows_give_no_rounds_no_totals_and_nothing_else() -> None:
     row = summarise(rows([]))
-    assert row["rounds"] == 0 and row["total_steps"] == 0
-    assert all(
-        math.isnan(row[name]) for name in ("final", "last10", "best", "after_server")
-    )
+    counts = {name for name, known in STATISTICS.items() if known.is_count}
+    assert {row[name] for name in counts} == {0}
+    assert all(math.isnan(row[name]) for name in STATISTICS.keys() - counts)
 
 
-def test_best5_is_the_best_where_every_fifth_round_was_evaluated_anyway() -> None:
-    assert summarise(rows([0.1, 0.7, 0.4], every=5))["best5"] == 0.7
-    # Offsets 1 and 3: the rounds are 1 and 3.
-    assert summarise(rows([0.1, 0.7], every=2))["best5"] == pytest.approx(0.4)
-
-
-def test_best5_leaves_out_what_is_not_known() -> None:
-    row = summarise(rows([0.2, math.nan, 0.4]))
-    assert row["best5"] == pytest.approx(0.3)
-    assert math.isnan(summarise(rows([]))["best5"])
-
-
-def test_rise_time_counts_rounds_until_nine_tenths_of_the_final() -> None:
-    assert summarise(rows([0.1, 0.44, 0.46, 0.3, 0.5]))["rise_time"] == 3
-    assert summarise(rows([0.1, 0.44, 0.46, 0.3, 0.5], every=5))["rise_time"] == 15
-    assert summarise(rows([0.5]))["rise_time"] == 1
-
-
-def test_rise_time20_is_that_of_the_rolling_mean() -> None:
-    # 20 rows at 0, then 1s: the mean of the last 20 is k/20 after k of them, 1 at the
-    # end.
-    row = summarise(rows([0.0] * 20 + [1.0] * 20))
-    assert (row["rise_time"], row["rise_time20"]) == (21, 38)
-    # At the start the mean is over what there is: 0, 0.2, 0.4 and, at the end, 0.6.
-    row = summarise(rows([0.0, 0.4, 0.8, 1.2]))
-    assert (row["rise_time"], row["rise_time20"]) == (4, 4)
-    assert summarise(rows([0.57, 0.57, 0.60]))["rise_time20"] == 1
-
-
-def test_rounds_to_a_target_are_counted_and_nan_if_never_reached() -> None:
-    targets = {10: 20, 50: 20, 61.5: 40, 70: math.nan}
-    names = [f"rounds_to_{target}" for target in targets]
-    row = summarise(rows([0.05, 0.5, 0.3, 0.62], every=10), *names)
-    expected = pytest.approx(list(targets.values()), nan_ok=True)
-    assert [row[name] for name in names] == expected
-
-
-def test_the_ratio_of_arbitrary_rounds_counts_rounds_run_not_evaluated() -> None:
-    frame = rows([0.1, 0.2, 0.3, 0.4], every=5)
-    frame = frame.assign(snapshots=[1, 0, 2, 2])
-    row = summarise(frame)
-    assert row["total_snapshots"] == 5
-    assert row["arbitrary_ratio"] == pytest.approx((20 - 5) / 20)
-    assert summarise(rows([0.1]))["arbitrary_ratio"] == 1
-
-
-def test_rounds_of_the_server_alone_are_not_arbitrary() -> None:
-    # SAFARI: rounds 1 and 3 are the server's. Uniform participation and snapshots of
-    # every round enforce each client round, and arbitrary participation none of them.
-    frame = rows([0.1] * 4, ["client", "server", "client", "server"])
-    assert summarise(frame.assign(snapshots=[1, 0, 1, 0]))["arbitrary_ratio"] == 0
-    assert summarise(frame.assign(snapshots=0))["arbitrary_ratio"] == 2 / 4
-    assert summarise(frame.assign(snapshots=[1, 0, 0, 0]))["arbitrary_ratio"] == 1 / 4
-
-    alone = rows([0.1] * 4, ["server"] * 4).assign(snapshots=0)
-    assert summarise(alone)["arbitrary_ratio"] == 0
-    central = rows([0.1] * 4, ["central"] * 4).assign(snapshots=0)
-    assert summarise(central)["arbitrary_ratio"] == 0
-    # FSL: the server trains beside the clients in every round.
-    both = rows([0.1] * 4, ["client+server"] * 4)
-    assert summarise(both.assign(snapshots=0))["arbitrary_ratio"] == 1
-    assert summarise(both.assign(snapshots=1))["arbitrary_ratio"] == 0
+@pytest.mark.parametrize(
+    ("kinds", "snapshots", "every", "due"),
+    [
+        # Rounds that were run are counted, not those that were evaluated.
+        (["client"] * 4, [1, 0, 2, 2], 5, (20 - 5) / 20),
+        # SAFARI: rounds 1 and 3 are the server's. Uniform participation and snapshots of
+        # every round enforce each client round, and arbitrary participation none of them.
+        (["client", "server"] * 2, [1, 0, 1, 0], 1, 0),
+        (["client", "server"] * 2, [0, 0, 0, 0], 1, 2 / 4),
+        (["client", "server"] * 2, [1, 0, 0, 0], 1, 1 / 4),
+        (["server"] * 4, [0] * 4, 1, 0),
+        (["central"] * 4, [0] * 4, 1, 0),
+        # FSL: the server trains beside the clients in every round.
+        (["client+server"] * 4, [0] * 4, 1, 1),
+        (["client+server"] * 4, [1] * 4, 1, 0),
+    ],
+)
+def test_the_ratio_of_arbitrary_rounds(
+    kinds: list[str], snapshots: list[int], every: int, due: float
+) -> None:
+    row = summarise(rows([0.1] * 4, kinds, every).assign(snapshots=snapshots))
+    assert row["total_snapshots"] == sum(snapshots)
+    assert row["arbitrary_ratio"] == pytest.approx(due)
 
 
 def test_client_rounds_between_two_evaluations_are_counted_whatever_the_evaluated_ones_are() -> (
@@ -143,25 +118,6 @@ def test_client_rounds_between_two_evaluations_are_counted_whatever_the_evaluate
     frame = rows([0.1] * 2, ["server", "server"], every=3).assign(snapshots=[0, 1])
     frame["trained"] = [[True, True, False], [False, True, False]]
     assert summarise(frame)["arbitrary_ratio"] == pytest.approx((3 - 1) / 6)
-
-
-def test_no_rows_leave_every_new_statistic_open() -> None:
-    row = summarise(rows([]))
-    names = (
-        "last5",
-        "rolling20",
-        "rise_time",
-        "rise_time20",
-        "best_round",
-    )
-    assert all(
-        math.isnan(row[name]) for name in (*names, "arbitrary_ratio", "last5_std")
-    )
-
-
-def test_diverged_rows_do_not_break_the_statistics() -> None:
-    row = summarise(rows([0.2, math.nan, 0.4]))
-    assert (row["best"], row["best_round"], row["rise_time"]) == (0.4, 2, 3)
 
 
 def test_each_statistic_has_its_meaning() -> None:
@@ -190,6 +146,9 @@ def test_replicates_that_are_computed_together_are_those_computed_alone() -> Non
 def test_the_statistics_agree_with_plain_python(accuracies: list[float]) -> None:
     row = summarise(rows(accuracies))
     recent = accuracies[-5:]
+    assert (row["final"], row["best"]) == (accuracies[-1], max(accuracies))
+    assert row["final_loss"] == 2.0 - 0.5 * (len(accuracies) - 1)
+    assert row["last10"] == pytest.approx(stdlib.fmean(accuracies[-10:]))
     assert row["last5"] == pytest.approx(stdlib.fmean(recent))
     assert row["rolling20"] == pytest.approx(stdlib.fmean(accuracies[-20:]))
     spread = stdlib.stdev(recent) if len(recent) > 1 else math.nan

@@ -12,7 +12,7 @@ from helpers.sweeps_here import go
 from ray import tune
 
 from raysafl import Hardware, Run, Sweep
-from raysafl.storage.sealed import unsealed
+from raysafl.storage.paths import unsealed
 from raysafl.storage.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")

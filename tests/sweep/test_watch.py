@@ -167,7 +167,7 @@ def test_a_full_disk_ends_the_sweep_with_its_reason_and_nothing_is_lost_of_befor
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("raysafl.storage.files._sync", full)
+        patch.setattr("raysafl.storage.paths._sync", full)
         watch.take(news_of([other]), PACK)
     assert "is full" in watch.lost and watch.ends_early
     assert set(watch.store.ledger()) == {one}

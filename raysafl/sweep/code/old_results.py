@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Set
 
 from raysafl.core.text import first_of, were
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import HowFar
 from raysafl.storage.journal import Results
-from raysafl.storage.ledger import CellEnd
+from raysafl.storage.ledger import CellEnd, HowFar
 from raysafl.storage.manifest import Entry, Manifest, run_name
 from raysafl.sweep.choices import Stale
 from raysafl.sweep.code.digest import CodeDigests, changed_classes

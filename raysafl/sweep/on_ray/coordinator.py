@@ -23,7 +23,7 @@ from raysafl.core.problem import Dataset
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.run import Run
-from raysafl.storage.checkpoint import Checkpoint
+from raysafl.storage.ledger import Checkpoint
 from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
 from raysafl.sweep.packs import PACK_KEY
 
