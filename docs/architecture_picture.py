@@ -16,7 +16,7 @@ from raysafl.core.work import Tasks
 from raysafl.quickstart import BASE
 from raysafl.runtime.exact_mean import combine_shares
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.lifting import ClientTable
 from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.simulation import Simulation
 

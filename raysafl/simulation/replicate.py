@@ -21,10 +21,9 @@ from raysafl.core.objective import Value
 from raysafl.core.record import VIRTUAL_SECONDS, Record
 from raysafl.core.users_parts import users_parts
 from raysafl.core.work import ClientTests, Work
-from raysafl.simulation.checks import checked_state
-from raysafl.simulation.patience import Patience
 from raysafl.simulation.per_client import ClientHistory
-from raysafl.simulation.run import Run
+from raysafl.simulation.run import Patience, Run
+from raysafl.simulation.turns import checked_state
 
 if TYPE_CHECKING:
     from raysafl.simulation.replicates import Replicates

@@ -55,7 +55,7 @@ from raysafl.core.algorithm import (
     Update,
 )
 from raysafl.core.means import relative_weights, weighted_sums
-from raysafl.core.objective import Value
+from raysafl.core.objective import Measures, Objective, Value
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key, Keys
@@ -72,32 +72,36 @@ from raysafl.core.work import (
     Training,
     WorkRequest,
 )
-from raysafl.simulation.checks import checked_picks
-from raysafl.simulation.client_table import ClientRows, ClientTable
 from raysafl.simulation.devices import Devices
 from raysafl.simulation.lifting import (
-    Fork,
+    ClientRows,
+    ClientTable,
     Lifted,
     LiftedClients,
-    Separate,
-    Turn,
-    alone,
     differences,
     some_of,
-    structure,
 )
-from raysafl.simulation.per_client import PERSONAL_CALL, ClientHistory, served_columns
-from raysafl.simulation.replicate import Counts, Progress, Replicate, Standing
-from raysafl.simulation.scores import (
+from raysafl.simulation.per_client import (
+    PERSONAL_CALL,
+    ClientHistory,
     client_scores,
     rows_of_clients,
     rows_of_each_client,
-    scores,
-    train_accuracy,
-    values_of,
+    served_columns,
+)
+from raysafl.simulation.replicate import Counts, Progress, Replicate, Standing
+from raysafl.simulation.turns import (
+    Fork,
+    Separate,
+    Turn,
+    alone,
+    checked_picks,
+    structure,
 )
 
 LOWER_RATES = "lower the learning rates"
+# What the names of columns begin with, by the rows that are measured.
+PREFIX_OF = {TEST: "test", VALIDATION: "val"}
 # Parameters are sent as float32.
 BYTES_PER_PARAMETER = 4
 # How many parameters of clients' own models are in memory at a time at most, unless one
@@ -620,17 +624,19 @@ class Replicates:
             personal = yield from self._personal_sums(
                 current, places, rows, asked.personal_steps
             )
-        measures = self.work.measures
-        metric = self.run.objective.metric
-        for place, sums, sums_Nn in zip(places, found, personal, strict=True):
-            own = tests[place]
+        objective = self.run.objective
+        for place, sums, personal_Nn in zip(places, found, personal, strict=True):
             rounds_N = current.participations[place]
-            served = client_scores(measures, metric, own, rounds_N > 0, sums)
-            personal_N = None
-            if sums_Nn is not None:
-                personal_N = values_of(measures, metric, sums_Nn, own.tests_N)
-            columns = served_columns(self.run.objective, rounds_N, served, personal_N)
-            self._clients(place).add(self.round, rounds_N, served, personal_N)
+            served = client_scores(
+                self.work.measures,
+                objective.metric,
+                tests[place],
+                rounds_N > 0,
+                sums,
+                personal_Nn,
+            )
+            columns = served_columns(objective, rounds_N, served)
+            self._clients(place).add(self.round, rounds_N, served)
             self.members[place].stop_without_improvement(
                 {
                     "train_accuracy": records[place].train_accuracy,
@@ -1033,3 +1039,29 @@ def finite_rows(row_RP: Tensor) -> Flags:
 def _or_nan(values: Iterable[float | None]) -> Floats:
     """Return numbers as an array, NaN where there is none."""
     return np.array([math.nan if own is None else own for own in values])
+
+
+def scores(measures: Measures, found: Mapping[Rows, GroupSums]) -> dict[str, Value]:
+    """Return what was measured on the test set and on validation samples, by columns."""
+    return {
+        f"{prefix}_{name}": value
+        for rows, prefix in PREFIX_OF.items()
+        if rows in found
+        for name, value in measures.values(
+            found[rows].sums_Gn[0], int(found[rows].size_G[0])
+        ).items()
+    }
+
+
+def train_accuracy(measures: Measures, objective: Objective, found: GroupSums) -> float:
+    """Return the accuracy (in [0, 1]) on training samples.
+
+    Raises:
+        ValueError: The objective has no accuracy.
+    """
+    if "accuracy" not in measures.metrics:
+        raise ValueError(
+            f"{type(objective).__name__} has no accuracy, which the policy of this run "
+            "asks for; take a policy that does not go by it"
+        )
+    return measures.value("accuracy", found.sums_Gn[0], int(found.size_G[0]))

@@ -24,11 +24,11 @@ from raysafl.core.work import (
     WorkRequest,
 )
 from raysafl.simulation import lifting
-from raysafl.simulation.client_table import ClientTable
-from raysafl.simulation.lifting import NotLiftable, can_be_column, structure
+from raysafl.simulation.lifting import ClientTable, NotLiftable, can_be_column
 from raysafl.simulation.replicate import KeptModel, Replicate
 from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.run import Run
+from raysafl.simulation.turns import structure
 
 LOG = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from raysafl.core.objective import (
 from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
-from raysafl.runtime.population import Population
-from raysafl.runtime.rows import NamedRows
+from raysafl.runtime.population import NamedRows, Population
 from raysafl.simulation.per_client import PerClient
 from raysafl.simulation.run import Run
 from raysafl.sweep.batch_checks import try_model, try_objective

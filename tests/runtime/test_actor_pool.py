@@ -22,7 +22,7 @@ from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
 from raysafl.cluster import actors as of_ray
 from raysafl.cluster.actors import Actors, LostActorsError
 from raysafl.core.problem import Dataset
-from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.client_actor import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store

@@ -14,10 +14,16 @@ from helpers.tasks import Task, columns, training
 from raysafl import MLP, LocalTraining, Run
 from raysafl.core.work import TEST, Evaluation, Tasks, chosen_rows
 from raysafl.objectives import Regression
-from raysafl.runtime.client_actor import Clients
+from raysafl.runtime.client_actor import (
+    LARGE,
+    SHARED,
+    Clients,
+    PackSetup,
+    packed,
+    unpacked,
+)
 from raysafl.runtime.exact_mean import ShareResult
 from raysafl.runtime.in_process import Worker
-from raysafl.runtime.messages import LARGE, SHARED, PackSetup, packed, unpacked
 from raysafl.training import ContinuedTraining
 
 LOCAL = LocalTraining(lr=0.1, batch_size=8, epochs=1)
@@ -102,7 +108,6 @@ def test_a_result_arrives_as_it_was_sent_and_only_small_ones_as_bytes(
     result = ShareResult(
         columns_5T=rng.random((5, 3)),
         rows_TP=rng.random((clients, num_parameters), np.float32),
-        means_CP=rng.random((1, num_parameters), np.float32),
         sums_CP=rng.random((1, num_parameters)),
         moments_VP=np.empty((0, 0), np.float32),
     )

@@ -17,8 +17,7 @@ from raysafl import CNN, MLP, Hardware, Logistic, Model, Run
 from raysafl.cluster import actors as of_ray
 from raysafl.cluster.actors import Actors, LostActorsError
 from raysafl.participation import Full
-from raysafl.runtime.client_actor import Clients
-from raysafl.runtime.messages import PackSetup, Sent, unpacked
+from raysafl.runtime.client_actor import Clients, PackSetup, Sent, unpacked
 from raysafl.runtime.on_actors import OnActors, host_pack
 from raysafl.simulation.simulation import Lockstep
 

@@ -11,8 +11,7 @@ from raysafl import MLP, Hardware, Run
 from raysafl.cluster.actors import Actors
 from raysafl.core.objective import Objective
 from raysafl.objectives import Classification, NextToken
-from raysafl.runtime.client_actor import Clients
-from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.client_actor import Clients, PackSetup
 from raysafl.runtime.on_actors import host_pack
 from raysafl.simulation.simulation import Lockstep
 from raysafl.sweep.code.shipping import ship_user_code

@@ -28,10 +28,15 @@ from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 from raysafl.core.work import Evaluation, Rows
+from raysafl.runtime.client_actor import LARGE, PackSetup
 from raysafl.runtime.in_process import Worker
-from raysafl.runtime.messages import LARGE, PackSetup
-from raysafl.runtime.on_actors import OnActors, host_pack, start_actors
-from raysafl.runtime.placement import assign_cells, assign_longest_first
+from raysafl.runtime.on_actors import (
+    OnActors,
+    assign_cells,
+    assign_longest_first,
+    host_pack,
+    start_actors,
+)
 from raysafl.simulation.simulation import Simulation
 
 CPU = {"CPU": 2.0}

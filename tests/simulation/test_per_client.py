@@ -329,15 +329,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "participation": {"kind": "Full"},
             "eval_clients": PerClient(on="own"),
         },
-        "does not say whose its samples are; give Federation(own_tests=0.2)",
+        "does not say whose its samples are",
     ),
     "users at several clients": (
         {"data.partition": Iid(), "eval_clients": PerClient(on="own")},
-        "needs users whose samples are at one client, and clients",
+        "both hold samples of user",
     ),
     "an empty client": (
         {"data.partition": LastIsEmpty()},
-        "judges every client, but client 3 holds no samples",
+        "finds no test samples for client 3, which holds 0 samples",
     ),
     "overlapping clients": (
         {"data.partition": Overlapping(samples=8), "data.own_tests": 0.5},
@@ -370,9 +370,7 @@ class TwoClasses(FourUsers):
 
 
 def test_a_client_without_test_samples_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="no test samples for client 3: the test set has none of"
-    ):
+    with pytest.raises(ValueError, match="no test samples for client 3, which holds"):
         prepare([FOUR.replace({"data.dataset": TwoClasses()})])
 
 

@@ -175,7 +175,7 @@ def test_a_replicate_that_diverges_is_told_whether_the_rates_or_the_algorithm_di
 
 
 def test_a_plain_cohort_is_taken_as_it_is_without_a_copy() -> None:
-    from raysafl.simulation.checks import checked_pick
+    from raysafl.simulation.turns import checked_pick
 
     policy = Uniform(m=1000)
     picked = policy.pick(None, 10**6, Key(0, 0), None)
@@ -184,7 +184,7 @@ def test_a_plain_cohort_is_taken_as_it_is_without_a_copy() -> None:
 
 
 def test_floats_rows_sets_and_texts_are_no_cohort() -> None:
-    from raysafl.simulation.checks import checked_pick
+    from raysafl.simulation.turns import checked_pick
 
     for ids in (np.array([1.0]), [[1, 2]], {1, 2}, "12"):
         with pytest.raises(ValueError, match="must return"):
