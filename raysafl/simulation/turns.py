@@ -29,7 +29,7 @@ from raysafl.core.algorithm import (
 )
 from raysafl.core.component import Component
 from raysafl.core.participation import Cohort, Cohorts, Participation
-from raysafl.core.problem import EVERYONE
+from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key, Keys
 from raysafl.core.text import in_brief
 from raysafl.core.users_parts import method_name, users_parts
@@ -139,7 +139,7 @@ def alone(
                 what = "it returned without a yield, so no client would have trained"
                 _refuse(algorithm, REQUEST, key.round, what)
             return checked_state(algorithm, end.value, size, key.round, ids)
-        request = _checked(algorithm, request, size, key.round, ids)
+        request = _checked(algorithm, request, size, key.round, ids, num_clients)
         has_asked |= isinstance(request, Request)
         answer = yield request
 
@@ -326,9 +326,14 @@ def checked_picks(
 
 
 def _checked(
-    algorithm: Algorithm, request: Any, size: int, round: int, cohort: Sequence[int]
+    algorithm: Algorithm,
+    request: Any,
+    size: int,
+    round: int,
+    cohort: Sequence[int],
+    num_clients: int,
 ) -> Any:
-    """Return what an algorithm's round yielded; a `Request` has Python's integers as ids.
+    """Return what an algorithm's round yielded, with Python's integers as ids.
 
     Args:
         algorithm: The algorithm.
@@ -336,26 +341,30 @@ def _checked(
         size: The number P of the model's parameters.
         round: The number of the round.
         cohort: The clients that participate in this round.
+        num_clients: The number of all clients, whose samples can be counted.
 
     Raises:
-        ValueError: It is no request, it names no client or one that does not participate, or
-            a part of it is wrong.
+        ValueError: It is no request, it names no client or one that cannot be asked, or a
+            part of it is wrong.
     """
     if not isinstance(request, Request | CountSamples):
         _refuse(algorithm, REQUEST, round, f"it yielded {in_brief(request)}")
-    if not len(request.ids):
+    ids = [int(i) for i in request.ids]
+    if not ids:
         _refuse(algorithm, REQUEST, round, "it gave no ids")
-    if isinstance(request, CountSamples):
-        return request
-    request = replace(request, ids=[int(i) for i in request.ids])
-    # SERVER and EVERYONE, which are below 0, can always be asked.
-    if absent := {i for i in request.ids if not EVERYONE <= i < 0}.difference(cohort):
+    # SERVER and EVERYONE can always be asked.
+    is_count = isinstance(request, CountSamples)
+    allowed = range(EVERYONE, num_clients) if is_count else {EVERYONE, SERVER, *cohort}
+    if others := sorted({i for i in ids if i not in allowed}):
         what = (
-            f"it asked for {in_brief(sorted(absent))}, who are not among them. The run's "
+            f"it asked for {in_brief(others)}, who are not among them. The run's "
             "participation selects the cohort: give it a policy that selects these clients, "
             "or ask EVERYONE, which is the data of all clients in one place"
         )
         _refuse(algorithm, "train clients of the cohort, its `ids`", round, what)
+    request = replace(request, ids=ids)
+    if is_count:
+        return request
     weight_M = getattr(request, "weight_M", None)
     weight_1M = weight_M.unsqueeze(0) if isinstance(weight_M, Tensor) else weight_M
     if what := wrong_part(request, size, weight_1M):
