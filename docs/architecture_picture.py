@@ -83,7 +83,7 @@ def played() -> tuple[list[Part], int]:
     (trained,) = combine_shares(asked, tasks, [slice(None)], [share])
     group.go_on([trained])
     group.go_on(work.sums(list(group.requests)))
-    record = group.end_round(seconds=0)[0]
+    record = group.end_round()[0]
 
     one, other = asked[0].clients_RM.tolist()
     seen = zip(

@@ -242,27 +242,17 @@ class NamedRows:
 
         Models for which a name means the same rows share their units.
         """
-        sharing: dict[tuple[Rows, int], tuple[int, list[Ints]]] = {}
-        first = 0
+        sharing: dict[tuple[Rows, int], tuple[int, list[int]]] = {}
+        number = 0
         for request in asked:
-            number_R = np.arange(first, first + len(request.cells_R))
-            first += len(number_R)
-            list_R = np.array(list(map(id, request.over)))
-            lists = dict(zip(list_R.tolist(), request.over, strict=True))
-            for key, names in lists.items():
-                chosen_R = list_R == key
-                cells = request.cells_R[chosen_R]
-                numbers = number_R[chosen_R]
+            for cell, names in zip(request.cells_R.tolist(), request.over, strict=True):
                 for rows in names:
-                    owners = self._owners(rows)[cells]
-                    for owner in np.unique(owners).tolist():
-                        own = owners == owner
-                        shared = (int(cells[own.argmax()]), list[Ints]())
-                        _, parts = sharing.setdefault((rows, owner), shared)
-                        parts.append(numbers[own])
+                    owner = self._owner(rows, cell)
+                    sharing.setdefault((rows, owner), (cell, []))[1].append(number)
+                number += 1
         units = []
-        for (rows, _), (cell, parts) in sharing.items():
-            models = np.concatenate(parts)
+        for (rows, _), (cell, numbers) in sharing.items():
+            models = np.array(numbers)
             for group, size in enumerate(self.sizes(cell, rows).tolist()):
                 span = SPAN if rows.kind in CUT else max(1, size)
                 # A group without samples has a unit, too, whose sums are 0.
@@ -271,13 +261,13 @@ class NamedRows:
                     units.append(Unit(rows, cell, models, group, start, length))
         return units
 
-    def _owners(self, rows: Rows) -> Ints:
-        """Return a number for each cell, equal for cells in which a name means the same."""
+    def _owner(self, rows: Rows, cell: int) -> int:
+        """Return a number that is equal for cells in which a name means the same."""
         if rows.kind in ("test", "classes"):
-            return np.zeros(len(self.population.cells), np.int64)
-        if rows.kind == "validation":
-            return self.population.validation_of
-        return self.population.split_of
+            return 0
+        of_cells = self.population
+        is_held = rows.kind == "validation"
+        return int((of_cells.validation_of if is_held else of_cells.split_of)[cell])
 
     def sizes(self, cell: int, rows: Rows) -> Ints:
         """Return the number of samples in each group that a name means, [G]."""

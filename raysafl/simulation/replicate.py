@@ -102,8 +102,6 @@ class Standing:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         progress: How far each client is that has trained, if training goes on.
-        seconds: How long the rounds have taken in this process.
-        recorded: How long those up to the last record have taken.
     """
 
     state: State
@@ -114,8 +112,6 @@ class Standing:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     progress: dict[int, Progress] = field(default_factory=dict)
-    seconds: float = 0.0
-    recorded: float = 0.0
 
 
 class Replicate:
@@ -212,13 +208,6 @@ class Replicate:
     def round(self) -> int:
         """The number of its next round."""
         return self._standing.round if self._group is None else self._group.round
-
-    @property
-    def seconds(self) -> float:
-        """How long its rounds have taken in this process."""
-        if self._group is None:
-            return self._standing.seconds
-        return float(self._group.columns.seconds_R[self._place])
 
     def join(self, group: "Replicates", place: int) -> None:
         """Take rounds in a group from now on."""
@@ -347,7 +336,7 @@ class Replicate:
             train_accuracy=cast("float | None", metrics.pop("train_accuracy")),
             train_loss=cast("float | None", metrics.pop("train_loss")),
             enforce_prob=enforce_prob,
-            # `Replicates.end_round` fills it in.
+            # `Lockstep` fills it in.
             seconds=0.0,
             metrics=cast("dict[str, Value]", metrics),
             **spent,

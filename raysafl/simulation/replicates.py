@@ -141,8 +141,6 @@ class Columns:
         virtual_R: `Counts.virtual_seconds` of each.
         reached: `Standing.reached` of each.
         progress: `Standing.progress` of each.
-        seconds_R: `Standing.seconds` of each.
-        recorded_R: `Standing.recorded` of each.
     """
 
     w_RP: Tensor
@@ -158,8 +156,6 @@ class Columns:
     virtual_R: Floats
     reached: list[set[int]]
     progress: list[dict[int, Progress]]
-    seconds_R: Floats
-    recorded_R: Floats
 
     @classmethod
     def of(cls, standings: Sequence[Standing]) -> "Columns":
@@ -192,8 +188,6 @@ class Columns:
             virtual_R=np.array([own.virtual_seconds for own in counts]),
             reached=[own.reached for own in standings],
             progress=[own.progress for own in standings],
-            seconds_R=np.array([own.seconds for own in standings]),
-            recorded_R=np.array([own.recorded for own in standings]),
         )
 
     def with_others(self, **others: Any) -> "Columns":
@@ -306,8 +300,6 @@ class Replicates:
             counts=columns.counts[place],
             reached=columns.reached[place],
             progress=columns.progress[place],
-            seconds=float(columns.seconds_R[place]),
-            recorded=float(columns.recorded_R[place]),
         )
 
     def go_on(self, answers: list[Any] | None) -> None:
@@ -337,18 +329,14 @@ class Replicates:
             self._judge(current, dict(zip(alive, sums, strict=True)))
             yield from self._evaluate_clients(current)
 
-    def end_round(self, seconds: float) -> dict[int, Record]:
+    def end_round(self) -> dict[int, Record]:
         """Stand where the round has led, and let those leave for which it was the last one.
-
-        Args:
-            seconds: How long a run's share of the round took.
 
         Returns:
             The records of an evaluated round, by the places of replicates.
         """
         current = self._current
         columns = self.columns = current.after
-        columns.seconds_R = columns.seconds_R + seconds
         self.round += 1
         for clients in current.remembered:
             clients.write()
@@ -361,17 +349,14 @@ class Replicates:
             self.members[place].diverged = why
         if not current.records:
             return {}
-        since_R = columns.seconds_R - columns.recorded_R
         # What is counted begins anew.
         self.columns = columns.with_others(
-            recorded_R=columns.seconds_R,
             cohorts=[],
             trained=[],
             spent_5R=np.zeros_like(columns.spent_5R),
             virtual_R=np.zeros_like(columns.virtual_R),
         )
-        for place, record in current.records.items():
-            record.seconds = float(since_R[place])
+        for place in current.records:
             if self.members[place].done:
                 self._leave(place)
         return current.records
