@@ -24,7 +24,7 @@ from raysafl.core.work import (
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
 from raysafl.runtime.exact_mean import Reduction, ShareResult, combine_shares
-from raysafl.runtime.population import NamedRows, Population, Unit
+from raysafl.runtime.population import Population, Unit
 from raysafl.training.device import device_name, upload
 from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
@@ -84,8 +84,7 @@ class Worker:
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
         self.client_names = self.population.client_names
-        self.rows = NamedRows(self.population)
-        self.client_tests = self.rows.client_tests
+        self.client_tests = self.population.client_tests
         flat = FlatModel.on(model, dataset, objective)
         self.trainer = LocalTrainer(
             flat,
@@ -128,9 +127,9 @@ class Worker:
 
     def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
         """Evaluate parameters; see `Work.sums`."""
-        units = self.rows.units(asked)
+        units = self.population.units(asked)
         sums_nS = self.unit_sums([own.w_RP for own in asked], units)
-        return self.rows.summed(asked, units, sums_nS)
+        return self.population.summed(asked, units, sums_nS)
 
     def unit_sums(self, models: Sequence[Tensor], units: Sequence[Unit]) -> Floats:
         """Return the sums over units, of the models that each names.
@@ -154,7 +153,7 @@ class Worker:
                 some_RP = w_RP
                 if not np.array_equal(chosen, np.arange(len(w_RP))):
                     some_RP = w_RP[upload(torch.from_numpy(chosen), w_RP.device)]
-            of_train, rows = self.rows.of(unit)
+            of_train, rows = self.population.rows_of(unit)
             samples = self.trainer.inputs if of_train else self.trainer.test
             sums.append(self.trainer.evaluator.sums_on(some_RP, samples, rows))
         return torch.cat(sums, 1).cpu().numpy()

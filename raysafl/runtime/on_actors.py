@@ -33,7 +33,7 @@ from raysafl.core.work import (
 from raysafl.models import FlatModel
 from raysafl.runtime.client_actor import Clients, PackSetup, packed, unpacked
 from raysafl.runtime.exact_mean import combine_shares
-from raysafl.runtime.population import NamedRows, Population
+from raysafl.runtime.population import Population
 from raysafl.training.evaluation import measures_on
 from raysafl.training.inputs import Inputs
 
@@ -100,13 +100,12 @@ class OnActors:
         self.setup = setup
         self.population = population
         self.dataset = population.dataset
-        self.rows = NamedRows(population)
         self.model = model
         self.measures = measures
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
         self.client_names = self.population.client_names
-        self.client_tests = self.rows.client_tests
+        self.client_tests = self.population.client_tests
 
     def describe(self) -> tuple[str, str]:
         """Let all actors get ready; return the names of their device and engine."""
@@ -150,7 +149,7 @@ class OnActors:
 
     def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
         """Evaluate parameters; the units are divided among the actors."""
-        units = self.rows.units(asked)
+        units = self.population.units(asked)
         models = [own.w_RP for own in asked]
         costs = [unit.cost for unit in units]
         chosen = assign_longest_first(costs, self._actors_for(costs))
@@ -162,7 +161,7 @@ class OnActors:
             stops = np.cumsum([len(units[k].models) for k in share])
             for k, part_nR in zip(share, np.split(sums_nS, stops, 1), strict=False):
                 parts[k] = part_nR
-        return self.rows.summed(asked, units, np.concatenate(parts, 1))
+        return self.population.summed(asked, units, np.concatenate(parts, 1))
 
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""

@@ -43,8 +43,48 @@ NO_OWN_TESTS = (
 )
 
 
+class Unit(NamedTuple):
+    """Rows on which some models are evaluated together.
+
+    Args:
+        rows: The name of the rows.
+        cell: The cell that says whose rows they are.
+        models: The numbers of the models, among those of all requests.
+        group: The number of the group among those that the name means.
+        start: The position of the first row in the group.
+        size: The number of rows.
+    """
+
+    rows: Rows
+    cell: int
+    models: Ints
+    group: int
+    start: int
+    size: int
+
+    @property
+    def cost(self) -> int:
+        """The number of samples that are evaluated."""
+        return self.size * len(self.models)
+
+
+class Groups(NamedTuple):
+    """The rows that a name means, in groups.
+
+    Args:
+        indices: The positions of each group's samples.
+        sizes: The number of samples in each group.
+        of_train: Whether these are positions among the training samples, and not in the
+            test set.
+    """
+
+    indices: Sequence[slice | Ints]
+    sizes: Ints
+    of_train: bool = False
+
+
 class Population:
-    """The clients and the server of each cell, and the samples that they hold.
+    """The clients and the server of each cell, their samples, and what names of rows mean.
 
     It is all that the coordinator must know of the data, since it trains nothing.
 
@@ -85,6 +125,9 @@ class Population:
             for key, own in by_key.items()
         }
         self.validation_of = np.array([numbers[key] for key in keys])
+        # By the number of a split: cells may share one.
+        self._own: dict[int, Groups] = {}
+        self._labels: dict[int, Ints] = {}
 
     def _store(self, splits: Sequence[Split]) -> None:
         """Put the samples of all splits into one array, of which their own become views.
@@ -182,61 +225,6 @@ class Population:
         costs: list[int] = cost_T.tolist()
         return costs
 
-
-class Unit(NamedTuple):
-    """Rows on which some models are evaluated together.
-
-    Args:
-        rows: The name of the rows.
-        cell: The cell that says whose rows they are.
-        models: The numbers of the models, among those of all requests.
-        group: The number of the group among those that the name means.
-        start: The position of the first row in the group.
-        size: The number of rows.
-    """
-
-    rows: Rows
-    cell: int
-    models: Ints
-    group: int
-    start: int
-    size: int
-
-    @property
-    def cost(self) -> int:
-        """The number of samples that are evaluated."""
-        return self.size * len(self.models)
-
-
-class Groups(NamedTuple):
-    """The rows that a name means, in groups.
-
-    Args:
-        indices: The positions of each group's samples.
-        sizes: The number of samples in each group.
-        of_train: Whether these are positions among the training samples, and not in the
-            test set.
-    """
-
-    indices: Sequence[slice | Ints]
-    sizes: Ints
-    of_train: bool = False
-
-
-class NamedRows:
-    """Finds the rows that names mean in some cells.
-
-    Args:
-        population: Who holds which samples.
-    """
-
-    def __init__(self, population: Population) -> None:
-        self.population = population
-        self.dataset = population.dataset
-        # By the number of a split: cells may share one.
-        self._own: dict[int, Groups] = {}
-        self._labels: dict[int, Ints] = {}
-
     def units(self, asked: Sequence[Evaluation]) -> list[Unit]:
         """Return the units that give the sums over named rows.
 
@@ -253,7 +241,7 @@ class NamedRows:
         units = []
         for (rows, _), (cell, numbers) in sharing.items():
             models = np.array(numbers)
-            for group, size in enumerate(self.sizes(cell, rows).tolist()):
+            for group, size in enumerate(self._group_sizes(cell, rows).tolist()):
                 span = SPAN if rows.kind in CUT else max(1, size)
                 # A group without samples has a unit, too, whose sums are 0.
                 for start in range(0, max(1, size), span):
@@ -265,16 +253,15 @@ class NamedRows:
         """Return a number that is equal for cells in which a name means the same."""
         if rows.kind in ("test", "classes"):
             return 0
-        of_cells = self.population
-        is_held = rows.kind == "validation"
-        return int((of_cells.validation_of if is_held else of_cells.split_of)[cell])
+        of_cells = self.validation_of if rows.kind == "validation" else self.split_of
+        return int(of_cells[cell])
 
-    def sizes(self, cell: int, rows: Rows) -> Ints:
+    def _group_sizes(self, cell: int, rows: Rows) -> Ints:
         """Return the number of samples in each group that a name means, [G]."""
         sizes_G = self._groups(cell, rows).sizes
         return sizes_G if rows.groups is None else sizes_G[list(rows.groups)]
 
-    def of(self, unit: Unit) -> tuple[bool, slice | Ints]:
+    def rows_of(self, unit: Unit) -> tuple[bool, slice | Ints]:
         """Return where the samples of a unit are.
 
         Returns:
@@ -295,7 +282,7 @@ class NamedRows:
         Raises:
             ValueError: The data do not say which test samples belong to a client.
         """
-        split = self.population.splits[cell]
+        split = self.splits[cell]
         match rows.kind:
             case "test":
                 held: slice | Ints = slice(0, len(self.dataset.test))
@@ -303,7 +290,7 @@ class NamedRows:
             case "classes":
                 return self._classes
             case "own":
-                number = int(self.population.split_of[cell])
+                number = int(self.split_of[cell])
                 if number not in self._own:
                     self._own[number] = self._find_own(cell, split)
                 return self._own[number]
@@ -336,7 +323,7 @@ class NamedRows:
             stop += len(unit.models)
             if unit.group == unit.start == 0:
                 # The first unit of its rows; the others follow it.
-                size_G = self.sizes(unit.cell, unit.rows)
+                size_G = self._group_sizes(unit.cell, unit.rows)
                 total_RGn = np.zeros((len(unit.models), len(size_G), len(sums_nS)))
                 for model, total_Gn in zip(
                     unit.models.tolist(), total_RGn, strict=True
@@ -354,14 +341,14 @@ class NamedRows:
             ValueError: No client has test samples of its own, or one holds no samples,
                 or none of the test samples fits its labels.
         """
-        held_N = self.population.splits[cell].clients.sizes
+        held_N = self.splits[cell].clients.sizes
         labels_NC: Ints | None = None
         sizes_C: Ints | None = None
         if self.dataset.has_labels:
-            labels_NC = self._labels_of(int(self.population.split_of[cell]))
+            labels_NC = self._labels_of(int(self.split_of[cell]))
             sizes_C = self._classes.sizes
         if on == "own":
-            tests_N = self.sizes(cell, OWN)
+            tests_N = self._group_sizes(cell, OWN)
             judged_N = (tests_N > 0) | (tests_N > 0).any()
         elif labels_NC is None or sizes_C is None:
             raise ValueError(
@@ -391,8 +378,8 @@ class NamedRows:
     def _labels_of(self, number: int) -> Ints:
         """Return how many samples [N, C] of each class clients themselves hold in a split."""
         if number not in self._labels:
-            cell = int(np.argmax(self.population.split_of == number))
-            samples, owner, clients = _own_samples(self.population.splits[cell])
+            cell = int(np.argmax(self.split_of == number))
+            samples, owner, clients = _own_samples(self.splits[cell])
             classes = self.dataset.num_classes
             y = self.dataset.train.y[samples].astype(np.int64)
             counts = np.bincount(owner * classes + y, minlength=clients * classes)
@@ -403,7 +390,7 @@ class NamedRows:
         """Find the test samples that belong to each client."""
         if split.tests is not None:
             return Groups(split.tests, split.tests.sizes, of_train=True)
-        owners = self.population.cells[cell].data.owners
+        owners = self.cells[cell].data.owners
         train = owners(self.dataset.train)
         test = owners(self.dataset.test)
         if train is None or test is None:

@@ -55,7 +55,7 @@ from raysafl.core.algorithm import (
     Update,
 )
 from raysafl.core.means import relative_weights, weighted_sums
-from raysafl.core.objective import Measures, Objective, Value
+from raysafl.core.objective import Measures, Value
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key, Keys
@@ -515,9 +515,9 @@ class Replicates:
             current.after, list(measured), [[own] for own in rows]
         )
         for place, own, sums in zip(measured, rows, found, strict=True):
-            current.after.accuracy_R[place] = train_accuracy(
-                self.work.measures, self.run.objective, sums[own]
-            )
+            (size,), (sums_n,) = sums[own]
+            accuracy = self.work.measures.value("accuracy", sums_n, int(size))
+            current.after.accuracy_R[place] = accuracy
 
     def _finish(self, current: "_Round") -> None:
         """Count the round, and find those whose parameters are not finite."""
@@ -1029,24 +1029,7 @@ def _or_nan(values: Iterable[float | None]) -> Floats:
 def scores(measures: Measures, found: Mapping[Rows, GroupSums]) -> dict[str, Value]:
     """Return what was measured on the test set and on validation samples, by columns."""
     return {
-        f"{prefix}_{name}": value
-        for rows, prefix in PREFIX_OF.items()
-        if rows in found
-        for name, value in measures.values(
-            found[rows].sums_Gn[0], int(found[rows].size_G[0])
-        ).items()
+        f"{PREFIX_OF[rows]}_{name}": value
+        for rows, (size_G, sums_Gn) in found.items()
+        for name, value in measures.values(sums_Gn[0], int(size_G[0])).items()
     }
-
-
-def train_accuracy(measures: Measures, objective: Objective, found: GroupSums) -> float:
-    """Return the accuracy (in [0, 1]) on training samples.
-
-    Raises:
-        ValueError: The objective has no accuracy.
-    """
-    if "accuracy" not in measures.metrics:
-        raise ValueError(
-            f"{type(objective).__name__} has no accuracy, which the policy of this run "
-            "asks for; take a policy that does not go by it"
-        )
-    return measures.value("accuracy", found.sums_Gn[0], int(found.size_G[0]))

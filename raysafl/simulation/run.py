@@ -201,16 +201,16 @@ class Run(Component):
                 "not (for Snapshot, every=... or snapshot_prob=...), or an objective with "
                 "accuracy, such as Classification()"
             )
+        if (self.kept_by or self.eval_clients) and self.quality.is_list:
+            raise ValueError(
+                f"keep='best', keep='best_val' and eval_clients go by a number, and the "
+                f"metric '{self.objective.metric}' of {type(self.objective).__name__} is a "
+                "list; let its `metric` be another one"
+            )
         if self.eval_clients is not None:
             self.eval_clients.check(
                 self.rounds, self.eval_every, self.replicates, self.data.clients
             )
-            if self.quality.is_list:
-                raise ValueError(
-                    f"eval_clients compares clients by a number, and the metric "
-                    f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
-                    "list; let its `metric` be another one"
-                )
             # This refuses statistics over clients that cannot be columns.
             self.eval_clients.columns(self.objective)
         return self
@@ -256,12 +256,6 @@ class Run(Component):
 
     @model_validator(mode="after")
     def _keeps_a_model_that_can_be_chosen(self) -> "Run":
-        if self.kept_by and self.quality.is_list:
-            raise ValueError(
-                f"keep='{self.keep}' chooses by a number, and the metric "
-                f"'{self.objective.metric}' of {type(self.objective).__name__} is a list; "
-                "let its `metric` be another one, or take keep='last'"
-            )
         if self.keep == "best_val" and not self.data.has_validation:
             raise ValueError(
                 "keep='best_val' chooses by the validation samples, but there are none; "

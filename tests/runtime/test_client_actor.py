@@ -153,7 +153,7 @@ def test_client_actors_train_and_evaluate_what_they_are_given(
         assert torch.equal(torch.from_numpy(mine.copy()), theirs)
     # one unit is the whole test set here
     w_1P = w[1][None]
-    units = reference.rows.units([Evaluation(np.array([1]), w_1P, [[TEST]])])
+    units = reference.population.units([Evaluation(np.array([1]), w_1P, [[TEST]])])
     sums_2R = call("unit_sums", [w_1P], units)
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     scores = {"test_accuracy": correct, "test_loss": loss}
@@ -198,7 +198,7 @@ def test_an_actor_holds_nothing_of_the_packs_before(
         for averaged in ([], [0]):
             packed(clients.worker.train_share(columns([task], averaged)))
         asked = Evaluation(np.array([0]), w_P[None], [[TEST]])
-        units = clients.worker.rows.units([asked])
+        units = clients.worker.population.units([asked])
         clients.worker.unit_sums([asked.w_RP], units)
         before = parts_of(clients.worker)
 

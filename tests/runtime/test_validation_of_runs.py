@@ -56,7 +56,7 @@ def test_spans_of_validation_samples_add_up(
     monkeypatch.setattr("raysafl.runtime.population.SPAN", 40)
     w_RP = torch.stack(list(w.values()))
     asked = Evaluation(np.array(list(w)), w_RP, [rows] * len(w))
-    assert len(work.rows.units([asked])) > 4
+    assert len(work.population.units([asked])) > 4
     parts = scored(work, w, rows)
     for cell in w:
         assert parts[cell] == {
