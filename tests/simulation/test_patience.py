@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from helpers.checkpoints import dump, restore
 from helpers.here import run_in_process, session_of, write
+from helpers.packs import play, worker_of
 
 from raysafl import Devices, LocalTraining, Patience, Run
-from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import Status
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
@@ -32,17 +29,6 @@ def patient(tiny: Run) -> Run:
         local=LocalTraining(lr=0.5, batch_size=32, epochs=1),
         patience=Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
     )
-
-
-def work(run: Run) -> Worker:
-    return Worker(run.cells, run.data.load(), run.model)
-
-
-def finish(sim: Simulation) -> list[Record]:
-    records = []
-    while not sim.done:
-        records += sim.step()
-    return records
 
 
 def last_round(values: Mapping[int, float], patience: Patience, sign: int) -> int:
@@ -69,10 +55,9 @@ def last_round(values: Mapping[int, float], patience: Patience, sign: int) -> in
 def test_each_replicate_stops_after_the_rounds_that_the_definition_says(
     stop: Patience, sign: int, patient: Run
 ) -> None:
-    whole = finish(Simulation(patient.replace(patience=None), work(patient)))
+    whole = play(patient.replace(patience=None))[1]
     run = patient.replace(patience=stop)
-    sim = Simulation(run, work(run))
-    records = finish(sim)
+    sim, records = play(run)
     ends = set()
     for r in range(3):
         all_of_it = [record for record in whole if record.replicate == r]
@@ -88,41 +73,6 @@ def test_each_replicate_stops_after_the_rounds_that_the_definition_says(
         assert stopped.startswith(f"stopped after round {end}: {stop.metric} has not")
         ends.add(end)
     assert sim.round == max(ends) + 1 < 40
-
-
-def test_replicates_stop_by_themselves(patient: Run) -> None:
-    records = finish(Simulation(patient, work(patient)))
-    ends = {
-        r: max(rec.round for rec in records if rec.replicate == r) for r in (0, 1, 2)
-    }
-    assert len(set(ends.values())) > 1
-    alone = patient.replace(replicates=1, seed=1)
-    assert finish(Simulation(alone, work(alone)))[-1].round == ends[1]
-
-
-def test_a_run_that_is_interrupted_after_any_round_equals_the_undisturbed_one(
-    patient: Run,
-) -> None:
-    machine = work(patient)
-    whole = Simulation(patient, machine)
-    expected = finish(whole)
-    sim = Simulation(patient, machine)
-    records = []
-    while not sim.done:
-        records += sim.step()
-        content = dump(sim)
-        sim = Simulation(patient, machine)
-        restore(sim, content)
-    assert [(r.replicate, r.round, r.test_loss) for r in records] == [
-        (r.replicate, r.round, r.test_loss) for r in expected
-    ]
-    for a, b in zip(sim.replicates, whole.replicates, strict=True):
-        assert torch.equal(a.state.w_P, b.state.w_P)
-        assert (a.stopped, a.best, a.best_round) == (b.stopped, b.best, b.best_round)
-
-
-def test_a_run_with_patience_goes_to_json_and_back(patient: Run) -> None:
-    assert Run.from_json(patient.to_json()) == patient
 
 
 @pytest.mark.parametrize(
@@ -206,7 +156,7 @@ def test_a_run_that_stopped_leaves_its_pack_and_is_finished_with_its_reason(
     store = folder(tmp_path / "pack", sweep)
     complete(sweep, store)
     alone = folder(tmp_path / "alone", sweep)
-    run_in_process(patient, alone, work(patient))
+    run_in_process(patient, alone, worker_of({"": patient}))
     assert_same_cells(store, alone, patient)
     for cell in patient.cell_ids:
         end = store.ledger()[cell]
@@ -223,16 +173,3 @@ def test_a_run_that_stopped_leaves_its_pack_and_is_finished_with_its_reason(
         own = rounds[rounds.replicate == row.replicate]
         assert row.rounds == own["round"].max() + 1
         assert row.final == own.sort_values("round").test_accuracy.iloc[-1]
-
-
-def test_kills_change_neither_rows_nor_the_ledger(
-    sweep: Sweep, patient: Run, tmp_path: Path
-) -> None:
-    undisturbed = folder(tmp_path / "undisturbed", sweep)
-    complete(sweep, undisturbed)
-    store = folder(tmp_path / "killed", sweep)
-    while not store.ledger().keys() >= set(patient.cell_ids):
-        going, cells = session(sweep, store)
-        going.advance(0.0)  # up to the next evaluated round
-        write(going.news(at_once=True), store, cells)
-    assert_same_cells(store, undisturbed, patient)

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
+from helpers.packs import play
 from helpers.tasks import Task, columns
 
 from raysafl import (
@@ -24,7 +24,6 @@ from raysafl import (
     Runner,
     Sweep,
 )
-from raysafl.core.record import Record
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
@@ -34,22 +33,6 @@ from raysafl.simulation.simulation import Simulation
 from raysafl.storage.rows import of_owners
 from raysafl.sweep.open_cell import client_rows as rows_of_cell
 from raysafl.sweep.prepare import prepare
-
-
-def simulation(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
-
-
-def played(run: Run, stop: int | None = None) -> tuple[Simulation, list[Record]]:
-    """A run to its end; with `stop`, it goes on from a checkpoint after that round."""
-    own, records = simulation(run), []
-    while not own.done:
-        records += own.step()
-        if own.round == stop:
-            content = dump(own)
-            own = simulation(run)
-            restore(own, content)
-    return own, records
 
 
 def hits(w_P: Any, dataset: Dataset) -> Any:
@@ -66,9 +49,9 @@ def client_rows(own: Simulation) -> pa.Table:
     return of_owners(table, {own.run.id: own.run.cell_ids})
 
 
-def last(run: Run, stop: int | None = None) -> tuple[Any, dict[str, float], Any]:
+def last(run: Run) -> tuple[Any, dict[str, float], Any]:
     """Of replicate 0: its last rows of clients/, its last metrics, its parameters."""
-    own, records = played(run, stop)
+    own, records = play(run)
     table = client_rows(own).to_pandas()
     table = table[(table["replicate"] == 0) & (table["round"] == run.rounds - 1)]
     metrics = [record.metrics for record in records if record.replicate == 0][-1]
@@ -121,7 +104,7 @@ def test_a_client_takes_part_in_the_rounds_in_which_it_trains_and_not_in_the_ser
     tiny: Run,
 ) -> None:
     run = tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=8, eval_every=1)
-    own, records = played(run.replace(eval_clients=PerClient(every=8)))
+    own, records = play(run.replace(eval_clients=PerClient(every=8)))
     table = client_rows(own).to_pandas().set_index(["replicate", "client"])
     for replicate in range(2):
         rows = [record for record in records if record.replicate == replicate]
@@ -268,8 +251,8 @@ def test_personal_models_do_not_depend_on_how_many_are_in_memory_at_a_time(
 @pytest.mark.parametrize("on", ["labels", "own"])
 def test_nothing_else_changes_by_a_bit_where_clients_are_evaluated(on: Any) -> None:
     asked = FOUR.replace(eval_clients=PerClient(every=2, on=on, personal_steps=2))
-    with_clients, records = played(asked)
-    without, plain = played(FOUR.replace(eval_clients=None))
+    with_clients, records = play(asked)
+    without, plain = play(FOUR.replace(eval_clients=None))
     for one, other in zip(records, plain, strict=True):
         same = {name: getattr(one, name) for name in asdict(other)}
         assert {**same, "metrics": {}, "seconds": 0} == {
@@ -282,15 +265,6 @@ def test_nothing_else_changes_by_a_bit_where_clients_are_evaluated(on: Any) -> N
         assert one.metrics.keys() <= asked.columns().keys()
     for one_r, other_r in zip(with_clients.replicates, without.replicates, strict=True):
         assert torch.equal(one_r.state.w_P, other_r.state.w_P)
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_a_run_resumed_from_a_checkpoint_knows_its_clients_as_before(stop: int) -> None:
-    run = FOUR.replace(eval_clients=PerClient(every=2, on="own", personal_steps=1))
-    whole, records = played(run)
-    again, resumed = played(run, stop)
-    assert client_rows(again).equals(client_rows(whole))
-    assert [record.metrics for record in resumed] == [r.metrics for r in records]
 
 
 def test_the_columns_are_declared_with_the_objectives_metric() -> None:
@@ -391,13 +365,7 @@ def test_clients_of_a_regression_are_compared_by_its_metric() -> None:
         local=LocalTraining(lr=0.05, batch_size=2, epochs=1),
         eval_clients=PerClient(every=2, on="own"),
     )
-    own = Simulation(
-        run,
-        Worker(run.cells, run.data.load(), run.model, objective=run.objective),
-    )
-    records = []
-    while not own.done:
-        records += own.step()
+    own, records = play(run)
     table = client_rows(own).to_pandas()
     table = table[(table["replicate"] == 0) & (table["round"] == 3)]
     dataset = run.data.load()
