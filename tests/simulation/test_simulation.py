@@ -345,24 +345,6 @@ def test_losses_of_clients_are_their_own_where_the_server_trained_with_them_dive
         )
 
 
-def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(
-    tiny: Run,
-) -> None:
-    class Explode(Algorithm):
-        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-            update = yield Train(state.w_P, ids)
-            bad = key.seed == 1 and key.round == 2
-            return State(
-                state.w_P - update.delta_MP.mean(0) * (float("nan") if bad else 1)
-            )
-
-    sim, records = play(tiny.replace(algorithm=Explode(), rounds=5))
-    assert [r.round for r in records if r.replicate == 0] == [0, 1, 2, 3, 4]
-    assert [r.round for r in records if r.replicate == 1] == [0, 1]
-    assert sim.replicates[0].diverged == ""
-    assert sim.replicates[1].diverged.startswith("round 2: parameters are not finite")
-
-
 @pytest.mark.parametrize(
     ("numbers", "finite"),
     [
