@@ -300,35 +300,20 @@ def test_a_table_gives_each_client_its_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("content", "words"),
     [
-        ({"client": [0, 2], "step_seconds": [1, 1]}, "each id from 0 to 1 once"),
-        ({"step_seconds": [1]}, "with a column 'client'"),
-        ({"client": [0], "step_second": [1]}, "did you mean 'step_seconds'"),
-        ({"client": [0], "step_seconds": [-1]}, "greater than 0"),
-        ({"client": [0, 1], "step_seconds": [1, None]}, "finite number"),
+        ("client,step_seconds\n0,1\n2,1\n", "each id from 0 to 1 once"),
+        ("step_seconds\n1\n", "is no CSV or Parquet table with a column 'client'"),
+        ("client,step_second\n0,1\n", "did you mean 'step_seconds'"),
+        ("client,step_seconds\n0,-1\n", "greater than 0"),
+        ("client,step_seconds\n0,1\n1,\n", "finite number"),
+        ("client,deadline\n0,1\n", r"has the columns \['deadline'\], which"),
     ],
 )
-def test_a_wrong_table_is_refused(
-    frame: dict[str, list[Any]], words: str, tmp_path: Path
-) -> None:
-    pd.DataFrame(frame).to_csv(tmp_path / "devices.csv", index=False)
+def test_a_wrong_table_is_refused(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "devices.csv").write_text(content)
     with pytest.raises(ValueError, match=words):
-        Devices.from_table(tmp_path / "devices.csv")
-
-
-def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"client": [0, 1], "step_seconds": [3.0, 1.0]})
-    frame.to_csv(tmp_path / "devices.csv", index=False)
-    with pytest.raises(ValueError, match=r"has the columns \['step_seconds'\], which"):
-        Devices.from_table(tmp_path / "devices.csv", step_seconds=2)
-
-
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "devices.parquet").write_text("no table")
-    for name in ("devices.parquet", "nowhere.csv"):
-        with pytest.raises(ValueError, match="is no CSV or Parquet table"):
-            Devices.from_table(tmp_path / name)
+        Devices.from_table(tmp_path / "devices.csv", deadline=2)
 
 
 @pytest.mark.parametrize(

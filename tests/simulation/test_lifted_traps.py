@@ -24,7 +24,6 @@ from raysafl import (
     Iid,
     LocalTraining,
     Run,
-    Snapshot,
     Train,
     TrainMean,
     Uniform,
@@ -743,32 +742,6 @@ class ByAccuracy(Participation):
         if key.seed == 5 and key.round == 2:
             raise OSError("my policy fails")
         return {"count": count, "last": ids}, Cohort(ids)
-
-
-class EveryOther(Uniform):
-    """One of raysafl's own policies, of whose cohorts every other client comes."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        state, cohort = super().pick(state, num_clients, key, accuracy)
-        return state, Cohort(cohort.ids[::2])
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        EveryOther(m=5),
-        Snapshot(base=EveryOther(m=5), uniform=Uniform(m=4), snapshot_prob=0.5),
-        Snapshot(base=Uniform(m=4), uniform=EveryOther(m=7), adapt=5.0),
-    ],
-    ids=repr,
-)
-def test_a_policy_of_the_user_s_that_is_derived_from_raysafl_s_picks_by_itself(
-    policy: Participation, tiny: Run
-) -> None:
-    runs = group_of(tiny, FedAvg(), participation=policy, rounds=5)
-    assert_equal_to_themselves_alone(runs)
 
 
 def test_a_policy_of_the_user_s_picks_for_each_replicate_and_fails_for_one(

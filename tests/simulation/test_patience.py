@@ -4,19 +4,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from helpers.here import run_in_process, session_of, write
-from helpers.packs import play, worker_of
+from helpers.packs import play
 
-from raysafl import Devices, LocalTraining, Patience, Run
-from raysafl.runtime.in_process import Worker
+from raysafl import Devices, LocalTraining, Patience, Run, Runner, Sweep
 from raysafl.storage.ledger import Status
-from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
-from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session
 
 
 @pytest.fixture
@@ -109,66 +102,26 @@ def test_a_run_does_not_wait_for_time_to_improve(tiny: Run) -> None:
         timed.replace(patience=Patience(metric="virtual_seconds"))
 
 
-@pytest.fixture
-def sweep(patient: Run) -> Sweep:
-    """The patient run beside one that goes through all of its rounds."""
-    runs = {"patient": patient, "plain": patient.replace(patience=None, rounds=10)}
-    return Sweep("patience", runs=runs, axes=("which",))
-
-
-def folder(path: Path, sweep: Sweep) -> Store:
-    store = Store(path)
-    store.create()
-    store.write_manifest(sweep.manifest())
-    return store
-
-
-def session(sweep: Sweep, store: Store) -> tuple[Session, list[Run]]:
-    """What is still to be done, by cells, and these."""
-    ended = store.ledger()
-    cells = [cell for run in sweep.labelled().values() for cell in run.split()]
-    left = [cell for cell in cells if cell.id not in ended]
-    data = left[0].data.load()
-    work = Worker([c for run in left for c in run.cells], data, left[0].model)
-    return session_of(left, work, store), left
-
-
-def complete(sweep: Sweep, store: Store) -> None:
-    going, cells = session(sweep, store)
-    going.advance(math.inf)
-    write(going.news(), store, cells)
-
-
-def assert_same_cells(one: Store, other: Store, run: Run) -> None:
-    """Check that rows and ends of a run are equal but for the wall time."""
-    first, second = (
-        store.rounds(run.id).drop(columns="seconds") for store in (one, other)
-    )
-    pd.testing.assert_frame_equal(first, second)
-    for cell in run.cell_ids:
-        a, b = one.ledger()[cell], other.ledger()[cell]
-        assert (a.status, a.reason, a.metrics) == (b.status, b.reason, b.metrics)
-
-
 def test_a_run_that_stopped_leaves_its_pack_and_is_finished_with_its_reason(
-    sweep: Sweep, patient: Run, tmp_path: Path
+    patient: Run, tmp_path: Path
 ) -> None:
-    store = folder(tmp_path / "pack", sweep)
-    complete(sweep, store)
-    alone = folder(tmp_path / "alone", sweep)
-    run_in_process(patient, alone, worker_of({"": patient}))
-    assert_same_cells(store, alone, patient)
+    runs = {"patient": patient, "plain": patient.replace(patience=None, rounds=10)}
+    sweep = Sweep("patience", runs=runs, axes=("which",))
+    runner = Runner(sweep, tmp_path, executor="here", track="none", quiet=True)
+    table = runner.run().runs
+    store = runner.store
+    alone = [(r.replicate, r.round, r.test_loss) for r in play(patient)[1]]
+    rounds = store.rounds(patient.id)
+    found = rounds[["replicate", "round", "test_loss"]]
+    assert sorted(map(tuple, found.to_numpy().tolist())) == sorted(alone)
     for cell in patient.cell_ids:
         end = store.ledger()[cell]
-        assert end.status is Status.FINISHED and end.status.decided
-        assert end.reason.startswith("stopped after")
+        assert end.status.decided and end.reason.startswith("stopped after")
         assert "test_accuracy has not improved since round" in end.reason
-    assert verify(store) == [] and verify(alone) == []
     assert {end.status for end in store.ledger().values()} == {Status.FINISHED}
-
-    table = make_runs_table(store)
+    assert verify(store) == []
     mine = table[table["run_id"] == patient.id]
-    rounds = store.rounds(patient.id)
+    assert len(mine) == 3
     for row in mine.itertuples():
         own = rounds[rounds.replicate == row.replicate]
         assert row.rounds == own["round"].max() + 1

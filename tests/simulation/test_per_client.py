@@ -79,21 +79,13 @@ def test_statistics_of_four_clients_equal_those_by_hand() -> None:
     )
 
 
-def test_where_a_lower_metric_is_better_the_worst_clients_have_the_highest() -> None:
+def test_the_worst_the_rarest_and_what_does_not_exist() -> None:
     found = served(np.array([1, 0]), np.array([3.0, 2.0]), higher_is_better=False)
     assert found["worst10"] == 3.0 and found["never"] == 2.0
-
-
-def test_clients_that_took_part_equally_often_share_the_last_places_of_the_rarest() -> (
-    None
-):
     # Of 20 clients, the tenth are two: the one that came once, and one of three.
     came = np.array([1, 2, 2, 2, *[5] * 16])
     quality = np.array([0.8, 0.0, 0.3, 0.6, *[1.0] * 16])
     assert served(came, quality)["rarest10"] == pytest.approx((0.8 + 0.3) / 2)
-
-
-def test_what_does_not_exist_is_left_out() -> None:
     nobody = served(np.zeros(4, int), np.full(4, 0.5))
     assert "weighted" not in nobody and nobody["never"] == 0.5
     everybody = served(np.ones(4, int), np.full(4, 0.5))
