@@ -248,15 +248,6 @@ class Noise(Algorithm):
         return replace(state, w_P=state.w_P - update.delta_P + 0.001 * noise_P)
 
 
-class BySeed(Algorithm):
-    """Looks at the seed and the round of its key."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
-        factor = 1 / (1 + key.seed % 3) if key.round % 2 else 1 + key.seed / 10
-        return replace(state, w_P=state.w_P - factor * update.delta_P)
-
-
 class InPlace(Algorithm):
     """Writes into its update and its state."""
 
@@ -370,13 +361,6 @@ class OwnMoment(FedAdam):
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
         return torch.maximum(self.beta2 * v_P, d_P.abs().max() * d_P.abs())
-
-
-class Reversed(FedAvg):
-    """One of raysafl's own algorithms with the cohort in another order."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        return (yield from super().round(state, ids[::-1], key))
 
 
 class LaterById(Algorithm):
@@ -530,7 +514,6 @@ ALGORITHMS: list[Algorithm] = [
     OneStream(),
     OfEachClient(),
     Noise(),
-    BySeed(),
     InPlace(),
     InPlaceBeforeAFork(),
     Forks(),
@@ -539,7 +522,6 @@ ALGORITHMS: list[Algorithm] = [
     Around(),
     Grows(),
     OwnMoment(),
-    Reversed(),
     LaterById(),
     Arrays(),
     TwoDraws(),

@@ -323,23 +323,6 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(name: str) -> None:
         prepare([FOUR.replace(changes)])
 
 
-class TwoClasses(FourUsers):
-    """Four users, and a test set without the classes that only users 2 and 3 hold."""
-
-    def load(self) -> Dataset:
-        """Test samples of classes 0 and 1."""
-        full = super().load()
-        some = full.test.y < 2
-        users = None if full.test.users is None else full.test.users[some]
-        few = replace(full.test, x=full.test.x[some], y=full.test.y[some], users=users)
-        return replace(full, test=few)
-
-
-def test_a_client_without_test_samples_is_named() -> None:
-    with pytest.raises(ValueError, match="no test samples for client 3, which holds"):
-        prepare([FOUR.replace({"data.dataset": TwoClasses()})])
-
-
 class Numbers(FourUsers):
     """Four users, and a number to predict for each sample."""
 

@@ -18,7 +18,6 @@ from raysafl import (
     MLP,
     SAFARI,
     Devices,
-    Federation,
     LocalTraining,
     Logistic,
     Patience,
@@ -363,18 +362,11 @@ def test_parameters_are_finite_if_each_of_them_is(
     ]
 
 
-def test_safari_without_server_data_is_refused_with_what_to_give() -> None:
+def test_safari_without_server_data_is_refused_with_what_to_give(tiny: Run) -> None:
     with pytest.raises(
         ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"
     ):
-        Run(
-            data=Federation(),
-            model=MLP(),
-            algorithm=SAFARI(),
-            participation=Uniform(m=2),
-            local=SERVER_SGD,
-            rounds=1,
-        )
+        tiny.replace({"algorithm": SAFARI(), "data.server": None})
 
 
 def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(
