@@ -13,6 +13,10 @@ and an algorithm that breaks one is run replicate by replicate, with the same nu
 
 Where it branches on a draw, the replicates are divided by the outcome (`Fork`).
 
+An algorithm that remembers clients keeps a vector [P] for each client that has trained. Those
+of all replicates are rows of one matrix (`ClientTable`), so that a round reads and writes them
+by one operator each.
+
 The functions of functorch that are used here are private; `pyproject.toml` bounds the version
 of torch.
 """
