@@ -356,7 +356,7 @@ def with_columns(algorithm: Algorithm, columns: Numbers) -> Algorithm:
 
 
 class ClientTable:
-    """The matrix, which grows. Row 0 is zero: it is that of clients without a vector.
+    """Vectors of clients as rows of a matrix, which grows. Row 0 is zero: who has none reads it.
 
     Args:
         num_parameters: The number P of the matrix's columns.
