@@ -29,7 +29,7 @@ from benchmarks.shared_data import load
 from benchmarks.watch import client_actors, resident_mib
 from benchmarks.whole import WHOLE
 from raysafl.core.work import Tasks, Training
-from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.lifting import ClientTable
 from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.run import Run
 from raysafl.sweep.hosting import worker_of
@@ -104,7 +104,7 @@ def on_actors(job: Job) -> Iterator[Rounds]:
 
 def header_bytes(runs: Sequence[Run], work: Any) -> int:
     """Return the bytes of a round's message to an only actor, without parameters."""
-    from raysafl.runtime.messages import packed
+    from raysafl.runtime.client_actor import packed
 
     simulations = Pack(runs, work).simulations.values()
     members = [own for one in simulations for own in one.replicates]

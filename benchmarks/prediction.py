@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.processes import median
 from benchmarks.tables import in_digits
-from raysafl.runtime.messages import LARGE
+from raysafl.runtime.client_actor import LARGE
 from raysafl.sweep.choices import FLUSH_SECONDS
 from raysafl.sweep.execution import REPORT_SECONDS
 from raysafl.sweep.packs import MOST_RUNS, PACKS_PER_TRIAL

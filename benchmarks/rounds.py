@@ -34,7 +34,7 @@ def work_on_actors(
     """
     import ray
 
-    from raysafl.runtime.messages import PackSetup
+    from raysafl.runtime.client_actor import PackSetup
     from raysafl.runtime.on_actors import host_pack, start_actors
 
     first = runs[0]

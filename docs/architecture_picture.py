@@ -16,7 +16,7 @@ from raysafl.core.work import Tasks
 from raysafl.quickstart import BASE
 from raysafl.runtime.exact_mean import combine_shares
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.client_table import ClientTable
+from raysafl.simulation.lifting import ClientTable
 from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.simulation import Simulation
 
@@ -83,7 +83,7 @@ def played() -> tuple[list[Part], int]:
     (trained,) = combine_shares(asked, tasks, [slice(None)], [share])
     group.go_on([trained])
     group.go_on(work.sums(list(group.requests)))
-    record = group.end_round(seconds=0)[0]
+    record = group.end_round()[0]
 
     one, other = asked[0].clients_RM.tolist()
     seen = zip(

@@ -2,7 +2,7 @@
 
 A round yields requests, which are data. `Training` asks for the updates of some clients,
 and `Evaluation` for sums of measures over rows of the dataset that it names; what the sums
-mean, the simulation knows (`raysafl.simulation.scores`). Each is about R cells at once,
+mean, the simulation knows (`raysafl.simulation.replicates`). Each is about R cells at once,
 the replicates of a group, and its arrays have an axis for them; R may be 1.
 Requests of one kind, of many groups, are carried out together, and the answers come in the
 order of the requests.

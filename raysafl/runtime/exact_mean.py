@@ -17,7 +17,7 @@ differ in its last digit on a GPU.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -44,17 +44,15 @@ class ShareResult:
     Args:
         columns_5T: The columns of an `Update` except delta, one per task of the share.
         rows_TP: The deltas of the tasks whose own updates are asked for, in order.
-        means_CP: The means, in float32, of the averaged cells of which the share holds
-            all tasks, in order.
-        sums_CP: The sums of the other averaged cells of the share, in units of 2^-40:
-            whole numbers, as float64.
+        sums_CP: Of the averaged cells of the share, in order, the means, in float32, if the
+            share holds all tasks of each; otherwise the sums in units of 2^-40: whole
+            numbers, as float64.
         moments_VP: What the clients of tasks with moments keep of their optimizers, the
             vectors of one after those of another, in order.
     """
 
     columns_5T: Array
     rows_TP: Array
-    means_CP: Array
     sums_CP: Array
     moments_VP: Array
 
@@ -65,14 +63,14 @@ class AveragedCells(NamedTuple):
     Args:
         first_C: The first task of each.
         count_C: The number of updates in the mean.
-        is_complete_C: Whether all of them are among the tasks.
         index_T: Which of these cells each task belongs to, if it belongs to one.
+        is_whole: Whether all tasks of all of these cells are among the tasks.
     """
 
     first_C: Ints
     count_C: Ints
-    is_complete_C: NDArray[np.bool_]
     index_T: Ints
+    is_whole: bool
 
     @classmethod
     def of(cls, tasks: Tasks) -> Self:
@@ -81,7 +79,8 @@ class AveragedCells(NamedTuple):
         count = tasks.columns["averaged"][starts]
         some = count > 0
         index_T = (some.cumsum() - 1).repeat(sizes)
-        return cls(starts[some], count[some], (sizes == count)[some], index_T)
+        is_whole = bool((sizes == count)[some].all())
+        return cls(starts[some], count[some], index_T, is_whole)
 
 
 def rows_of_moments(tasks: Tasks, some: Ints) -> Ints:
@@ -94,31 +93,13 @@ def rows_of_moments(tasks: Tasks, some: Ints) -> Ints:
     return places
 
 
-def reduce_share(tasks: Tasks, stacks: Iterable[tuple[Ints, Update]]) -> ShareResult:
-    """Sum the updates of the averaged cells and keep the rows of the others.
-
-    Beside the result, only one stack's rows need to be in memory. Updates on a GPU are
-    added up there.
-
-    Args:
-        tasks: A share of a round's tasks.
-        stacks: The positions of some of these tasks, and their updates, until each task
-            has been named once. The updates are all on the CPU or all on one GPU.
-    """
-    reduction = Reduction(tasks)
-    for positions, update in stacks:
-        reduction.add(positions, update)
-        # The next stack is trained when the loop asks for it. It may need the memory.
-        del update
-    return reduction.result()
-
-
 class Reduction:
     """The sums and rows of a share, as far as its tasks are trained.
 
-    On a GPU, a stack is added by a few operators, however many tasks and cells it has.
-    The rows of cells that are not averaged are copied to the CPU after each stack,
-    everything else at the end, and only then does this process wait for the GPU.
+    Beside the result, only the rows that are added need to be in memory. On a GPU, a stack is
+    added by a few operators, however many tasks and cells it has. The rows of cells that are
+    not averaged are copied to the CPU after each stack, everything else at the end, and only
+    then does this process wait for the GPU.
 
     Args:
         tasks: A share of a round's tasks.
@@ -169,14 +150,13 @@ class Reduction:
     def result(self) -> ShareResult:
         """Return the share's result, once the updates of all tasks were taken."""
         seen_2T = download(torch.cat(self._seen_2T, 1))
-        means_CP, sums_CP = map(download, self._means_and_sums())
+        sums_CP = download(self._means_or_sums())
         wait_for_downloads(self._seen_2T[0].device)
 
         self._columns_5T[3:, np.concatenate(self._positions)] = seen_2T.numpy()
         return ShareResult(
             self._columns_5T,
             in_places(self._rows),
-            means_CP.numpy(),
             sums_CP.numpy(),
             in_places(self._moments),
         )
@@ -207,21 +187,16 @@ class Reduction:
             self._sums_CP, sent_TP, upload(torch.from_numpy(index), device)
         )
 
-    def _means_and_sums(self) -> tuple[Tensor, Tensor]:
-        """Return the means of complete cells, and the sums of the others."""
+    def _means_or_sums(self) -> Tensor:
+        """Return the means of averaged cells that are whole, or the sums; see `ShareResult`."""
         if self._sums_CP is None:
-            return torch.empty(0), torch.empty(0)
-        device = self._sums_CP.device
-        (complete,) = self._cells.is_complete_C.nonzero()
-        (partial,) = (~self._cells.is_complete_C).nonzero()
-        units = UNITS * self._cells.count_C[complete].astype(np.float64)
+            return torch.empty(0)
+        if not self._cells.is_whole:
+            return self._sums_CP
         # Divided by a number of Python's, a GPU would multiply by its reciprocal, which
         # rounds twice.
-        units_C1 = upload(torch.from_numpy(units).unsqueeze(1), device)
-        # It is a copy unless it is the sums themselves, which are then divided in place.
-        partial_CP = _taken_rows(self._sums_CP, partial)
-        sums_CP = _taken_rows(self._sums_CP, complete)
-        return sums_CP.div_(units_C1).float(), partial_CP
+        units_C1 = torch.from_numpy(UNITS * self._cells.count_C[:, None].astype(float))
+        return self._sums_CP.div_(upload(units_C1, self._sums_CP.device)).float()
 
 
 def add_by_operators(sums_CP: Tensor, row_TP: Tensor, index_T: Tensor) -> None:
@@ -301,9 +276,7 @@ def combine_shares(
             accuracy_T,
         )
     ]
-    rows, means, moments = map(
-        _Parts, (whole.rows_TP, whole.means_CP, whole.moments_VP)
-    )
+    rows, means, moments = map(_Parts, (whole.rows_TP, whole.sums_CP, whole.moments_VP))
     answers: list[Update | MeanUpdate] = []
     for request, *columns in zip(asked, *parts_of_columns, strict=True):
         shape = replicates, clients = request.clients_RM.shape
@@ -344,17 +317,15 @@ def _joined(
         moments.append((rows_of_moments(tasks, mine), result.moments_VP))
         own = AveragedCells.of(tasks[mine])
         index_C = cells.index_T[mine[own.first_C]]
-        means.append((index_C[own.is_complete_C], result.means_CP))
-        partial = index_C[~own.is_complete_C].tolist()
-        for cell, sum_P in zip(partial, result.sums_CP, strict=True):
-            sums[cell] = sums[cell] + sum_P if cell in sums else sum_P
+        if own.is_whole:
+            means.append((index_C, result.sums_CP))
+            continue
+        for cell, sum_P in zip(index_C.tolist(), result.sums_CP, strict=True):
+            sums[cell] = sums.get(cell, 0.0) + sum_P
     for cell, sum_P in sums.items():
         mean_P = (sum_P / (UNITS * cells.count_C[cell])).astype(np.float32)
         means.append((np.array([cell]), mean_P[None]))
-    no_sums = np.empty((0, 0))
-    return ShareResult(
-        columns_5T, in_places(rows), in_places(means), no_sums, in_places(moments)
-    )
+    return ShareResult(columns_5T, *map(in_places, (rows, means, moments)))
 
 
 class _Parts:

@@ -1,5 +1,6 @@
 """The readable reference of `Work`: everything is computed in this process."""
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,17 +23,23 @@ from raysafl.core.work import (
 )
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
-from raysafl.runtime.exact_mean import (
-    ShareResult,
-    combine_shares,
-    reduce_share,
-)
-from raysafl.runtime.malloc import keep_freed_memory
-from raysafl.runtime.population import Population
-from raysafl.runtime.rows import NamedRows, Unit
+from raysafl.runtime.exact_mean import Reduction, ShareResult, combine_shares
+from raysafl.runtime.population import Population, Unit
 from raysafl.training.device import device_name, upload
 from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
+
+# Parameters of glibc's mallopt, by their numbers in malloc.h.
+M_TRIM_THRESHOLD = -1
+M_TOP_PAD = -2
+M_MMAP_MAX = -4
+
+OPTIONS = {
+    # Take large tensors from the heap, which keeps them, not from mmap.
+    M_MMAP_MAX: 0,
+    M_TRIM_THRESHOLD: 2**31 - 1,  # bytes of free heap to keep before any are given back
+    M_TOP_PAD: 2**26,  # bytes to ask the system for at a time
+}
 
 
 class Worker:
@@ -77,8 +84,7 @@ class Worker:
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
         self.client_names = self.population.client_names
-        self.rows = NamedRows(self.population)
-        self.client_tests = self.rows.client_tests
+        self.client_tests = self.population.client_tests
         flat = FlatModel.on(model, dataset, objective)
         self.trainer = LocalTrainer(
             flat,
@@ -107,7 +113,12 @@ class Worker:
 
     def train_share(self, tasks: Tasks) -> ShareResult:
         """Carry out a share of a round's tasks, for `combine_shares`."""
-        return reduce_share(tasks, self.trainer.train_stacks(tasks))
+        reduction = Reduction(tasks)
+        for positions, update in self.trainer.train_stacks(tasks):
+            reduction.add(positions, update)
+            # The next stack is trained when the loop asks for it. It may need the memory.
+            del update
+        return reduction.result()
 
     @property
     def measures(self) -> Measures:
@@ -116,9 +127,9 @@ class Worker:
 
     def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
         """Evaluate parameters; see `Work.sums`."""
-        units = self.rows.units(asked)
+        units = self.population.units(asked)
         sums_nS = self.unit_sums([own.w_RP for own in asked], units)
-        return self.rows.summed(asked, units, sums_nS)
+        return self.population.summed(asked, units, sums_nS)
 
     def unit_sums(self, models: Sequence[Tensor], units: Sequence[Unit]) -> Floats:
         """Return the sums over units, of the models that each names.
@@ -142,7 +153,7 @@ class Worker:
                 some_RP = w_RP
                 if not np.array_equal(chosen, np.arange(len(w_RP))):
                     some_RP = w_RP[upload(torch.from_numpy(chosen), w_RP.device)]
-            of_train, rows = self.rows.of(unit)
+            of_train, rows = self.population.rows_of(unit)
             samples = self.trainer.inputs if of_train else self.trainer.test
             sums.append(self.trainer.evaluator.sums_on(some_RP, samples, rows))
         return torch.cat(sums, 1).cpu().numpy()
@@ -150,3 +161,19 @@ class Worker:
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
         return self.trainer.model.named(w_P)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc reuse freed memory instead of returning it to the system.
+
+    By default the memory of a large tensor is returned when the tensor is freed, and
+    its pages are mapped anew for the next one. That takes 40 % of the time of a
+    convolutional network's evaluation. The price: a process stays as large as it ever
+    was.
+
+    Nothing happens on systems without glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in OPTIONS.items():
+            mallopt(option, value)

@@ -1,13 +1,14 @@
 """`Work` on Ray actors, each of which can train any client of any cell.
 
 Each request takes one message to each actor and one reply from it (see
-`raysafl.runtime.messages`). Ray starts an actor again that dies, and asks it again; a
+`raysafl.runtime.client_actor`). Ray starts an actor again that dies, and asks it again; a
 call is a pure function of its arguments, so a loss does not change results. Tasks are
 distributed by `raysafl.runtime.placement`. Results do not depend on that distribution:
 sums are exact (`raysafl.runtime.exact_mean`), and rows are put back into the order of
 the tasks.
 """
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,18 +31,18 @@ from raysafl.core.work import (
     Training,
 )
 from raysafl.models import FlatModel
-from raysafl.runtime.client_actor import Clients
+from raysafl.runtime.client_actor import Clients, PackSetup, packed, unpacked
 from raysafl.runtime.exact_mean import combine_shares
-from raysafl.runtime.messages import PackSetup, packed, unpacked
-from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.runtime.population import Population
-from raysafl.runtime.rows import NamedRows
 from raysafl.training.evaluation import measures_on
 from raysafl.training.inputs import Inputs
 
 # In samples times parameters: a request for less work is met by one actor, because a
 # second message would take longer than it saves.
 MIN_WORK_TO_SHARE = 10**5
+# Cells are kept whole if that takes at most this many times as long as the evenest
+# distribution, because the parameters and the sum of a cell then travel only once.
+TOLERANCE = 1.1
 
 
 def start_actors(hardware: Hardware) -> Actors:
@@ -99,13 +100,12 @@ class OnActors:
         self.setup = setup
         self.population = population
         self.dataset = population.dataset
-        self.rows = NamedRows(population)
         self.model = model
         self.measures = measures
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
         self.client_names = self.population.client_names
-        self.client_tests = self.rows.client_tests
+        self.client_tests = self.population.client_tests
 
     def describe(self) -> tuple[str, str]:
         """Let all actors get ready; return the names of their device and engine."""
@@ -149,7 +149,7 @@ class OnActors:
 
     def sums(self, asked: Sequence[Evaluation]) -> list[list[Summed]]:
         """Evaluate parameters; the units are divided among the actors."""
-        units = self.rows.units(asked)
+        units = self.population.units(asked)
         models = [own.w_RP for own in asked]
         costs = [unit.cost for unit in units]
         chosen = assign_longest_first(costs, self._actors_for(costs))
@@ -161,7 +161,7 @@ class OnActors:
             stops = np.cumsum([len(units[k].models) for k in share])
             for k, part_nR in zip(share, np.split(sums_nS, stops, 1), strict=False):
                 parts[k] = part_nR
-        return self.rows.summed(asked, units, np.concatenate(parts, 1))
+        return self.population.summed(asked, units, np.concatenate(parts, 1))
 
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
@@ -171,3 +171,69 @@ class OnActors:
         """Return how many actors share work on so many samples."""
         too_little = sum(costs) * self.model.num_parameters <= MIN_WORK_TO_SHARE
         return 1 if too_little else len(self.actors)
+
+
+def assign_longest_first(costs: Sequence[int], actors: int) -> list[list[int]]:
+    """Distribute tasks over actors: the longest first, each to the least loaded actor.
+
+    Args:
+        costs: The cost of each task, in any unit of time.
+        actors: The number of actors.
+
+    Returns:
+        For each actor, the indices of its tasks in ascending order. Ties go to the task
+        and the actor with the lowest index.
+
+    Example:
+        >>> assign_longest_first(costs=[3, 1, 2, 2], actors=2)
+        [[0, 1], [2, 3]]
+    """
+    if actors == 1:
+        return [list(range(len(costs)))]
+    heap = [(0, actor) for actor in range(actors)]
+    shares: list[list[int]] = [[] for _ in heap]
+    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        load, actor = heapq.heappop(heap)
+        shares[actor].append(i)
+        heapq.heappush(heap, (load + costs[i], actor))
+    return [sorted(share) for share in shares]
+
+
+def assign_cells(
+    cells: Sequence[int], costs: Sequence[int], actors: int
+) -> list[list[int]]:
+    """Distribute tasks over actors, each cell as a whole if that is about as even.
+
+    Args:
+        cells: The number of each task's cell.
+        costs: The cost of each task, in any unit of time.
+        actors: The number of actors.
+
+    Returns:
+        For each actor, the indices of its tasks in ascending order.
+
+    Example:
+        >>> assign_cells([0, 1, 0, 1], costs=[5, 5, 5, 5], actors=2)
+        [[0, 2], [1, 3]]
+    """
+    members: dict[int, list[int]] = {}
+    for i, cell in enumerate(cells):
+        members.setdefault(cell, []).append(i)
+    groups = list(members.values())
+
+    group_costs = [sum(costs[i] for i in group) for group in groups]
+    whole = assign_longest_first(group_costs, actors)
+    together = [sorted(i for g in share for i in groups[g]) for share in whole]
+    time_together = _time(together, costs)
+
+    # No distribution is faster than the mean over actors, so a comparison with it comes
+    # first.
+    if time_together * actors <= TOLERANCE * sum(costs):
+        return together
+    apart = assign_longest_first(costs, actors)
+    return together if time_together <= TOLERANCE * _time(apart, costs) else apart
+
+
+def _time(shares: list[list[int]], costs: Sequence[int]) -> int:
+    """Return when the last actor is done."""
+    return max(sum(costs[i] for i in share) for share in shares)

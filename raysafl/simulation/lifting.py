@@ -13,13 +13,16 @@ and an algorithm that breaks one is run replicate by replicate, with the same nu
 
 Where it branches on a draw, the replicates are divided by the outcome (`Fork`).
 
+An algorithm that remembers clients keeps a vector [P] for each client that has trained. Those
+of all replicates are rows of one matrix (`ClientTable`), so that a round reads and writes them
+by one operator each.
+
 The functions of functorch that are used here are private; `pyproject.toml` bounds the version
 of torch.
 """
 
 import math
-from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -34,25 +37,14 @@ from raysafl.core.algorithm import (
     Algorithm,
     ClientVectors,
     CohortIds,
-    ContinuedTraining,
     CountSamples,
-    LocalTraining,
     Request,
-    Round,
     State,
-    TrainMean,
 )
-from raysafl.core.randomness import Key, Keys, checksum
+from raysafl.core.randomness import Keys, checksum
 from raysafl.core.users_parts import is_users_class
 from raysafl.core.work import Floats, Ints
-from raysafl.simulation.checks import (
-    checked_ids,
-    checked_request,
-    checked_round,
-    checked_state,
-    refuse_no_request,
-)
-from raysafl.simulation.client_table import ClientRows
+from raysafl.simulation.turns import Fork, Turn, wrong_part
 
 # The fields in which algorithms of a group differ: a number of each replicate, or for an
 # algorithm inside of another one, its own such fields.
@@ -119,19 +111,6 @@ class NotLiftable(BaseException):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        _raised.append(self)
-
-
-class Fork(BaseException):
-    """Replicates go different ways from here.
-
-    Args:
-        mask_R: Which of them go the one way.
-    """
-
-    def __init__(self, mask_R: NDArray[np.bool_]) -> None:
-        super().__init__()
-        self.mask_R = mask_R
         _raised.append(self)
 
 
@@ -222,7 +201,9 @@ class _Outcome:
     def __bool__(self) -> bool:
         if self.mask_R.all() or not self.mask_R.any():
             return bool(self.mask_R[0])
-        raise Fork(self.mask_R)
+        fork = Fork(self.mask_R)
+        _raised.append(fork)
+        raise fork
 
     def __invert__(self) -> "_Outcome":
         return _Outcome(~self.mask_R)
@@ -374,6 +355,93 @@ def with_columns(algorithm: Algorithm, columns: Numbers) -> Algorithm:
     return algorithm.model_copy(update=fields)
 
 
+class ClientTable:
+    """Vectors of clients as rows of a matrix, which grows. Row 0 is zero: who has none reads it.
+
+    Args:
+        num_parameters: The number P of the matrix's columns.
+    """
+
+    def __init__(self, num_parameters: int) -> None:
+        self.rows_SP = torch.zeros(1, num_parameters)
+        self._free: list[int] = []
+
+    def read(self, owners: "Sequence[ClientRows]", ids_RM: Ints) -> Tensor:
+        """Return the vectors [R, M, P] of clients of some replicates; zeros without one."""
+        rows = [
+            owner.row_of[i] if i in owner.row_of else 0
+            for owner, ids_M in zip(owners, ids_RM.tolist(), strict=True)
+            for i in ids_M
+        ]
+        row_TP = self.rows_SP[torch.tensor(rows, dtype=torch.int64)]
+        return row_TP.view(*ids_RM.shape, row_TP.shape[1])
+
+    def write(
+        self, owners: "Sequence[ClientRows]", ids_RM: Ints, vector_RMP: Tensor
+    ) -> None:
+        """Write the vectors of distinct clients of some replicates."""
+        pairs = [
+            (owner.row_of, i)
+            for owner, ids_M in zip(owners, ids_RM.tolist(), strict=True)
+            for i in ids_M
+        ]
+        new = [pair for pair in pairs if pair[1] not in pair[0]]
+        if len(new) > len(self._free):
+            self._grow(len(new) - len(self._free))
+        for (row_of, i), row in zip(new, self._free, strict=False):
+            row_of[i] = row
+        del self._free[: len(new)]
+        rows = torch.tensor([row_of[i] for row_of, i in pairs], dtype=torch.int64)
+        self.rows_SP.index_copy_(0, rows, vector_RMP.flatten(0, 1))
+
+    def free(self, owner: "ClientRows") -> None:
+        """Let the rows of a replicate be those of other clients."""
+        self._free += owner.row_of.values()
+        owner.row_of = {}
+
+    def _grow(self, rows: int) -> None:
+        """Make room for at least so many rows more."""
+        before = self.rows_SP
+        size = len(before) + max(rows, len(before) // 2)
+        self.rows_SP = before.new_empty(size, before.shape[1])
+        self.rows_SP[: len(before)] = before
+        self._free += range(len(before), size)
+
+
+class ClientRows(Mapping[int, Tensor]):
+    """The vectors of one replicate's clients in a table: a mapping from ids to vectors.
+
+    Args:
+        table: The table.
+        vectors: The vectors that are put into it.
+
+    Attributes:
+        row_of: The row of each client that has one, in the order in which they got it.
+    """
+
+    def __init__(self, table: ClientTable, vectors: Mapping[int, Tensor]) -> None:
+        self.table = table
+        self.row_of: dict[int, int] = {}
+        if vectors:
+            ids_1M = np.array([list(vectors)])
+            table.write([self], ids_1M, torch.stack([*vectors.values()])[None])
+
+    def __getitem__(self, client: int) -> Tensor:
+        return self.table.rows_SP[self.row_of[client]].clone()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.row_of)
+
+    def __len__(self) -> int:
+        return len(self.row_of)
+
+    def taken_out(self) -> dict[int, Tensor]:
+        """Return the vectors as a dictionary of its own, and give their rows back."""
+        vectors = dict(self)
+        self.table.free(self)
+        return vectors
+
+
 class LiftedClients(ClientVectors):
     """The clients' vectors of a group, with what a round will have written into them.
 
@@ -427,199 +495,6 @@ class LiftedClients(ClientVectors):
         raise NotLiftable("it looks at `state.clients`, and not by `state.recall(ids)`")
 
     __getitem__ = __iter__ = __len__ = __contains__ = _refused
-
-
-class Turn:
-    """A round of an algorithm, of the replicates of a group or of some of them.
-
-    Attributes:
-        after: The state that the round has returned, with an axis of replicates in all of its
-            tensors. Its `clients` are `LiftedClients`, or empty: see `Separate.clients`.
-    """
-
-    after: State
-    # What was asked for last: the request of each replicate, or one that stands for all.
-    _requests: Sequence[Any] = ()
-
-    @abstractmethod
-    def send(self, answer: Any) -> Request | CountSamples | None:
-        """Go on with an answer, and return the next request; None at the end.
-
-        A request stands for those of all replicates, which the other methods return.
-
-        Args:
-            answer: None at first; else the answer, with an axis of replicates.
-
-        Raises:
-            Fork: The replicates go different ways from here.
-        """
-
-    @abstractmethod
-    def some(self, mask_R: NDArray[np.bool_]) -> "Turn | None":
-        """Return the turn of some replicates after a fork; None: they begin anew."""
-
-    @abstractmethod
-    def ids(self) -> Ints:
-        """Return the clients [R, M] that the request names."""
-
-    @abstractmethod
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        """Return the tensors of all requests as one with an axis of replicates."""
-
-    def column(self, name: str) -> Tensor | None:
-        """Return a tensor of the request with an axis of replicates, if there is one."""
-        tensors = [getattr(own, name, None) for own in self._requests]
-        return None if tensors[0] is None else self._joined(tensors)
-
-    def prox(self) -> Floats | None:
-        """Return the request's `prox` for each replicate; None if it is 0."""
-        prox_R = np.array([request.prox for request in self._requests], np.float64)
-        return prox_R if prox_R.any() else None
-
-    def locals(self) -> Sequence[LocalTraining]:
-        """Return the local trainings of the request: one for all, or one for each."""
-        locals = [request.local for request in self._requests]
-        is_one = all(local is locals[0] for local in locals)
-        return locals[:1] if is_one else locals
-
-
-def alone(
-    algorithm: Algorithm, state: State, ids: list[int], key: Key, num_clients: int
-) -> Round:
-    """Take a round of one replicate, which may do whatever Python can.
-
-    Args:
-        algorithm: The algorithm.
-        state: Its state.
-        ids: The cohort.
-        key: The source of randomness.
-        num_clients: The number of all clients.
-
-    Raises:
-        ValueError: What the algorithm yields or returns cannot be used.
-    """
-    turn = checked_round(algorithm, algorithm.turn(state, ids, key), key.round)
-    size = len(state.w_P)
-    answer: Any = None
-    has_asked = False
-    while True:
-        try:
-            request = turn.send(answer)
-        except StopIteration as end:
-            if ids and not has_asked:
-                refuse_no_request(algorithm, key.round)
-            return checked_state(algorithm, end.value, size, key.round, ids)
-        if isinstance(request, CountSamples):
-            checked_ids(algorithm, request.ids, num_clients, key.round)
-        else:
-            has_asked = True
-            request = checked_request(
-                algorithm, request, size, num_clients, key.round, ids
-            )
-        answer = yield request
-
-
-class Separate(Turn):
-    """The rounds of some replicates, each by a generator of its own.
-
-    Where they ask for different things, they are divided.
-
-    Args:
-        turns: The round of each replicate, see `alone`.
-
-    Attributes:
-        clients: What each keeps of its clients, once the round has ended.
-    """
-
-    def __init__(self, turns: Sequence[Round]) -> None:
-        self.turns = turns
-        self.after = State(torch.empty(0))
-        self.clients: list[Mapping[int, Tensor]] = []
-        self._has_divided = False
-
-    def send(self, answer: Any) -> Request | CountSamples | None:
-        """Go on with an answer; see `Turn`."""
-        if not self._has_divided:
-            answers = _answers(answer, len(self.turns))
-            self._requests = list(map(_sent, self.turns, answers))
-        self._has_divided = False
-        first: Request | CountSamples | State = self._requests[0]
-        if len(self.turns) > 1:
-            kinds = list(map(_kind, self._requests))
-            mask_R = np.array([kind == kinds[0] for kind in kinds])
-            if not mask_R.all():
-                raise Fork(mask_R)
-        if not isinstance(first, State):
-            return first
-        self.after = stacked(self._requests)
-        self.clients = [state.clients for state in self._requests]
-        return None
-
-    def some(self, mask_R: NDArray[np.bool_]) -> "Separate":
-        """Return those of some replicates, which ask for what they have asked for."""
-        chosen = np.flatnonzero(mask_R).tolist()
-        part = Separate([self.turns[r] for r in chosen])
-        part._requests = [self._requests[r] for r in chosen]
-        part._has_divided = True
-        return part
-
-    def ids(self) -> Ints:
-        """Return the clients that the requests name, [R, M]."""
-        return np.array([request.ids for request in self._requests], np.int64)
-
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        return torch.stack(tensors)
-
-
-def stacked(states: Sequence[State]) -> State:
-    """Return states of one structure as one with an axis of replicates, without clients."""
-    if len(states) == 1:
-        (state,) = states
-        server = {name: own.unsqueeze(0) for name, own in state.server.items()}
-        return State(state.w_P.unsqueeze(0), server)
-    server = {
-        name: torch.stack([state.server[name] for state in states])
-        for name in states[0].server
-    }
-    return State(torch.stack([state.w_P for state in states]), server)
-
-
-def structure(state: State) -> Hashable:
-    """Return what is equal for states of replicates that can be in one group."""
-    shapes = ((name, own.dtype, own.shape) for name, own in state.server.items())
-    return state.w_P.dtype, tuple(shapes)
-
-
-def _sent(turn: Round, answer: Any) -> Request | CountSamples | State:
-    """Return the next request of a round, or the state that it returns."""
-    try:
-        return turn.send(answer)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-def _answers(answer: Any, size: int) -> Sequence[Any]:
-    """Return the answer for each replicate."""
-    if answer is None:
-        return [None] * size
-    if isinstance(answer, Tensor):
-        return answer.unbind()
-    columns = [column_R.unbind() for column_R in answer]
-    return [type(answer)(*own) for own in zip(*columns, strict=True)]
-
-
-def _kind(request: Request | CountSamples | State) -> Hashable:
-    """Return what is equal for requests that can be one, or for rounds that have ended."""
-    if isinstance(request, State):
-        return structure(request)
-    # Whether these are clients, or the server, or everyone.
-    owners = tuple(min(i, 0) for i in request.ids)
-    if isinstance(request, CountSamples):
-        return CountSamples, owners
-    tensors = (request.offset_MP, request.w_MP, getattr(request, "weight_M", None))
-    traffic = (request.extra_up, request.extra_down, request.up_bytes)
-    is_given = (*(own is None for own in tensors), request.local is None)
-    return type(request), owners, is_given, traffic
 
 
 class Lifted(Turn):
@@ -738,18 +613,8 @@ class Lifted(Turn):
         if isinstance(request, CountSamples):
             return
         self._has_asked = True
-        num_parameters = self.after.w_P.shape[1]
-        rows = (len(ids), num_parameters)
-        is_right = request.w_P.shape == rows[1:]
-        for row_MP in (request.offset_MP, request.w_MP):
-            is_right &= row_MP is None or row_MP.shape == rows
-        is_right &= not isinstance(request.local, ContinuedTraining)
-        if isinstance(request, TrainMean) and request.weight_M is not None:
-            weight_RM = bare(request.weight_M, self._size).double()
-            is_right &= weight_RM.shape[1:] == rows[:1] and bool((weight_RM >= 0).all())
-            total_R = weight_RM.sum(1)
-            is_right &= bool(((total_R > 0) & total_R.isfinite()).all())
-        if not is_right:
+        weight_RM = self.column("weight_M")
+        if wrong_part(request, self.after.w_P.shape[1], weight_RM):
             raise NotLiftable("it yields a request that cannot be used")
 
     def some(self, mask_R: NDArray[np.bool_]) -> None:

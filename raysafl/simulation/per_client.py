@@ -1,39 +1,67 @@
 """Per-client accuracy: how good a run's model is for each single client.
 
-Every few rounds, the global model is evaluated on test samples of each client, and if
-the run asks for it, so is each client's personal model, which begins at the global one
-and takes a few local steps. This gives rows of the table `clients/`, one for each
-client, and the columns `clients_*` of the round's record, which `served` defines.
+Every few rounds, the global model is evaluated on test samples of each client, or on sums over
+classes that stand for them. If the run asks for it, so is each client's personal model, which
+begins at the global one and takes a few local steps. This gives rows of the table `clients/`,
+one for each client, and the columns `clients_*` of the round's record, which `served` defines.
 
 Nothing of the training depends on it: the trainings of personal models draw from random
 streams of their own.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from raysafl.core.component import Component
+from raysafl.core.means import weighted_sums
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
+    Measures,
     Objective,
     client_statistics_of,
     measure_clients,
     measures_of,
 )
 from raysafl.core.record import ColumnDescription, further_column
-from raysafl.core.work import TestsOn
-from raysafl.simulation.scores import ClientScores
+from raysafl.core.work import (
+    CLASSES,
+    OWN,
+    ClientTests,
+    Floats,
+    GroupSums,
+    Rows,
+    TestsOn,
+)
 
-Floats = NDArray[np.float64]
 # The number that the trainings of personal models have among the requests of a round.
 # Those of the algorithm are counted from 1.
 PERSONAL_CALL = 0
 # The largest number of rows in a run's table: they are in memory and in checkpoints.
 MOST_ROWS = 2_000_000
+
+
+class ClientScores(NamedTuple):
+    """How well a model serves each client.
+
+    Args:
+        quality_N: The value of the objective's `metric` on each client's test samples.
+        loss_N: The mean loss on them.
+        absent: The value of that metric on the test samples of the classes that clients
+            hold, but none that has trained so far; None if there is no such class, or
+            if samples have no class.
+        personal_N: The value of that metric of each client's personal model on the client's
+            test samples; None if there are no such models.
+    """
+
+    quality_N: Floats
+    loss_N: Floats
+    absent: float | None
+    personal_N: Floats | None
 
 
 class PerClient(Component):
@@ -228,22 +256,20 @@ def served_columns(
     objective: Objective,
     participations_N: NDArray[np.int64],
     scores: ClientScores,
-    personal_N: Floats | None,
 ) -> dict[str, float]:
     """Compute the columns `clients_*` of a record.
 
     Args:
         objective: The run's objective, by whose metric clients are compared.
         participations_N: In how many rounds each client has trained.
-        scores: How the global model serves each client.
-        personal_N: The metric of each client's personal model, if there are any.
+        scores: How models serve each client.
     """
     name = objective.metric
     statistics = served(
         participations_N,
         scores.quality_N,
         measures_of(objective, UNKNOWN_OUTPUTS)[name].higher_is_better,
-        personal_N,
+        scores.personal_N,
         scores.absent,
     )
     judged_N = scores.quality_N[is_judged(scores.quality_N)]
@@ -293,19 +319,100 @@ class ClientHistory:
     tables: list[Floats] = field(default_factory=list)
 
     def add(
-        self,
-        round: int,
-        participations_N: NDArray[np.int64],
-        scores: ClientScores,
-        personal_N: Floats | None,
+        self, round: int, participations_N: NDArray[np.int64], scores: ClientScores
     ) -> None:
         """Add an evaluation, with the participations up to it; see `participations_N`.
 
         Without personal models, theirs is NaN.
         """
+        quality_N, loss_N, _, personal_N = scores
         if personal_N is None:
-            personal_N = np.full(len(participations_N), np.nan)
+            personal_N = np.full(len(quality_N), np.nan)
         self.rounds.append(round)
-        self.tables.append(
-            np.stack([participations_N, scores.quality_N, scores.loss_N, personal_N])
-        )
+        self.tables.append(np.stack([participations_N, quality_N, loss_N, personal_N]))
+
+
+def rows_of_clients(tests: ClientTests) -> list[Rows]:
+    """Return the rows by which a model is judged for each client.
+
+    Where samples have classes, these are among them, whatever clients are judged by: they
+    show how classes fare that only absent clients hold.
+    """
+    classes = [] if tests.labels_NC is None else [CLASSES]
+    return classes + ([OWN] if tests.on == "own" else [])
+
+
+def client_scores(
+    measures: Measures,
+    metric: str,
+    tests: ClientTests,
+    trained_N: NDArray[np.bool_],
+    found: Mapping[Rows, GroupSums],
+    personal_Nn: Floats | None,
+) -> ClientScores:
+    """Return how well a model serves each client.
+
+    Args:
+        measures: What is measured.
+        metric: The metric by which clients are compared.
+        tests: By which test samples each client is judged.
+        trained_N: Whether each client has trained so far.
+        found: The sums over the `rows_of_clients`.
+        personal_Nn: The sums of all measures of clients' own models, if there are any.
+    """
+    if tests.on == "own":
+        sums_Nn = found[OWN].sums_Gn
+    else:
+        sums_Nn = weighted_sums(class_weights(tests), found[CLASSES].sums_Gn)
+    absent = None
+    if tests.labels_NC is not None and tests.sizes_C is not None:
+        held_NC = tests.labels_NC > 0
+        absent_C = held_NC.any(0) & ~held_NC[trained_N].any(0) & (tests.sizes_C > 0)
+        if absent_C.any():
+            weight_1C = absent_C[None].astype(np.float64)
+            (sums_n,) = weighted_sums(weight_1C, found[CLASSES].sums_Gn)
+            count = int(tests.sizes_C[absent_C].sum())
+            absent = measures.value(metric, sums_n, count)
+
+    def values_of(name: str, sums_Nn: Floats) -> Floats:
+        # It is NaN for a client without test samples.
+        pairs = zip(sums_Nn, tests.tests_N.tolist(), strict=True)
+        return np.array([measures.value(name, *pair) for pair in pairs])
+
+    return ClientScores(
+        values_of(metric, sums_Nn),
+        values_of("loss", sums_Nn),
+        absent,
+        None if personal_Nn is None else values_of(metric, personal_Nn),
+    )
+
+
+def class_weights(tests: ClientTests) -> Floats:
+    """Return how much a test sample of each class counts for each client, [N, C].
+
+    The m test samples of a client's classes count as m samples that match its labels:
+    those of class c, which are n_c, together count as m times the share of c in its own
+    samples.
+
+    Args:
+        tests: How many samples of each class the clients hold, and how many there are
+            in the test set.
+    """
+    assert tests.labels_NC is not None and tests.sizes_C is not None
+    usable_NC = tests.labels_NC * (tests.sizes_C > 0)
+    share_NC = usable_NC / np.maximum(usable_NC.sum(1), 1)[:, None]
+    weight_NC: Floats = tests.tests_N[:, None] * share_NC / np.maximum(tests.sizes_C, 1)
+    return weight_NC
+
+
+def rows_of_each_client(tests: ClientTests) -> list[tuple[Rows, Floats]]:
+    """Return for each client the rows that judge its own model, and their weights [1, G]."""
+    if tests.on == "own":
+        one = np.ones((1, 1))
+        return [(OWN._replace(groups=(i,)), one) for i in range(len(tests.tests_N))]
+    found = []
+    for weight_C in class_weights(tests):
+        (classes,) = np.nonzero(weight_C)
+        rows = CLASSES._replace(groups=tuple(classes.tolist()))
+        found.append((rows, weight_C[None, classes]))
+    return found

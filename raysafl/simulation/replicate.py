@@ -21,10 +21,9 @@ from raysafl.core.objective import Value
 from raysafl.core.record import VIRTUAL_SECONDS, Record
 from raysafl.core.users_parts import users_parts
 from raysafl.core.work import ClientTests, Work
-from raysafl.simulation.checks import checked_state
-from raysafl.simulation.patience import Patience
 from raysafl.simulation.per_client import ClientHistory
-from raysafl.simulation.run import Run
+from raysafl.simulation.run import Patience, Run
+from raysafl.simulation.turns import checked_state
 
 if TYPE_CHECKING:
     from raysafl.simulation.replicates import Replicates
@@ -103,8 +102,6 @@ class Standing:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         progress: How far each client is that has trained, if training goes on.
-        seconds: How long the rounds have taken in this process.
-        recorded: How long those up to the last record have taken.
     """
 
     state: State
@@ -115,8 +112,6 @@ class Standing:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     progress: dict[int, Progress] = field(default_factory=dict)
-    seconds: float = 0.0
-    recorded: float = 0.0
 
 
 class Replicate:
@@ -213,13 +208,6 @@ class Replicate:
     def round(self) -> int:
         """The number of its next round."""
         return self._standing.round if self._group is None else self._group.round
-
-    @property
-    def seconds(self) -> float:
-        """How long its rounds have taken in this process."""
-        if self._group is None:
-            return self._standing.seconds
-        return float(self._group.columns.seconds_R[self._place])
 
     def join(self, group: "Replicates", place: int) -> None:
         """Take rounds in a group from now on."""
@@ -348,7 +336,7 @@ class Replicate:
             train_accuracy=cast("float | None", metrics.pop("train_accuracy")),
             train_loss=cast("float | None", metrics.pop("train_loss")),
             enforce_prob=enforce_prob,
-            # `Replicates.end_round` fills it in.
+            # `Lockstep` fills it in.
             seconds=0.0,
             metrics=cast("dict[str, Value]", metrics),
             **spent,

@@ -55,7 +55,7 @@ from raysafl.core.algorithm import (
     Update,
 )
 from raysafl.core.means import relative_weights, weighted_sums
-from raysafl.core.objective import Value
+from raysafl.core.objective import Measures, Value
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key, Keys
@@ -72,32 +72,36 @@ from raysafl.core.work import (
     Training,
     WorkRequest,
 )
-from raysafl.simulation.checks import checked_picks
-from raysafl.simulation.client_table import ClientRows, ClientTable
 from raysafl.simulation.devices import Devices
 from raysafl.simulation.lifting import (
-    Fork,
+    ClientRows,
+    ClientTable,
     Lifted,
     LiftedClients,
-    Separate,
-    Turn,
-    alone,
     differences,
     some_of,
-    structure,
 )
-from raysafl.simulation.per_client import PERSONAL_CALL, ClientHistory, served_columns
-from raysafl.simulation.replicate import Counts, Progress, Replicate, Standing
-from raysafl.simulation.scores import (
+from raysafl.simulation.per_client import (
+    PERSONAL_CALL,
+    ClientHistory,
     client_scores,
     rows_of_clients,
     rows_of_each_client,
-    scores,
-    train_accuracy,
-    values_of,
+    served_columns,
+)
+from raysafl.simulation.replicate import Counts, Progress, Replicate, Standing
+from raysafl.simulation.turns import (
+    Fork,
+    Separate,
+    Turn,
+    alone,
+    checked_picks,
+    structure,
 )
 
 LOWER_RATES = "lower the learning rates"
+# What the names of columns begin with, by the rows that are measured.
+PREFIX_OF = {TEST: "test", VALIDATION: "val"}
 # Parameters are sent as float32.
 BYTES_PER_PARAMETER = 4
 # How many parameters of clients' own models are in memory at a time at most, unless one
@@ -137,8 +141,6 @@ class Columns:
         virtual_R: `Counts.virtual_seconds` of each.
         reached: `Standing.reached` of each.
         progress: `Standing.progress` of each.
-        seconds_R: `Standing.seconds` of each.
-        recorded_R: `Standing.recorded` of each.
     """
 
     w_RP: Tensor
@@ -154,8 +156,6 @@ class Columns:
     virtual_R: Floats
     reached: list[set[int]]
     progress: list[dict[int, Progress]]
-    seconds_R: Floats
-    recorded_R: Floats
 
     @classmethod
     def of(cls, standings: Sequence[Standing]) -> "Columns":
@@ -188,8 +188,6 @@ class Columns:
             virtual_R=np.array([own.virtual_seconds for own in counts]),
             reached=[own.reached for own in standings],
             progress=[own.progress for own in standings],
-            seconds_R=np.array([own.seconds for own in standings]),
-            recorded_R=np.array([own.recorded for own in standings]),
         )
 
     def with_others(self, **others: Any) -> "Columns":
@@ -302,8 +300,6 @@ class Replicates:
             counts=columns.counts[place],
             reached=columns.reached[place],
             progress=columns.progress[place],
-            seconds=float(columns.seconds_R[place]),
-            recorded=float(columns.recorded_R[place]),
         )
 
     def go_on(self, answers: list[Any] | None) -> None:
@@ -333,18 +329,14 @@ class Replicates:
             self._judge(current, dict(zip(alive, sums, strict=True)))
             yield from self._evaluate_clients(current)
 
-    def end_round(self, seconds: float) -> dict[int, Record]:
+    def end_round(self) -> dict[int, Record]:
         """Stand where the round has led, and let those leave for which it was the last one.
-
-        Args:
-            seconds: How long a run's share of the round took.
 
         Returns:
             The records of an evaluated round, by the places of replicates.
         """
         current = self._current
         columns = self.columns = current.after
-        columns.seconds_R = columns.seconds_R + seconds
         self.round += 1
         for clients in current.remembered:
             clients.write()
@@ -357,17 +349,14 @@ class Replicates:
             self.members[place].diverged = why
         if not current.records:
             return {}
-        since_R = columns.seconds_R - columns.recorded_R
         # What is counted begins anew.
         self.columns = columns.with_others(
-            recorded_R=columns.seconds_R,
             cohorts=[],
             trained=[],
             spent_5R=np.zeros_like(columns.spent_5R),
             virtual_R=np.zeros_like(columns.virtual_R),
         )
-        for place, record in current.records.items():
-            record.seconds = float(since_R[place])
+        for place in current.records:
             if self.members[place].done:
                 self._leave(place)
         return current.records
@@ -526,9 +515,9 @@ class Replicates:
             current.after, list(measured), [[own] for own in rows]
         )
         for place, own, sums in zip(measured, rows, found, strict=True):
-            current.after.accuracy_R[place] = train_accuracy(
-                self.work.measures, self.run.objective, sums[own]
-            )
+            (size,), (sums_n,) = sums[own]
+            accuracy = self.work.measures.value("accuracy", sums_n, int(size))
+            current.after.accuracy_R[place] = accuracy
 
     def _finish(self, current: "_Round") -> None:
         """Count the round, and find those whose parameters are not finite."""
@@ -620,17 +609,19 @@ class Replicates:
             personal = yield from self._personal_sums(
                 current, places, rows, asked.personal_steps
             )
-        measures = self.work.measures
-        metric = self.run.objective.metric
-        for place, sums, sums_Nn in zip(places, found, personal, strict=True):
-            own = tests[place]
+        objective = self.run.objective
+        for place, sums, personal_Nn in zip(places, found, personal, strict=True):
             rounds_N = current.participations[place]
-            served = client_scores(measures, metric, own, rounds_N > 0, sums)
-            personal_N = None
-            if sums_Nn is not None:
-                personal_N = values_of(measures, metric, sums_Nn, own.tests_N)
-            columns = served_columns(self.run.objective, rounds_N, served, personal_N)
-            self._clients(place).add(self.round, rounds_N, served, personal_N)
+            served = client_scores(
+                self.work.measures,
+                objective.metric,
+                tests[place],
+                rounds_N > 0,
+                sums,
+                personal_Nn,
+            )
+            columns = served_columns(objective, rounds_N, served)
+            self._clients(place).add(self.round, rounds_N, served)
             self.members[place].stop_without_improvement(
                 {
                     "train_accuracy": records[place].train_accuracy,
@@ -1033,3 +1024,12 @@ def finite_rows(row_RP: Tensor) -> Flags:
 def _or_nan(values: Iterable[float | None]) -> Floats:
     """Return numbers as an array, NaN where there is none."""
     return np.array([math.nan if own is None else own for own in values])
+
+
+def scores(measures: Measures, found: Mapping[Rows, GroupSums]) -> dict[str, Value]:
+    """Return what was measured on the test set and on validation samples, by columns."""
+    return {
+        f"{PREFIX_OF[rows]}_{name}": value
+        for rows, (size_G, sums_Gn) in found.items()
+        for name, value in measures.values(sums_Gn[0], int(size_G[0])).items()
+    }

@@ -1,6 +1,7 @@
-"""The configuration of a run: its data, model, algorithm and participation policy."""
+"""The configuration of a run: data, model, algorithm, policy, and when it stops."""
 
 import json
+import math
 from functools import lru_cache
 from typing import Literal
 
@@ -23,8 +24,62 @@ from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
 from raysafl.simulation.devices import COLUMN, Devices
-from raysafl.simulation.patience import Patience
 from raysafl.simulation.per_client import PerClient
+
+
+class Patience(Component):
+    """A replicate stops when a metric has not improved for some rounds.
+
+    With v(t) the metric after evaluated round t and b the best value so far, round t is
+    an improvement if v(t) < b - min_delta (for a metric that should be high,
+    v(t) > b + min_delta). A replicate stops after the first evaluated round that is at
+    least `rounds` rounds after the last improvement. The first value is an improvement,
+    and NaN is none. For a column `clients_*`, the evaluated rounds are those in which
+    clients are evaluated (`PerClient.every`).
+
+    Each replicate stops by itself; the run is finished when all have stopped. The
+    ledger names the reason. Parameters stay as they were in the last round.
+
+    Prechelt 1998 compares this and other criteria (docs/papers.md#early-stopping).
+
+    Example:
+        >>> patience = Patience(metric="test_loss", rounds=2)
+        >>> patience.improves(0.5, best=0.6, higher_is_better=False)
+        True
+    """
+
+    metric: str = Field(
+        default="test_loss",
+        description="the column of `rounds/` that should improve, such as test_loss",
+    )
+    rounds: int = Field(
+        default=10, gt=0, description="rounds without improvement until the end"
+    )
+    min_delta: float = Field(
+        default=0.0, ge=0, description="a smaller change is no improvement"
+    )
+
+    @property
+    def is_of_clients(self) -> bool:
+        """Whether the metric is measured only in rounds in which clients are evaluated."""
+        return self.metric.startswith("clients_")
+
+    def improves(
+        self, value: float, best: float | None, higher_is_better: bool
+    ) -> bool:
+        """Return whether a value is an improvement over the best one so far.
+
+        Args:
+            value: The new value.
+            best: The best one; None before the first.
+            higher_is_better: Whether the metric should be high.
+        """
+        if math.isnan(value):
+            return False
+        if best is None:
+            return True
+        gain = value - best if higher_is_better else best - value
+        return gain > self.min_delta
 
 
 class Run(Component):
@@ -145,16 +200,16 @@ class Run(Component):
                 "not (for Snapshot, every=... or snapshot_prob=...), or an objective with "
                 "accuracy, such as Classification()"
             )
+        if (self.kept_by or self.eval_clients) and self.quality.is_list:
+            raise ValueError(
+                f"keep='best', keep='best_val' and eval_clients go by a number, and the "
+                f"metric '{self.objective.metric}' of {type(self.objective).__name__} is a "
+                "list; let its `metric` be another one"
+            )
         if self.eval_clients is not None:
             self.eval_clients.check(
                 self.rounds, self.eval_every, self.replicates, self.data.clients
             )
-            if self.quality.is_list:
-                raise ValueError(
-                    f"eval_clients compares clients by a number, and the metric "
-                    f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
-                    "list; let its `metric` be another one"
-                )
             # This refuses statistics over clients that cannot be columns.
             self.eval_clients.columns(self.objective)
         return self
@@ -200,12 +255,6 @@ class Run(Component):
 
     @model_validator(mode="after")
     def _keeps_a_model_that_can_be_chosen(self) -> "Run":
-        if self.kept_by and self.quality.is_list:
-            raise ValueError(
-                f"keep='{self.keep}' chooses by a number, and the metric "
-                f"'{self.objective.metric}' of {type(self.objective).__name__} is a list; "
-                "let its `metric` be another one, or take keep='last'"
-            )
         if self.keep == "best_val" and not self.data.has_validation:
             raise ValueError(
                 "keep='best_val' chooses by the validation samples, but there are none; "

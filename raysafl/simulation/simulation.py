@@ -24,11 +24,11 @@ from raysafl.core.work import (
     WorkRequest,
 )
 from raysafl.simulation import lifting
-from raysafl.simulation.client_table import ClientTable
-from raysafl.simulation.lifting import NotLiftable, can_be_column, structure
+from raysafl.simulation.lifting import ClientTable, NotLiftable, can_be_column
 from raysafl.simulation.replicate import KeptModel, Replicate
 from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.run import Run
+from raysafl.simulation.turns import structure
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +54,10 @@ class Simulation:
         first_cell: The number of the first replicate's cell in `work`; those of the
             other replicates follow it.
 
+    Attributes:
+        seconds: How long its rounds have taken in this process.
+        recorded: How long those up to the last record have taken.
+
     Example:
         >>> from raysafl.quickstart import BASE
         >>> from raysafl.runtime.in_process import Worker
@@ -72,11 +76,7 @@ class Simulation:
         self.replicates = [
             Replicate(run, work, r, first_cell + r) for r in range(run.replicates)
         ]
-
-    @property
-    def seconds(self) -> float:
-        """The time that its rounds have taken in this process."""
-        return max(replicate.seconds for replicate in self.replicates)
+        self.seconds = self.recorded = 0.0
 
     @property
     def round(self) -> int:
@@ -206,7 +206,7 @@ class Lockstep(Generic[K]):
         """
         records: dict[K, list[Record]] = {}
         for group in self._groups:
-            of_group = group.end_round(seconds)
+            of_group = group.end_round()
             if not of_group and not group.is_left:
                 continue
             for place, member in enumerate(group.members):
@@ -215,8 +215,15 @@ class Lockstep(Generic[K]):
                     own.append(of_group[place])
                 elif member.done:
                     records.setdefault(self._key_of[member], [])
-        for own in records.values():
+        for simulation in self._runs.values():
+            simulation.seconds += seconds
+        for key, own in records.items():
             own.sort(key=lambda record: record.replicate)
+            simulation = self._runs[key]
+            for record in own:
+                record.seconds = simulation.seconds - simulation.recorded
+            if own:
+                simulation.recorded = simulation.seconds
         return records
 
     def _gone_on(

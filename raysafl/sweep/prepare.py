@@ -19,7 +19,6 @@ from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime.population import Population
-from raysafl.runtime.rows import NamedRows
 from raysafl.simulation.per_client import PerClient
 from raysafl.simulation.run import Run
 from raysafl.sweep.batch_checks import try_model, try_objective
@@ -83,8 +82,8 @@ def _prepare_one(
 
 def _try_clients(run: Run, judged: PerClient, dataset: Dataset) -> None:
     """Say how many clients have no test samples, and try what is measured of clients."""
-    rows = NamedRows(Population(run.cells[:1], dataset))
-    counts = rows.client_tests(0, judged.on).tests_N
+    population = Population(run.cells[:1], dataset)
+    counts = population.client_tests(0, judged.on).tests_N
     if unjudged := int((counts == 0).sum()):
         LOG.warning(
             "%d of %d clients have no test samples of their own, so that they are "

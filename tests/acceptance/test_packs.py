@@ -9,7 +9,7 @@ import pytest
 from helpers.chaos import CLOCK, KEY, Chaos, rows
 from helpers.environment import CHAOS
 from helpers.many_runs import command, many, sweep_of
-from helpers.matrix import ALGORITHMS, POLICIES, policies
+from helpers.matrix import ALGORITHMS, policies
 
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import Key
@@ -115,25 +115,6 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
         found = rows(together(sweep_of(chosen), out, pack, actors, engine))
         due = expected[expected["run_id"].isin([run.id for run in chosen])]
         pd.testing.assert_frame_equal(found, due.reset_index(drop=True))
-
-
-def test_1000_trivial_runs_in_one_pack_have_the_rows_of_each_alone(
-    tiny: Run, tmp_path: Path
-) -> None:
-    chosen = [*POLICIES.values()]
-    runs = [
-        tiny.replace(
-            algorithm=ALGORITHMS[seed % len(ALGORITHMS)],
-            participation=chosen[seed % len(chosen)],
-            seed=seed,
-            replicates=1,
-            rounds=2,
-            eval_every=2,
-        )
-        for seed in range(1000)
-    ]
-    found = rows(together(sweep_of(runs), tmp_path / "s", 1000, 0))
-    pd.testing.assert_frame_equal(found, alone(runs))
 
 
 @pytest.mark.usefixtures("ray_local")

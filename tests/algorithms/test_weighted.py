@@ -103,7 +103,7 @@ class Weighing(Algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "text"),
     [
-        (Asking(), r"Asking\.round.*asked for client 10, but ids go from 0 to 9"),
+        (Asking(), r"Asking\.round.*asked for \[10\], who are not among them"),
         (
             Weighing(weights=[1, 2]),
             r"Weighing\.round.*weight_M is .* must be a tensor of shape \[3\]",

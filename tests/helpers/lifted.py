@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from helpers.checkpoints import dump, restore
-from helpers.packs import cells_of, simulations
+from helpers.packs import simulations, worker_of
 from raysafl import Run
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
@@ -130,14 +130,8 @@ def assert_equal_to_themselves_alone(
 
 def _worker(runs: Mapping[str, Run], engine: str) -> Worker:
     assert all(run.replicates == 1 for run in runs.values())
-    first = next(iter(runs.values()))
-    return Worker(
-        cells_of(runs),
-        first.data.load(),
-        first.model,
-        engine=engine,
-        objective=first.objective,
-    )
+    work: Worker = worker_of(runs, engine)
+    return work
 
 
 def _ended(records: list[Record], simulation: Simulation) -> Ended:

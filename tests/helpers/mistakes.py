@@ -115,12 +115,6 @@ MISTAKES = {
         "must yield fl.Train(...) or fl.TrainMean(...) for at least one client; in round "
         "0 it yielded a Tensor of shape [650]",
     ),
-    "asks for a client that is not there": (
-        algorithm("yield Train(state.w_P, [10])", "return state"),
-        "algorithm=Mine()",
-        "Mine.round",
-        "it asked for client 10, but ids go from 0 to 9",
-    ),
     "trains clients outside the cohort": (
         algorithm("yield Train(state.w_P, [9 - i for i in ids])", "return state"),
         "algorithm=Mine(), participation=Absent(s=8, m=2)",

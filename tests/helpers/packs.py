@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.checkpoints import dump, restore
 from raysafl import (
     MLP,
     SAFARI,
@@ -31,6 +32,7 @@ from raysafl.algorithms import (
     Quantised,
     TopK,
 )
+from raysafl.core.record import Record
 from raysafl.core.work import Cell, Work
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Lockstep, Simulation
@@ -185,19 +187,38 @@ def played(records: Sequence[Any], simulation: Simulation) -> Played:
     return rows, [*(replicate.state.w_P for replicate in simulation.replicates), *kept]
 
 
-def alone(run: Run, engine: str) -> Played:
-    """A run that is played by itself, in this process."""
-    work = Worker(
-        run.cells,
-        run.data.load(),
-        run.model,
-        engine=engine,
-        objective=run.objective,
-    )
-    simulation = Simulation(run, work)
-    records: list[Any] = []
+def play(
+    run: Run, work: Work | None = None, interrupted: bool = False
+) -> tuple[Simulation, list[Record]]:
+    """A run to its end, and its records; if interrupted, from a checkpoint after each round."""
+    work = work or worker_of({"": run})
+    simulation, records = Simulation(run, work), list[Record]()
     while not simulation.done:
         records += simulation.step()
+        if interrupted:
+            content = dump(simulation)
+            simulation = Simulation(run, work)
+            restore(simulation, content)
+    return simulation, records
+
+
+def worker_of(
+    runs: Mapping[str, Run], engine: str = "auto", kind: type[Worker] = Worker
+) -> Any:
+    """What trains the cells of runs of one dataset, model and objective in this process."""
+    first = next(iter(runs.values()))
+    return kind(
+        cells_of(runs),
+        first.data.load(),
+        first.model,
+        engine=engine,
+        objective=first.objective,
+    )
+
+
+def alone(run: Run, engine: str) -> Played:
+    """A run that is played by itself, in this process."""
+    simulation, records = play(run, worker_of({"": run}, engine))
     return played(records, simulation)
 
 

@@ -86,7 +86,7 @@ def test_a_planted_private_part_is_caught(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from raysafl.runtime.messages import _unpack",
+        "from raysafl.runtime.client_actor import _unpack",
         "class A:\n    def __init__(self):\n        self._b = 1\n\ndef f(a):\n    return a._b",
         "type(self).__name__",
     ],

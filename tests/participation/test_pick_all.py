@@ -28,7 +28,7 @@ from raysafl.participation import (
     Trace,
     Varying,
 )
-from raysafl.simulation.checks import checked_picks
+from raysafl.simulation.turns import checked_picks
 
 SEEDS = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)
 

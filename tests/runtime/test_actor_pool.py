@@ -12,19 +12,17 @@ import pandas as pd
 import pytest
 import ray
 import ray.cloudpickle
-import torch
 from helpers.actors import kill_actor
 from helpers.evaluation import scored
+from helpers.packs import alone, assert_same, play, played
 from rich.console import Console
 from torch import Tensor, nn
 
 from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
-from raysafl.cluster import actors as of_ray
-from raysafl.cluster.actors import Actors, LostActorsError
+from raysafl.cluster.actors import Actors
 from raysafl.core.problem import Dataset
-from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.client_actor import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
-from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -94,36 +92,27 @@ def started(actors: int) -> Iterator[Actors]:
         pool.kill()
 
 
-def play(run: Run, pool: Actors, engine: str) -> tuple[list[float], list[Tensor]]:
-    """Accuracies and final parameters, on client actors."""
-    work, _, used = host_pack(pool, setup_of(run, run.data.load(), engine))
-    assert used == engine
-    simulation, accuracies = Simulation(run, work), list[float]()
-    while not simulation.done:
-        accuracies += [record.test_accuracy for record in simulation.step()]
-    return accuracies, [rep.state.w_P for rep in simulation.replicates]
-
-
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
-    ("actors", "deaths", "engine"), [(1, 1, "loop"), (2, 3, "loop"), (2, 1, "vmap")]
+    ("actors", "deaths", "engine"), [(1, 1, "loop"), (2, 3, "vmap")]
 )
 def test_actors_that_die_in_mid_round_change_no_bit(
     tiny: Run, tmp_path: Path, actors: int, deaths: int, engine: str
 ) -> None:
     mortal = deadly(tiny, tmp_path / "deaths", deaths)
     with started(actors) as pool:
-        accuracies, w = play(mortal, pool, engine)
-        assert len(list((tmp_path / "deaths").iterdir())) == deaths
-        expected, w_expected = play(deadly(tiny, tmp_path / "none", 0), pool, engine)
-    assert accuracies == expected
-    assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
+        work, _, used = host_pack(pool, setup_of(mortal, tiny.data.load(), engine))
+        assert used == engine
+        simulation, records = play(mortal, work)
+    assert len(list((tmp_path / "deaths").iterdir())) == deaths
+    immortal = deadly(tiny, tmp_path / "none", 0)
+    assert_same(played(records, simulation), alone(immortal, engine))
 
 
 @pytest.mark.acceptance
 def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
-    dataset, pool = tiny.data.load(), start_actors(Hardware(actors=2, cpus=0.5))
-    try:
+    dataset = tiny.data.load()
+    with started(2) as pool:
         work, *_ = host_pack(pool, setup_of(tiny, dataset, "auto"))
         w = {cell: work.init(cell) for cell in (0, 1)}
         before = scored(work, w)
@@ -133,21 +122,6 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         work, *what = host_pack(pool, setup_of(tiny, dataset, "loop"))
         assert what == ["cpu", "loop"]
         assert scored(work, w) == before
-    finally:
-        pool.kill()
-
-
-@pytest.mark.acceptance
-def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each further try starts an actor.
-    monkeypatch.setattr(of_ray, "RETRIES", 1)
-    told = r"to train was lost, and so it was in 1 further tries"
-    with started(1) as pool, pytest.raises(LostActorsError, match=told):
-        one = tiny.replace(replicates=1)
-        play(deadly(one, tmp_path / "deaths", 100), pool, "loop")
-    assert len(list((tmp_path / "deaths").iterdir())) == 2
 
 
 @pytest.mark.acceptance

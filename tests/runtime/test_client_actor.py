@@ -14,10 +14,16 @@ from helpers.tasks import Task, columns, training
 from raysafl import MLP, LocalTraining, Run
 from raysafl.core.work import TEST, Evaluation, Tasks, chosen_rows
 from raysafl.objectives import Regression
-from raysafl.runtime.client_actor import Clients
+from raysafl.runtime.client_actor import (
+    LARGE,
+    SHARED,
+    Clients,
+    PackSetup,
+    packed,
+    unpacked,
+)
 from raysafl.runtime.exact_mean import ShareResult
 from raysafl.runtime.in_process import Worker
-from raysafl.runtime.messages import LARGE, SHARED, PackSetup, packed, unpacked
 from raysafl.training import ContinuedTraining
 
 LOCAL = LocalTraining(lr=0.1, batch_size=8, epochs=1)
@@ -102,7 +108,6 @@ def test_a_result_arrives_as_it_was_sent_and_only_small_ones_as_bytes(
     result = ShareResult(
         columns_5T=rng.random((5, 3)),
         rows_TP=rng.random((clients, num_parameters), np.float32),
-        means_CP=rng.random((1, num_parameters), np.float32),
         sums_CP=rng.random((1, num_parameters)),
         moments_VP=np.empty((0, 0), np.float32),
     )
@@ -148,7 +153,7 @@ def test_client_actors_train_and_evaluate_what_they_are_given(
         assert torch.equal(torch.from_numpy(mine.copy()), theirs)
     # one unit is the whole test set here
     w_1P = w[1][None]
-    units = reference.rows.units([Evaluation(np.array([1]), w_1P, [[TEST]])])
+    units = reference.population.units([Evaluation(np.array([1]), w_1P, [[TEST]])])
     sums_2R = call("unit_sums", [w_1P], units)
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     scores = {"test_accuracy": correct, "test_loss": loss}
@@ -193,7 +198,7 @@ def test_an_actor_holds_nothing_of_the_packs_before(
         for averaged in ([], [0]):
             packed(clients.worker.train_share(columns([task], averaged)))
         asked = Evaluation(np.array([0]), w_P[None], [[TEST]])
-        units = clients.worker.rows.units([asked])
+        units = clients.worker.population.units([asked])
         clients.worker.unit_sums([asked.w_RP], units)
         before = parts_of(clients.worker)
 

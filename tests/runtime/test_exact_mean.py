@@ -263,6 +263,4 @@ def test_a_gpus_operators_give_the_bits_of_the_compiled_loop(
         patch.setattr(sums, "add_rows", add_as_a_gpu_does)
         mine = reduced(share)
     theirs = reduced(share)
-    for name in ("means_CP", "sums_CP"):
-        of_cells, expected = getattr(mine, name), getattr(theirs, name)
-        np.testing.assert_array_equal(of_cells, expected, strict=True)
+    np.testing.assert_array_equal(mine.sums_CP, theirs.sums_CP, strict=True)

@@ -124,18 +124,6 @@ def test_cells_that_ask_together_get_what_each_gets_alone_bitwise(
     assert_same(whole, worker.train(alone(asked)))
 
 
-def test_requests_of_all_kinds_are_carried_out_together_bitwise(worker: Worker) -> None:
-    asked = []
-    # Each kind asks about other cells, as requests of a round do.
-    for k, (clients, changes) in enumerate(REQUESTS.values()):
-        asked.append(alone(request(worker, clients, **changes))[k % R])
-    for start in range(0, len(asked), R):
-        together = asked[start : start + R]
-        for one, answer in zip(together, worker.train(together), strict=True):
-            (expected,) = worker.train([one])
-            assert_same(answer, [expected])
-
-
 def test_what_an_algorithm_does_to_its_answer_changes_no_other(worker: Worker) -> None:
     for averaged in (False, True):
         asked = alone(request(worker, 3, averaged=averaged))

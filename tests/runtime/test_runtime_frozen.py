@@ -12,9 +12,8 @@ from helpers.frozen import Backbone, FrozenBias
 
 from raysafl import Hardware, Run
 from raysafl.core.algorithm import LocalTraining, State
-from raysafl.runtime.client_actor import Clients
+from raysafl.runtime.client_actor import Clients, PackSetup
 from raysafl.runtime.in_process import Worker
-from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.simulation import Simulation
 

@@ -53,10 +53,10 @@ def test_spans_of_validation_samples_add_up(
     w = {cell: work.init(cell) for cell in range(validated.replicates)}
     rows = [TEST, VALIDATION]
     whole = scored(work, w, rows)
-    monkeypatch.setattr("raysafl.runtime.rows.SPAN", 40)
+    monkeypatch.setattr("raysafl.runtime.population.SPAN", 40)
     w_RP = torch.stack(list(w.values()))
     asked = Evaluation(np.array(list(w)), w_RP, [rows] * len(w))
-    assert len(work.rows.units([asked])) > 4
+    assert len(work.population.units([asked])) > 4
     parts = scored(work, w, rows)
     for cell in w:
         assert parts[cell] == {

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
 from helpers.four_clients import FOUR
 from helpers.lifted import assert_equal_to_themselves_alone
 from helpers.matrix import ALGORITHMS
+from helpers.packs import play
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from raysafl import (
     Participation,
     Run,
     Train,
-    Uniform,
 )
 from raysafl.algorithms import SCAFFOLD, Compressed, FedAvg, KnowsLocalTraining, TopK
 from raysafl.core.algorithm import State
@@ -33,8 +32,6 @@ from raysafl.core.participation import Cohorts
 from raysafl.core.randomness import Key, Keys
 from raysafl.core.record import Record
 from raysafl.participation import Bernoulli, Full
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 from raysafl.training import ContinuedTraining
 
 # A vector of the model has 20 parameters, 80 bytes. Clients 0 and 1, who participate, hold 4
@@ -49,19 +46,6 @@ KNOWN = Devices(
 RUN = FOUR.replace(eval_clients=None, replicates=1)
 
 
-def played(run: Run, stop: int | None = None) -> tuple[Simulation, list[Record]]:
-    """A run to its end; with `stop`, it goes on from a checkpoint after that round."""
-    own = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-    records: list[Record] = []
-    while not own.done:
-        records += own.step()
-        if own.round == stop:
-            content = dump(own)
-            own = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-            restore(own, content)
-    return own, records
-
-
 def seconds(records: list[Record]) -> list[Any]:
     """The virtual seconds of each row."""
     return [record.metrics["virtual_seconds"] for record in records]
@@ -73,55 +57,55 @@ def cohorts(records: list[Record]) -> list[list[int]]:
 
 
 def test_a_round_takes_the_time_of_its_slowest_client() -> None:
-    _, records = played(RUN.replace(devices=KNOWN))
+    _, records = play(RUN.replace(devices=KNOWN))
     assert seconds(records) == [15, 8, 15, 8]
-    _, seldom = played(RUN.replace(devices=KNOWN, eval_every=3))
+    _, seldom = play(RUN.replace(devices=KNOWN, eval_every=3))
     assert seconds(seldom) == [15 + 8 + 15, 8]
 
 
 def test_a_client_after_the_deadline_is_no_part_of_the_cohort() -> None:
-    own, records = played(RUN.replace(devices=KNOWN.replace(deadline=10)))
+    own, records = play(RUN.replace(devices=KNOWN.replace(deadline=10)))
     assert cohorts(records) == [[0]] * 4
     assert seconds(records) == [10, 8, 10, 8]
-    alone, _ = played(RUN.replace(participation=Only(ids=[0])))
+    alone, _ = play(RUN.replace(participation=Only(ids=[0])))
     assert torch.equal(own.replicates[0].state.w_P, alone.replicates[0].state.w_P)
-    _, exact = played(RUN.replace(devices=KNOWN.replace(deadline=15)))
+    _, exact = play(RUN.replace(devices=KNOWN.replace(deadline=15)))
     assert cohorts(exact) == [[0, 1], [0], [0, 1], [0]]
 
 
 def test_the_server_takes_the_first_reports_and_waits_no_longer() -> None:
-    _, records = played(RUN.replace(devices=KNOWN.replace(report=1, deadline=20)))
+    _, records = play(RUN.replace(devices=KNOWN.replace(report=1, deadline=20)))
     assert cohorts(records) == [[0]] * 4 and seconds(records) == [8] * 4
     # It cannot wait for more than participate, and of equal ones takes the first.
-    _, two = played(RUN.replace(devices=KNOWN.replace(report=2)))
+    _, two = play(RUN.replace(devices=KNOWN.replace(report=2)))
     assert cohorts(two) == [[0, 1], [0], [0, 1], [0]]
     assert seconds(two) == [15, 8, 15, 8]
     tied = RUN.replace(
         participation=Only(ids=[3, 2, 0]), devices=Devices(step_seconds=1, report=2)
     )
-    assert cohorts(played(tied)[1]) == [[3, 2]] * 4
+    assert cohorts(play(tied)[1]) == [[3, 2]] * 4
 
 
 def test_a_round_without_participants_takes_the_deadline_or_nothing() -> None:
-    own, records = played(RUN.replace(devices=KNOWN.replace(deadline=5)))
+    own, records = play(RUN.replace(devices=KNOWN.replace(deadline=5)))
     assert cohorts(records) == [[]] * 4 and seconds(records) == [5] * 4
     assert {record.kind for record in records} == {"nobody"}
     assert not own.replicates[0].state.w_P.any()
     nobody = RUN.replace(participation=Only(ids=[]))
     late = nobody.replace(devices=KNOWN.replace(deadline=7))
-    assert seconds(played(late)[1]) == [7] * 4
-    assert seconds(played(nobody.replace(devices=KNOWN))[1]) == [0] * 4
+    assert seconds(play(late)[1]) == [7] * 4
+    assert seconds(play(nobody.replace(devices=KNOWN))[1]) == [0] * 4
 
 
 def test_extra_vectors_take_time_but_make_nobody_late() -> None:
     # SCAFFOLD sends two vectors each way: 160 / 40 + 2 + 160 / 20 = 14 seconds.
     once = RUN.replace(algorithm=SCAFFOLD(), devices=KNOWN.replace(deadline=8))
-    _, records = played(once)
+    _, records = play(once)
     assert cohorts(records) == [[0]] * 4
     assert seconds(records) == [14] * 4
     # Of 20 parameters, 2 values and their places are sent.
     few = Compressed(inner=FedAvg(), compression=TopK(fraction=0.1))
-    _, compressed = played(RUN.replace(algorithm=few, devices=KNOWN))
+    _, compressed = play(RUN.replace(algorithm=few, devices=KNOWN))
     sent = compressed[1].bytes_up
     assert sent < 80 and compressed[1].cohorts == [[0]]
     assert seconds(compressed)[1] == 80 / 40 + 2 + sent / 20
@@ -135,18 +119,18 @@ def test_the_requests_of_a_round_are_added() -> None:
             update = yield Train(state.w_P, ids[:1])
             return State(state.w_P - update.delta_MP[0])
 
-    _, records = played(RUN.replace(algorithm=Twice(), devices=KNOWN))
+    _, records = play(RUN.replace(algorithm=Twice(), devices=KNOWN))
     # 2 + 5 + 4 and 1 + 50 + 4 seconds; then client 0 alone.
     assert seconds(records) == [55 + 8, 11 + 8, 55 + 8, 11 + 8]
     late = KNOWN.replace(deadline=10)
-    _, records = played(RUN.replace(algorithm=Twice(), devices=late))
+    _, records = play(RUN.replace(algorithm=Twice(), devices=late))
     assert seconds(records) == [11 + 8] * 4
 
 
 def test_the_server_alone_waits_for_no_client(tiny: Run) -> None:
     slow = Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
     run = tiny.replace(algorithm=SAFARI(client_prob=0.5), devices=slow, rounds=12)
-    _, records = played(run)
+    _, records = play(run)
     found = {record.kind: set() for record in records}
     for record in records:
         found[record.kind].add(record.metrics["virtual_seconds"])
@@ -162,7 +146,7 @@ def test_a_server_that_asks_for_losses_alone_waits_for_late_clients(tiny: Run) -
 
     slow = Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
     run = tiny.replace(algorithm=Asking(), devices=slow, participation=Full())
-    _, records = played(run)
+    _, records = play(run)
     assert {record.kind for record in records} == {"nobody"}
     assert {record.metrics["virtual_seconds"] for record in records} == {50.0}
 
@@ -173,9 +157,9 @@ def test_training_that_goes_on_takes_the_steps_that_are_left() -> None:
         lr=0.1, batch_size=1, steps=3, momentum=0.9, keep_optimizer=True
     )
     alone = RUN.replace(participation=Only(ids=[0]), local=local)
-    _, records = played(alone.replace(devices=Devices(step_seconds=2)))
+    _, records = play(alone.replace(devices=Devices(step_seconds=2)))
     assert seconds(records) == [6, 2, 6, 2]
-    _, late = played(alone.replace(devices=Devices(step_seconds=2, deadline=5)))
+    _, late = play(alone.replace(devices=Devices(step_seconds=2, deadline=5)))
     # It never takes its first 3 steps in time.
     assert cohorts(late) == [[]] * 4
 
@@ -193,8 +177,8 @@ class Only(Participation):
 
 
 def test_devices_that_lose_nobody_change_no_other_number(tiny: Run) -> None:
-    plain, records = played(tiny)
-    timed, with_seconds = played(tiny.replace(devices=Devices(step_seconds=1)))
+    plain, records = play(tiny)
+    timed, with_seconds = play(tiny.replace(devices=Devices(step_seconds=1)))
     assert len(records) == len(with_seconds) > 0
     for one, other in zip(records, with_seconds, strict=True):
         found = {**asdict(other), "seconds": one.seconds}
@@ -240,19 +224,6 @@ def test_packs_equal_their_runs_alone(tiny: Run) -> None:
         )
         users |= {f"{i} {s}": run.replace(seed=s) for s in range(3)}
     assert_equal_to_themselves_alone(users)
-
-
-@pytest.mark.parametrize("stop", [1, 2, 4])
-def test_a_run_that_was_killed_goes_on_with_the_same_seconds(
-    stop: int, tiny: Run
-) -> None:
-    run = tiny.replace(
-        devices=DRAWN, eval_every=3, rounds=6, participation=Uniform(m=5)
-    )
-    _, whole = played(run)
-    _, parts = played(run, stop)
-    assert seconds(parts) == seconds(whole)
-    assert cohorts(parts) == cohorts(whole)
 
 
 def test_clients_drop_out_with_their_probability_anew_in_each_round() -> None:
@@ -329,35 +300,20 @@ def test_a_table_gives_each_client_its_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("content", "words"),
     [
-        ({"client": [0, 2], "step_seconds": [1, 1]}, "each id from 0 to 1 once"),
-        ({"step_seconds": [1]}, "with a column 'client'"),
-        ({"client": [0], "step_second": [1]}, "did you mean 'step_seconds'"),
-        ({"client": [0], "step_seconds": [-1]}, "greater than 0"),
-        ({"client": [0, 1], "step_seconds": [1, None]}, "finite number"),
+        ("client,step_seconds\n0,1\n2,1\n", "each id from 0 to 1 once"),
+        ("step_seconds\n1\n", "is no CSV or Parquet table with a column 'client'"),
+        ("client,step_second\n0,1\n", "did you mean 'step_seconds'"),
+        ("client,step_seconds\n0,-1\n", "greater than 0"),
+        ("client,step_seconds\n0,1\n1,\n", "finite number"),
+        ("client,deadline\n0,1\n", r"has the columns \['deadline'\], which"),
     ],
 )
-def test_a_wrong_table_is_refused(
-    frame: dict[str, list[Any]], words: str, tmp_path: Path
-) -> None:
-    pd.DataFrame(frame).to_csv(tmp_path / "devices.csv", index=False)
+def test_a_wrong_table_is_refused(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "devices.csv").write_text(content)
     with pytest.raises(ValueError, match=words):
-        Devices.from_table(tmp_path / "devices.csv")
-
-
-def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"client": [0, 1], "step_seconds": [3.0, 1.0]})
-    frame.to_csv(tmp_path / "devices.csv", index=False)
-    with pytest.raises(ValueError, match=r"has the columns \['step_seconds'\], which"):
-        Devices.from_table(tmp_path / "devices.csv", step_seconds=2)
-
-
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "devices.parquet").write_text("no table")
-    for name in ("devices.parquet", "nowhere.csv"):
-        with pytest.raises(ValueError, match="is no CSV or Parquet table"):
-            Devices.from_table(tmp_path / name)
+        Devices.from_table(tmp_path / "devices.csv", deadline=2)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
 from helpers.matrix import EVERY, WRAPPERS
-from helpers.packs import alone, assert_same, cells_of, together
+from helpers.packs import play
 
 from raysafl import (
     FSL,
@@ -40,10 +39,7 @@ from raysafl.algorithms import (
     TopK,
     Update,
 )
-from raysafl.core.record import Record
 from raysafl.participation import Trace
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.training import StepRate
 
 # In an empty round these train at the server, step or by what they remember.
@@ -61,14 +57,6 @@ class Holes(Participation):
         return state, Cohort(COHORTS[key.round % len(COHORTS)])
 
 
-def played(run: Run) -> list[Record]:
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-    records = []
-    while not sim.done:
-        records += sim.step()
-    return records
-
-
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
 def test_the_model_stays_in_a_round_without_participants(
     algorithm: Algorithm, tiny: Run
@@ -76,7 +64,7 @@ def test_the_model_stays_in_a_round_without_participants(
     run = tiny.replace(
         algorithm=algorithm, participation=Holes(), rounds=6, replicates=1, eval_every=1
     )
-    records = played(run)
+    records = play(run)[1]
     assert [r.cohorts for r in records] == [[ids] for ids in COHORTS]
     for before, record in itertools.pairwise(records):
         if record.cohorts[-1]:
@@ -104,7 +92,7 @@ def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_cl
 ) -> None:
     algorithm = Stacks() if around is None else WRAPPERS[around](Stacks())
     run = tiny.replace(algorithm=algorithm, participation=Holes(), rounds=6)
-    assert [r.round for r in played(run.replace(replicates=1, eval_every=1))] == [
+    assert [r.round for r in play(run.replace(replicates=1, eval_every=1))[1]] == [
         *range(6)
     ]
 
@@ -125,7 +113,7 @@ def test_an_algorithm_that_acts_without_clients_does_so_inside_another_one(
 ) -> None:
     run = tiny.replace(participation=Holes(), rounds=6, replicates=1, eval_every=1)
     alone, inside = (
-        [record.test_loss for record in played(run.replace(algorithm=algorithm))]
+        [record.test_loss for record in play(run.replace(algorithm=algorithm))[1]]
         for algorithm in (MIFA(), around)
     )
     assert inside == pytest.approx(alone, rel=1e-5)
@@ -146,7 +134,7 @@ class Acts(Stacks):
 def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(tiny: Run) -> None:
     run = tiny.replace(algorithm=Acts(), participation=Holes(), rounds=6)
     with pytest.raises(ValueError, match="in round 1 it gave no ids"):
-        played(run)
+        play(run)[1]
 
 
 def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:
@@ -154,7 +142,7 @@ def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:
     rows = [(0, 1, 3), (4, 2, 3), (1, 4, 5)]
     pd.DataFrame(rows, columns=["client", "start", "end"]).to_csv(file, index=False)
     run = tiny.replace(participation=Trace(file=str(file)), rounds=5, eval_every=1)
-    records = [r for r in played(run) if r.replicate == 0]
+    records = [r for r in play(run)[1] if r.replicate == 0]
     assert [r.cohorts[-1] for r in records] == [[], [0], [0, 4], [], [1]]
     assert records[3].test_loss == records[2].test_loss != records[1].test_loss
 
@@ -165,37 +153,9 @@ def test_an_adaptive_policy_goes_on_with_the_accuracy_of_before(
 ) -> None:
     policy = Snapshot(base=Holes(), uniform=Uniform(m=2), adapt=0.7, accuracy=accuracy)
     run = tiny.replace(participation=policy, rounds=18, eval_every=1, replicates=1)
-    records = played(run)
+    records = play(run)[1]
     empty = [k for k in range(1, 17) if records[k].cohorts == [[]]]
     for k in empty:
         assert records[k].train_accuracy == records[k - 1].train_accuracy
         assert records[k + 1].enforce_prob == records[k].enforce_prob
     assert any(records[k].enforce_prob for k in empty)
-
-
-def test_runs_with_empty_rounds_share_a_pack_and_go_on_from_a_checkpoint(
-    tiny: Run,
-) -> None:
-    base = tiny.replace(participation=Holes(), rounds=6)
-    runs = {
-        "FedAvg": base,
-        "MIFA": base.replace(algorithm=MIFA()),
-        "others": tiny.replace(rounds=6),
-    }
-    work = Worker(cells_of(runs), base.data.load(), base.model)
-    results, failed = together(runs, Lockstep[str](work))
-    assert not failed
-    for name, run in runs.items():
-        assert_same(results[name], alone(run, "fused"))
-
-    first, second = (
-        Simulation(base, Worker(base.cells, base.data.load(), base.model))
-        for _ in range(2)
-    )
-    for _ in range(2):
-        first.step()
-    restore(second, dump(first))
-    while not first.done:
-        assert [r.test_loss for r in first.step()] == [
-            r.test_loss for r in second.step()
-        ]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
 from helpers.here import interrupt_in_process, run_in_process, session_of, write
+from helpers.packs import play, worker_of
 from torch import Tensor
 
 from raysafl import Patience, Run, Validation
@@ -18,10 +18,6 @@ from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
 
 NAN = math.nan
-
-
-def worker(run: Run) -> Worker:
-    return Worker(run.cells, run.data.load(), run.model)
 
 
 class Scripted(Worker):
@@ -95,13 +91,10 @@ def test_a_replicate_that_diverges_has_the_best_model_before_and_no_last_one(
 def test_the_best_by_validation_goes_by_the_validation_samples(tiny: Run) -> None:
     run = tiny.replace({"data.validation": Validation(clients=0.2)}, keep="best_val")
     assert run.kept_by == "val_accuracy"
-    simulation = Simulation(run, worker(run))
-    accuracies = []
-    while not simulation.done:
-        accuracies.append([r.metrics["val_accuracy"] for r in simulation.step()])
+    simulation, records = play(run)
     assert list(simulation.kept()) == [0, 1]
     for r, kept in simulation.kept().items():
-        own = [values[r] for values in accuracies]
+        own = [one.metrics["val_accuracy"] for one in records if one.replicate == r]
         assert kept.value == max(own) and kept.round == own.index(max(own))
 
 
@@ -110,37 +103,16 @@ def test_the_best_by_validation_needs_validation_samples(tiny: Run) -> None:
         tiny.replace(keep="best_val")
 
 
-def test_a_checkpoint_holds_the_best_model(tiny: Run) -> None:
-    run = tiny.replace(keep="best", rounds=6)
-    work = worker(run)
-    whole = Simulation(run, work)
-    while not whole.done:
-        whole.step()
-    assert list(whole.kept()) == [0, 1]
-    for interrupted in (0, 1, 3, 5):
-        before = Simulation(run, work)
-        for _ in range(interrupted):
-            before.step()
-        after = Simulation(run, work)
-        restore(after, dump(before))
-        while not after.done:
-            after.step()
-        for r, kept in whole.kept().items():
-            mine = after.kept()[r]
-            assert (mine.round, mine.value) == (kept.round, kept.value)
-            assert torch.equal(mine.w_P, kept.w_P)
-
-
 def test_packs_and_interruptions_do_not_change_a_file_of_models(
     tiny: Run, tmp_path: Path
 ) -> None:
     run = tiny.replace(keep="best")
     other = run.replace(seed=9)
     alone, store, pack = (Store(tmp_path / name) for name in ("alone", "cut", "pack"))
-    run_in_process(run, alone, worker(run))
-    interrupt_in_process(run, store, worker(run))
+    run_in_process(run, alone, worker_of({"": run}))
+    interrupt_in_process(run, store, worker_of({"": run}))
     assert not store.files("models")
-    run_in_process(run, store, worker(run))
+    run_in_process(run, store, worker_of({"": run}))
     together = Worker([*other.cells, *run.cells], run.data.load(), run.model)
     session = session_of([other, run], together)
     session.advance(math.inf)

@@ -24,7 +24,6 @@ from raysafl import (
     Iid,
     LocalTraining,
     Run,
-    Snapshot,
     Train,
     TrainMean,
     Uniform,
@@ -249,15 +248,6 @@ class Noise(Algorithm):
         return replace(state, w_P=state.w_P - update.delta_P + 0.001 * noise_P)
 
 
-class BySeed(Algorithm):
-    """Looks at the seed and the round of its key."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
-        factor = 1 / (1 + key.seed % 3) if key.round % 2 else 1 + key.seed / 10
-        return replace(state, w_P=state.w_P - factor * update.delta_P)
-
-
 class InPlace(Algorithm):
     """Writes into its update and its state."""
 
@@ -371,13 +361,6 @@ class OwnMoment(FedAdam):
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
         return torch.maximum(self.beta2 * v_P, d_P.abs().max() * d_P.abs())
-
-
-class Reversed(FedAvg):
-    """One of raysafl's own algorithms with the cohort in another order."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        return (yield from super().round(state, ids[::-1], key))
 
 
 class LaterById(Algorithm):
@@ -507,31 +490,6 @@ class RecallsSome(Algorithm):
         return replace(state, w_P=w_P, clients=clients)
 
 
-class ByNumbers(Algorithm):
-    """Computes with its own fields, branches on them, and gives them to Python's functions."""
-
-    lr: float = 0.7
-    beta: float = 0.9
-    count: int = 2
-    is_bold: bool = True
-
-    def init(self, w_P: Tensor, num_clients: int) -> State:
-        return State(w_P, {"v": torch.full_like(w_P, self.beta**2)})
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids, prox=0.1 * self.beta)
-        step_P = update.delta_P
-        if self.lr > 0.5 and self.is_bold:
-            step_P = step_P * math.sqrt(self.lr)
-        for _ in range(self.count):
-            step_P = step_P * max(self.beta, 0.85)
-        v_P = self.beta * state.server["v"] + (1 - self.beta) * step_P**2
-        w_P = state.w_P - self.lr * step_P / (v_P.sqrt() + self.lr)
-        if key("rarely").random() < self.beta / 2:
-            w_P = w_P * (1 - 0.01 * float(f"{self.lr:.2f}"))
-        return replace(state, w_P=w_P, server={"v": v_P})
-
-
 class Powers(Algorithm):
     """Takes powers of its fields, whose last bits are others in Python and in torch."""
 
@@ -548,33 +506,6 @@ class Powers(Algorithm):
         return replace(state, w_P=w_P, server={"power": power})
 
 
-class TextOfNumbers(Algorithm):
-    """Writes its fields into a text by which it draws."""
-
-    lr: float = 0.7
-    beta: float = 0.9
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
-        step_P = update.delta_P * self.lr
-        if key(f"{self!s}").random() < 0.5 or key(repr(self.beta)).random() < 0.3:
-            step_P = step_P / 2
-        return replace(state, w_P=state.w_P - step_P)
-
-
-class TypesOfNumbers(Algorithm):
-    """Asks whether its fields are numbers."""
-
-    lr: float | str = 0.7
-    beta: float = 0.9
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
-        factor = self.beta if type(self.beta) is float else 0.1
-        factor *= 1.0 if isinstance(self.lr, float) else 0.5
-        return replace(state, w_P=state.w_P - factor * update.delta_P)
-
-
 ALGORITHMS: list[Algorithm] = [
     OneById(),
     Newcomers(),
@@ -583,7 +514,6 @@ ALGORITHMS: list[Algorithm] = [
     OneStream(),
     OfEachClient(),
     Noise(),
-    BySeed(),
     InPlace(),
     InPlaceBeforeAFork(),
     Forks(),
@@ -592,7 +522,6 @@ ALGORITHMS: list[Algorithm] = [
     Around(),
     Grows(),
     OwnMoment(),
-    Reversed(),
     LaterById(),
     Arrays(),
     TwoDraws(),
@@ -640,25 +569,15 @@ NUMBERS: list[dict[str, Any]] = [
     {"lr": 0.123456789, "beta": 0.95},
     {"lr": 1.0},
 ]
-MORE_NUMBERS: list[dict[str, Any]] = [{"count": 3}, {"is_bold": False}, {"count": 0}]
 
 
-@pytest.mark.parametrize(
-    ("kind", "numbers"),
-    [
-        (ByNumbers, NUMBERS + MORE_NUMBERS),
-        (Powers, NUMBERS),
-        (TextOfNumbers, NUMBERS),
-        (TypesOfNumbers, NUMBERS),
-    ],
-)
 def test_numbers_that_are_fields_and_differ_within_a_pack_may_be_used_as_in_python(
-    kind: type[Algorithm], numbers: list[dict[str, Any]], tiny: Run
+    tiny: Run,
 ) -> None:
     runs = {
         f"{i} {seed}": run.replace({"local.lr": 0.1 / (i + 1)})
-        for i, fields in enumerate(numbers)
-        for seed, run in group_of(tiny, kind(**fields)).items()
+        for i, fields in enumerate(NUMBERS)
+        for seed, run in group_of(tiny, Powers(**fields)).items()
     }
     assert_equal_to_themselves_alone(runs)
 
@@ -805,32 +724,6 @@ class ByAccuracy(Participation):
         if key.seed == 5 and key.round == 2:
             raise OSError("my policy fails")
         return {"count": count, "last": ids}, Cohort(ids)
-
-
-class EveryOther(Uniform):
-    """One of raysafl's own policies, of whose cohorts every other client comes."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        state, cohort = super().pick(state, num_clients, key, accuracy)
-        return state, Cohort(cohort.ids[::2])
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        EveryOther(m=5),
-        Snapshot(base=EveryOther(m=5), uniform=Uniform(m=4), snapshot_prob=0.5),
-        Snapshot(base=Uniform(m=4), uniform=EveryOther(m=7), adapt=5.0),
-    ],
-    ids=repr,
-)
-def test_a_policy_of_the_user_s_that_is_derived_from_raysafl_s_picks_by_itself(
-    policy: Participation, tiny: Run
-) -> None:
-    runs = group_of(tiny, FedAvg(), participation=policy, rounds=5)
-    assert_equal_to_themselves_alone(runs)
 
 
 def test_a_policy_of_the_user_s_picks_for_each_replicate_and_fails_for_one(

@@ -1,21 +1,19 @@
 """Runs that advance together equal the same runs alone, whatever becomes of the others."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
 from helpers.packs import (
     alone,
     assert_same,
-    cells_of,
-    fair,
-    judged,
+    different,
     mixed,
     simulations,
     together,
+    worker_of,
 )
 from torch import Tensor, nn
 
@@ -33,11 +31,6 @@ from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Lockstep
 
 
-def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -> Any:
-    first = next(iter(runs.values()))
-    return kind(cells_of(runs), first.data.load(), first.model, engine=engine)
-
-
 @pytest.mark.parametrize(
     ("engine", "model"),
     [
@@ -51,21 +44,10 @@ def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -
 def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
     tiny: Run, engine: str, model: Model
 ) -> None:
-    runs = {**mixed(tiny, model), **judged(tiny, model)}
-    lockstep = Lockstep[str](worker(runs, engine))
+    runs = different(tiny, model)
+    lockstep = Lockstep[str](worker_of(runs, engine))
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most is None and not lockstep.most_reason
-    for name, run in runs.items():
-        assert_same(results[name], alone(run, engine))
-
-
-@pytest.mark.parametrize("engine", ["fused", "linear", "loop"])
-def test_runs_with_weights_clipping_noise_and_compression_equal_themselves_alone(
-    tiny: Run, engine: str
-) -> None:
-    runs = fair(tiny)
-    results, failed = together(runs, Lockstep[str](worker(runs, engine)))
-    assert not failed
     for name, run in runs.items():
         assert_same(results[name], alone(run, engine))
 
@@ -93,7 +75,7 @@ class Counted(Worker):
 
 def test_what_all_runs_ask_for_in_a_round_is_asked_for_once(tiny: Run) -> None:
     runs = mixed(tiny, Logistic())
-    work = worker(runs, kind=Counted)
+    work = worker_of(runs, "fused", Counted)
     Lockstep(work).advance(simulations(runs, work))
     # Sixteen cells, of which four are evaluated later. Two follow an adaptive policy: their
     # training accuracy is measured together with the scores of the other ten.
@@ -160,7 +142,7 @@ def unequal(tiny: Run) -> dict[str, Run]:
 def test_a_run_that_fails_in_its_own_code_leaves_the_others_as_they_are(
     unequal: dict[str, Run],
 ) -> None:
-    lockstep = Lockstep[str](worker(unequal, "loop"))
+    lockstep = Lockstep[str](worker_of(unequal, "loop"))
     results, failed = together(unequal, lockstep)
     assert {name: type(error) for name, error in failed.items()} == {
         "policy": SystemExit,
@@ -174,29 +156,6 @@ def test_a_run_that_fails_in_its_own_code_leaves_the_others_as_they_are(
     # What was recorded before the failure stays, as if the run had been alone.
     rows = results["policy"][0]
     assert [row["round"] for row in rows] == [0, 0, 1, 1]
-
-
-def test_a_run_that_diverges_leaves_the_others_as_they_are(tiny: Run) -> None:
-    wild = LocalTraining(lr=1e30, batch_size=8, epochs=1)
-    runs = {
-        "wild": tiny.replace(model=MLP(), local=wild, rounds=50),
-        "good": tiny.replace(model=MLP(), rounds=3, seed=3),
-    }
-    lockstep = Lockstep[str](worker(runs, "loop"))
-    pack, records = simulations(runs, lockstep.work), []
-    while any(not one.done for one in pack.values()):
-        live = {name: one for name, one in pack.items() if not one.done}
-        outcome = lockstep.advance(live)
-        assert outcome.get("wild", []) == []
-        records += outcome.get("good", [])
-    assert pack["wild"].round < 50
-    assert all(replicate.diverged for replicate in pack["wild"].replicates)
-    rows, w = alone(runs["good"], "loop")
-    assert [record.test_loss for record in records] == [
-        row["test_loss"] for row in rows
-    ]
-    mine = [replicate.state.w_P for replicate in pack["good"].replicates]
-    assert all(map(torch.equal, mine, w))
 
 
 ERRORS = [
@@ -236,7 +195,7 @@ def test_a_request_that_is_too_large_is_halved_for_good_and_said(
 ) -> None:
     monkeypatch.setattr(Cramped, "error", error)
     runs = mixed(tiny, Logistic())
-    lockstep = Lockstep[str](worker(runs, kind=Cramped))
+    lockstep = Lockstep[str](worker_of(runs, "fused", Cramped))
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most in (2, 3, 4)
     assert lockstep.most_reason.startswith(
@@ -250,28 +209,22 @@ def test_a_request_that_is_too_large_is_halved_for_good_and_said(
         assert_same(results[name], alone(run, "fused"))
 
 
+@pytest.mark.parametrize("error", [ERRORS[0], TooLargeError("out of memory: a client")])
 def test_a_run_that_is_too_large_by_itself_fails_and_the_others_do_not(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
+    tiny: Run, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = mixed(tiny, Logistic())
+    is_known = isinstance(error, TooLargeError)
+    monkeypatch.setattr(Cramped, "error", error)
+    monkeypatch.setattr(Cramped, "room", 100 if is_known else 4)
     monkeypatch.setattr(Cramped, "huge", numbers_of(runs, "shared"))
-    results, failed = together(runs, Lockstep[str](worker(runs, kind=Cramped)))
-    assert list(failed) == ["shared"] and failed["shared"] is Cramped.error
+    lockstep = Lockstep[str](worker_of(runs, "fused", Cramped))
+    results, failed = together(runs, lockstep)
+    assert list(failed) == ["shared"] and failed["shared"] is error
+    # One that says that it is too large by itself does not make the others smaller.
+    assert (lockstep.most is None and not lockstep.most_reason) == is_known
     for name in runs.keys() - failed:
         assert_same(results[name], alone(runs[name], "fused"))
-
-
-def test_a_run_that_is_too_large_alone_does_not_make_the_others_smaller(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = mixed(tiny, Logistic())
-    monkeypatch.setattr(Cramped, "room", 100)
-    monkeypatch.setattr(Cramped, "huge", numbers_of(runs, "shared"))
-    monkeypatch.setattr(Cramped, "error", TooLargeError("out of memory: one client"))
-    lockstep = Lockstep[str](worker(runs, kind=Cramped))
-    _, failed = together(runs, lockstep)
-    assert list(failed) == ["shared"]
-    assert lockstep.most is None and not lockstep.most_reason
 
 
 class FailsOnce(Worker):
@@ -290,7 +243,7 @@ def test_a_round_that_is_taken_again_counts_nothing_twice_and_forgets_nothing(
     tiny: Run,
 ) -> None:
     runs = {"shared": mixed(tiny, Logistic())["shared"]}
-    work = worker(runs, kind=FailsOnce)
+    work = worker_of(runs, "fused", FailsOnce)
     results, failed = together(runs, Lockstep[str](work))
     assert not failed and work.has_failed and runs["shared"].data.share
     assert_same(results["shared"], alone(runs["shared"], "fused"))
@@ -298,7 +251,7 @@ def test_a_round_that_is_taken_again_counts_nothing_twice_and_forgets_nothing(
 
 def test_a_run_that_has_failed_fails_again_if_it_is_asked_again(tiny: Run) -> None:
     run = tiny.replace(algorithm=BadAlgorithm(), replicates=1)
-    (simulation,) = simulations({"bad": run}, worker({"bad": run})).values()
+    (simulation,) = simulations({"bad": run}, worker_of({"bad": run})).values()
     simulation.step()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -322,32 +275,7 @@ def test_evaluations_that_fail_are_told_to_the_runs_that_asked_for_them(
     tiny: Run,
 ) -> None:
     runs = {str(seed): tiny.replace(seed=seed, rounds=2) for seed in range(5)}
-    results, failed = together(runs, Lockstep[str](worker(runs, kind=Broken)))
+    results, failed = together(runs, Lockstep[str](worker_of(runs, "fused", Broken)))
     assert list(failed) == ["1", "2", "3", "4"]
     assert {type(error) for error in failed.values()} == {KeyError}
     assert_same(results["0"], alone(runs["0"], "fused"))
-
-
-def test_a_run_goes_on_from_its_checkpoint_in_another_pack(tiny: Run) -> None:
-    runs = mixed(tiny, Logistic())
-    first = Lockstep[str](worker(runs))
-    pack = simulations(runs, first.work)
-    before = first.advance(pack)
-    contents = {name: dump(one) for name, one in pack.items()}
-    for names in (["FAST", "SCAFFOLD"], ["SAFARI", "FedProx", "FedAvg"]):
-        some = {name: runs[name] for name in names}
-        second = Lockstep[str](worker(some))
-        again = simulations(some, second.work)
-        for name, one in again.items():
-            restore(one, contents[name])
-        records = {name: list(before.get(name, [])) for name in names}
-        while live := {name: one for name, one in again.items() if not one.done}:
-            for name, outcome in second.advance(live).items():
-                records[name] += outcome
-        for name in names:
-            rows, w = alone(runs[name], "fused")
-            mine = [replicate.state.w_P for replicate in again[name].replicates]
-            assert all(map(torch.equal, mine, w))
-            assert [r.test_loss for r in records[name]] == [
-                r["test_loss"] for r in rows
-            ]

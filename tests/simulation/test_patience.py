@@ -4,22 +4,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import torch
-from helpers.checkpoints import dump, restore
-from helpers.here import run_in_process, session_of, write
+from helpers.packs import play
 
-from raysafl import Devices, LocalTraining, Patience, Run
-from raysafl.core.record import Record
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
+from raysafl import Devices, LocalTraining, Patience, Run, Runner, Sweep
 from raysafl.storage.ledger import Status
-from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
-from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session
 
 
 @pytest.fixture
@@ -32,17 +22,6 @@ def patient(tiny: Run) -> Run:
         local=LocalTraining(lr=0.5, batch_size=32, epochs=1),
         patience=Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
     )
-
-
-def work(run: Run) -> Worker:
-    return Worker(run.cells, run.data.load(), run.model)
-
-
-def finish(sim: Simulation) -> list[Record]:
-    records = []
-    while not sim.done:
-        records += sim.step()
-    return records
 
 
 def last_round(values: Mapping[int, float], patience: Patience, sign: int) -> int:
@@ -69,10 +48,9 @@ def last_round(values: Mapping[int, float], patience: Patience, sign: int) -> in
 def test_each_replicate_stops_after_the_rounds_that_the_definition_says(
     stop: Patience, sign: int, patient: Run
 ) -> None:
-    whole = finish(Simulation(patient.replace(patience=None), work(patient)))
+    whole = play(patient.replace(patience=None))[1]
     run = patient.replace(patience=stop)
-    sim = Simulation(run, work(run))
-    records = finish(sim)
+    sim, records = play(run)
     ends = set()
     for r in range(3):
         all_of_it = [record for record in whole if record.replicate == r]
@@ -88,41 +66,6 @@ def test_each_replicate_stops_after_the_rounds_that_the_definition_says(
         assert stopped.startswith(f"stopped after round {end}: {stop.metric} has not")
         ends.add(end)
     assert sim.round == max(ends) + 1 < 40
-
-
-def test_replicates_stop_by_themselves(patient: Run) -> None:
-    records = finish(Simulation(patient, work(patient)))
-    ends = {
-        r: max(rec.round for rec in records if rec.replicate == r) for r in (0, 1, 2)
-    }
-    assert len(set(ends.values())) > 1
-    alone = patient.replace(replicates=1, seed=1)
-    assert finish(Simulation(alone, work(alone)))[-1].round == ends[1]
-
-
-def test_a_run_that_is_interrupted_after_any_round_equals_the_undisturbed_one(
-    patient: Run,
-) -> None:
-    machine = work(patient)
-    whole = Simulation(patient, machine)
-    expected = finish(whole)
-    sim = Simulation(patient, machine)
-    records = []
-    while not sim.done:
-        records += sim.step()
-        content = dump(sim)
-        sim = Simulation(patient, machine)
-        restore(sim, content)
-    assert [(r.replicate, r.round, r.test_loss) for r in records] == [
-        (r.replicate, r.round, r.test_loss) for r in expected
-    ]
-    for a, b in zip(sim.replicates, whole.replicates, strict=True):
-        assert torch.equal(a.state.w_P, b.state.w_P)
-        assert (a.stopped, a.best, a.best_round) == (b.stopped, b.best, b.best_round)
-
-
-def test_a_run_with_patience_goes_to_json_and_back(patient: Run) -> None:
-    assert Run.from_json(patient.to_json()) == patient
 
 
 @pytest.mark.parametrize(
@@ -159,80 +102,27 @@ def test_a_run_does_not_wait_for_time_to_improve(tiny: Run) -> None:
         timed.replace(patience=Patience(metric="virtual_seconds"))
 
 
-@pytest.fixture
-def sweep(patient: Run) -> Sweep:
-    """The patient run beside one that goes through all of its rounds."""
-    runs = {"patient": patient, "plain": patient.replace(patience=None, rounds=10)}
-    return Sweep("patience", runs=runs, axes=("which",))
-
-
-def folder(path: Path, sweep: Sweep) -> Store:
-    store = Store(path)
-    store.create()
-    store.write_manifest(sweep.manifest())
-    return store
-
-
-def session(sweep: Sweep, store: Store) -> tuple[Session, list[Run]]:
-    """What is still to be done, by cells, and these."""
-    ended = store.ledger()
-    cells = [cell for run in sweep.labelled().values() for cell in run.split()]
-    left = [cell for cell in cells if cell.id not in ended]
-    data = left[0].data.load()
-    work = Worker([c for run in left for c in run.cells], data, left[0].model)
-    return session_of(left, work, store), left
-
-
-def complete(sweep: Sweep, store: Store) -> None:
-    going, cells = session(sweep, store)
-    going.advance(math.inf)
-    write(going.news(), store, cells)
-
-
-def assert_same_cells(one: Store, other: Store, run: Run) -> None:
-    """Check that rows and ends of a run are equal but for the wall time."""
-    first, second = (
-        store.rounds(run.id).drop(columns="seconds") for store in (one, other)
-    )
-    pd.testing.assert_frame_equal(first, second)
-    for cell in run.cell_ids:
-        a, b = one.ledger()[cell], other.ledger()[cell]
-        assert (a.status, a.reason, a.metrics) == (b.status, b.reason, b.metrics)
-
-
 def test_a_run_that_stopped_leaves_its_pack_and_is_finished_with_its_reason(
-    sweep: Sweep, patient: Run, tmp_path: Path
+    patient: Run, tmp_path: Path
 ) -> None:
-    store = folder(tmp_path / "pack", sweep)
-    complete(sweep, store)
-    alone = folder(tmp_path / "alone", sweep)
-    run_in_process(patient, alone, work(patient))
-    assert_same_cells(store, alone, patient)
+    runs = {"patient": patient, "plain": patient.replace(patience=None, rounds=10)}
+    sweep = Sweep("patience", runs=runs, axes=("which",))
+    runner = Runner(sweep, tmp_path, executor="here", track="none", quiet=True)
+    table = runner.run().runs
+    store = runner.store
+    alone = [(r.replicate, r.round, r.test_loss) for r in play(patient)[1]]
+    rounds = store.rounds(patient.id)
+    found = rounds[["replicate", "round", "test_loss"]]
+    assert sorted(map(tuple, found.to_numpy().tolist())) == sorted(alone)
     for cell in patient.cell_ids:
         end = store.ledger()[cell]
-        assert end.status is Status.FINISHED and end.status.decided
-        assert end.reason.startswith("stopped after")
+        assert end.status.decided and end.reason.startswith("stopped after")
         assert "test_accuracy has not improved since round" in end.reason
-    assert verify(store) == [] and verify(alone) == []
     assert {end.status for end in store.ledger().values()} == {Status.FINISHED}
-
-    table = make_runs_table(store)
+    assert verify(store) == []
     mine = table[table["run_id"] == patient.id]
-    rounds = store.rounds(patient.id)
+    assert len(mine) == 3
     for row in mine.itertuples():
         own = rounds[rounds.replicate == row.replicate]
         assert row.rounds == own["round"].max() + 1
         assert row.final == own.sort_values("round").test_accuracy.iloc[-1]
-
-
-def test_kills_change_neither_rows_nor_the_ledger(
-    sweep: Sweep, patient: Run, tmp_path: Path
-) -> None:
-    undisturbed = folder(tmp_path / "undisturbed", sweep)
-    complete(sweep, undisturbed)
-    store = folder(tmp_path / "killed", sweep)
-    while not store.ledger().keys() >= set(patient.cell_ids):
-        going, cells = session(sweep, store)
-        going.advance(0.0)  # up to the next evaluated round
-        write(going.news(at_once=True), store, cells)
-    assert_same_cells(store, undisturbed, patient)

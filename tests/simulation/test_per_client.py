@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
 from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
+from helpers.packs import play
 from helpers.tasks import Task, columns
 
 from raysafl import (
@@ -24,7 +24,6 @@ from raysafl import (
     Runner,
     Sweep,
 )
-from raysafl.core.record import Record
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
@@ -34,22 +33,6 @@ from raysafl.simulation.simulation import Simulation
 from raysafl.storage.rows import of_owners
 from raysafl.sweep.open_cell import client_rows as rows_of_cell
 from raysafl.sweep.prepare import prepare
-
-
-def simulation(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
-
-
-def played(run: Run, stop: int | None = None) -> tuple[Simulation, list[Record]]:
-    """A run to its end; with `stop`, it goes on from a checkpoint after that round."""
-    own, records = simulation(run), []
-    while not own.done:
-        records += own.step()
-        if own.round == stop:
-            content = dump(own)
-            own = simulation(run)
-            restore(own, content)
-    return own, records
 
 
 def hits(w_P: Any, dataset: Dataset) -> Any:
@@ -66,9 +49,9 @@ def client_rows(own: Simulation) -> pa.Table:
     return of_owners(table, {own.run.id: own.run.cell_ids})
 
 
-def last(run: Run, stop: int | None = None) -> tuple[Any, dict[str, float], Any]:
+def last(run: Run) -> tuple[Any, dict[str, float], Any]:
     """Of replicate 0: its last rows of clients/, its last metrics, its parameters."""
-    own, records = played(run, stop)
+    own, records = play(run)
     table = client_rows(own).to_pandas()
     table = table[(table["replicate"] == 0) & (table["round"] == run.rounds - 1)]
     metrics = [record.metrics for record in records if record.replicate == 0][-1]
@@ -96,21 +79,13 @@ def test_statistics_of_four_clients_equal_those_by_hand() -> None:
     )
 
 
-def test_where_a_lower_metric_is_better_the_worst_clients_have_the_highest() -> None:
+def test_the_worst_the_rarest_and_what_does_not_exist() -> None:
     found = served(np.array([1, 0]), np.array([3.0, 2.0]), higher_is_better=False)
     assert found["worst10"] == 3.0 and found["never"] == 2.0
-
-
-def test_clients_that_took_part_equally_often_share_the_last_places_of_the_rarest() -> (
-    None
-):
     # Of 20 clients, the tenth are two: the one that came once, and one of three.
     came = np.array([1, 2, 2, 2, *[5] * 16])
     quality = np.array([0.8, 0.0, 0.3, 0.6, *[1.0] * 16])
     assert served(came, quality)["rarest10"] == pytest.approx((0.8 + 0.3) / 2)
-
-
-def test_what_does_not_exist_is_left_out() -> None:
     nobody = served(np.zeros(4, int), np.full(4, 0.5))
     assert "weighted" not in nobody and nobody["never"] == 0.5
     everybody = served(np.ones(4, int), np.full(4, 0.5))
@@ -121,7 +96,7 @@ def test_a_client_takes_part_in_the_rounds_in_which_it_trains_and_not_in_the_ser
     tiny: Run,
 ) -> None:
     run = tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=8, eval_every=1)
-    own, records = played(run.replace(eval_clients=PerClient(every=8)))
+    own, records = play(run.replace(eval_clients=PerClient(every=8)))
     table = client_rows(own).to_pandas().set_index(["replicate", "client"])
     for replicate in range(2):
         rows = [record for record in records if record.replicate == replicate]
@@ -268,8 +243,8 @@ def test_personal_models_do_not_depend_on_how_many_are_in_memory_at_a_time(
 @pytest.mark.parametrize("on", ["labels", "own"])
 def test_nothing_else_changes_by_a_bit_where_clients_are_evaluated(on: Any) -> None:
     asked = FOUR.replace(eval_clients=PerClient(every=2, on=on, personal_steps=2))
-    with_clients, records = played(asked)
-    without, plain = played(FOUR.replace(eval_clients=None))
+    with_clients, records = play(asked)
+    without, plain = play(FOUR.replace(eval_clients=None))
     for one, other in zip(records, plain, strict=True):
         same = {name: getattr(one, name) for name in asdict(other)}
         assert {**same, "metrics": {}, "seconds": 0} == {
@@ -282,15 +257,6 @@ def test_nothing_else_changes_by_a_bit_where_clients_are_evaluated(on: Any) -> N
         assert one.metrics.keys() <= asked.columns().keys()
     for one_r, other_r in zip(with_clients.replicates, without.replicates, strict=True):
         assert torch.equal(one_r.state.w_P, other_r.state.w_P)
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_a_run_resumed_from_a_checkpoint_knows_its_clients_as_before(stop: int) -> None:
-    run = FOUR.replace(eval_clients=PerClient(every=2, on="own", personal_steps=1))
-    whole, records = played(run)
-    again, resumed = played(run, stop)
-    assert client_rows(again).equals(client_rows(whole))
-    assert [record.metrics for record in resumed] == [r.metrics for r in records]
 
 
 def test_the_columns_are_declared_with_the_objectives_metric() -> None:
@@ -329,15 +295,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "participation": {"kind": "Full"},
             "eval_clients": PerClient(on="own"),
         },
-        "does not say whose its samples are; give Federation(own_tests=0.2)",
+        "does not say whose its samples are",
     ),
     "users at several clients": (
         {"data.partition": Iid(), "eval_clients": PerClient(on="own")},
-        "needs users whose samples are at one client, and clients",
+        "both hold samples of user",
     ),
     "an empty client": (
         {"data.partition": LastIsEmpty()},
-        "judges every client, but client 3 holds no samples",
+        "finds no test samples for client 3, which holds 0 samples",
     ),
     "overlapping clients": (
         {"data.partition": Overlapping(samples=8), "data.own_tests": 0.5},
@@ -357,25 +323,6 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(name: str) -> None:
         prepare([FOUR.replace(changes)])
 
 
-class TwoClasses(FourUsers):
-    """Four users, and a test set without the classes that only users 2 and 3 hold."""
-
-    def load(self) -> Dataset:
-        """Test samples of classes 0 and 1."""
-        full = super().load()
-        some = full.test.y < 2
-        users = None if full.test.users is None else full.test.users[some]
-        few = replace(full.test, x=full.test.x[some], y=full.test.y[some], users=users)
-        return replace(full, test=few)
-
-
-def test_a_client_without_test_samples_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="no test samples for client 3: the test set has none of"
-    ):
-        prepare([FOUR.replace({"data.dataset": TwoClasses()})])
-
-
 class Numbers(FourUsers):
     """Four users, and a number to predict for each sample."""
 
@@ -393,13 +340,7 @@ def test_clients_of_a_regression_are_compared_by_its_metric() -> None:
         local=LocalTraining(lr=0.05, batch_size=2, epochs=1),
         eval_clients=PerClient(every=2, on="own"),
     )
-    own = Simulation(
-        run,
-        Worker(run.cells, run.data.load(), run.model, objective=run.objective),
-    )
-    records = []
-    while not own.done:
-        records += own.step()
+    own, records = play(run)
     table = client_rows(own).to_pandas()
     table = table[(table["replicate"] == 0) & (table["round"] == 3)]
     dataset = run.data.load()

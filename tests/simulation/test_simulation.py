@@ -9,10 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
+from helpers.checkpoints import dump
+from helpers.four_clients import FOUR
+from helpers.objectives import REGRESSION
+from helpers.packs import play, worker_of
 
-from raysafl import MLP, SAFARI, Federation, LocalTraining, Logistic, Run, Uniform
-from raysafl.algorithms import FedAvgM, Key
+from raysafl import (
+    MLP,
+    SAFARI,
+    Devices,
+    LocalTraining,
+    Logistic,
+    Patience,
+    PerClient,
+    Run,
+    Snapshot,
+    Uniform,
+)
+from raysafl.algorithms import SCAFFOLD, FedAvgM, Key
 from raysafl.core.algorithm import (
     Algorithm,
     ContinuedTraining,
@@ -21,31 +35,19 @@ from raysafl.core.algorithm import (
     State,
     Train,
     TrainMean,
-    Update,
 )
-from raysafl.core.participation import Participation
 from raysafl.core.problem import SERVER
 from raysafl.core.record import Record
-from raysafl.runtime.in_process import Worker
+from raysafl.participation import Bernoulli
 from raysafl.simulation.checkpoint import load
 from raysafl.simulation.replicates import finite_rows
 from raysafl.simulation.simulation import Simulation
 
-EPOCH = LocalTraining(lr=0.1, batch_size=16, epochs=1)
-GOES_ON = ContinuedTraining(lr=0.01, batch_size=16, steps=2, optimizer="adam")
 SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
 
 
-def simulation(run: Run) -> Simulation:
-    worker = Worker(run.cells, run.data.load(), run.model)
-    return Simulation(run, worker)
-
-
-def finish(sim: Simulation) -> list[Record]:
-    records = []
-    while not sim.done:
-        records += sim.step()
-    return records
+def records_of(run: Run) -> list[Record]:
+    return play(run)[1]
 
 
 def facts(records: Sequence[Record], replicate: int = 0) -> list[dict[str, object]]:
@@ -63,11 +65,11 @@ def test_a_replicate_of_several_partitions_equals_a_run_on_its_partition(
     run = tiny.replace({"data.partition_seeds": 2, "replicates": 4})
     first = run.data.split_seed(0)
     assert run.partition_seeds == [first, first + 1, first, first + 1]
-    records = finish(simulation(run))
+    records = records_of(run)
     for r, seed in enumerate(run.partition_seeds):
         changes = {"data.seed": seed, "data.partition_seeds": 1, "replicates": 1}
         alone = run.replace({**changes, "seed": run.seed + r})
-        assert facts(records, r) == facts(finish(simulation(alone)))
+        assert facts(records, r) == facts(records_of(alone))
 
 
 def test_partitions_have_equally_many_replicates(tiny: Run) -> None:
@@ -79,51 +81,74 @@ def test_partitions_have_equally_many_replicates(tiny: Run) -> None:
         some.replace(replicates=10)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [FedAvgM(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr
-)
-def test_a_run_alone_equals_itself_as_one_of_five_replicates(
-    tiny: Run, algorithm: Algorithm
-) -> None:
-    together = finish(simulation(tiny.replace(algorithm=algorithm, replicates=5)))
-    alone = finish(simulation(tiny.replace(algorithm=algorithm, replicates=1, seed=3)))
-    assert facts(together, 3) == facts(alone)
-
-
-def test_replicates_differ_from_each_other(tiny: Run) -> None:
-    records = finish(simulation(tiny))
-    losses = [[r.test_loss for r in records if r.replicate == k] for k in range(2)]
-    assert all(one != other for one, other in zip(*losses, strict=True))
-
-
 def test_safari_with_q_1_records_what_fedavg_records(tiny: Run) -> None:
-    a, b = (
-        finish(simulation(tiny)),
-        finish(simulation(tiny.replace(algorithm=SAFARI(client_prob=1)))),
-    )
-    assert facts(a) == facts(b)
+    safari = tiny.replace(algorithm=SAFARI(client_prob=1))
+    assert facts(records_of(tiny)) == facts(records_of(safari))
 
 
-@pytest.mark.parametrize("stop", [0, 1, 3])
-@pytest.mark.parametrize("local", [EPOCH, GOES_ON], ids=repr)
-@pytest.mark.parametrize(
-    "algorithm", [FedAvgM(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr
-)
-def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
-    tiny: Run, algorithm: Algorithm, local: LocalTraining, stop: int
+GOES_ON = ContinuedTraining(lr=0.01, batch_size=16, steps=2, optimizer="adam")
+SAMPLED = SAFARI(client_prob=0.5)
+DEVICES = Devices(step_seconds=0.1, spread=0.8, dropout=0.2, deadline=1.5, report=3)
+# Runs that keep different things between rounds.
+KEEPS: dict[str, tuple[Run | None, dict[str, Any]]] = {
+    "momentum": (None, {"algorithm": FedAvgM(momentum=0.5), "eval_every": 2}),
+    "vectors of clients": (None, {"algorithm": SCAFFOLD(), "eval_every": 3}),
+    "passes": (None, {"algorithm": SAMPLED, "local": GOES_ON, "eval_every": 2}),
+    "samples of the server": (None, {"algorithm": SAMPLED, "data.share": 0.5}),
+    "patience": (
+        None,
+        {
+            "rounds": 40,
+            "eval_every": 2,
+            "local.lr": 0.5,
+            "patience": Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
+        },
+    ),
+    "the best model": (None, {"rounds": 6, "keep": "best"}),
+    "seconds of devices": (
+        None,
+        {
+            "devices": DEVICES,
+            "participation": Uniform(m=5),
+            "rounds": 6,
+            "eval_every": 3,
+        },
+    ),
+    "clients": (FOUR, {"eval_clients": PerClient(every=2, on="own", personal_steps=1)}),
+    "no accuracy": (REGRESSION, {}),
+    "no participants": (None, {"participation": Bernoulli(rate=0.1), "eval_every": 3}),
+    "an accuracy": (
+        None,
+        {
+            "participation": Snapshot(
+                base=Uniform(m=3), uniform=Uniform(m=4), adapt=3.0, accuracy="clients"
+            )
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_a_run_that_is_interrupted_after_each_round_equals_the_undisturbed_one_bitwise(
+    name: str, tiny: Run
 ) -> None:
-    run = tiny.replace(algorithm=algorithm, eval_every=2, local=local)
-    whole = simulation(run)
-    undisturbed = finish(whole)
-    first, second = simulation(run), simulation(run)
-    records = [record for _ in range(stop) for record in first.step()]
-    restore(second, dump(first))
-    records += finish(second)
-    assert [facts(records, r) for r in (0, 1)] == [
-        facts(undisturbed, r) for r in (0, 1)
-    ]
-    for a, b in zip(whole.replicates, second.replicates, strict=True):
+    base, changes = KEEPS[name]
+    run = (base or tiny).replace(changes)
+    whole, records = play(run)
+    again, resumed = play(run, interrupted=True)
+    for r, (a, b) in enumerate(zip(whole.replicates, again.replicates, strict=True)):
+        assert facts(records, r) == facts(resumed, r)
         assert torch.equal(a.state.w_P, b.state.w_P)
+        assert (a.round, a.stopped) == (b.round, b.stopped)
+        assert (a.best, a.best_round) == (b.best, b.best_round)
+        if a.clients and b.clients:
+            assert a.clients.rounds == b.clients.rounds
+            np.testing.assert_array_equal(a.clients.tables, b.clients.tables)
+    kept, same = whole.kept(), again.kept()
+    assert kept.keys() == same.keys()
+    for r, model in kept.items():
+        assert (model.round, model.value) == (same[r].round, same[r].value)
+        assert torch.equal(model.w_P, same[r].w_P)
 
 
 def test_seeds_that_a_column_of_results_cannot_hold_are_refused(tiny: Run) -> None:
@@ -137,7 +162,7 @@ def test_seeds_that_a_column_of_results_cannot_hold_are_refused(tiny: Run) -> No
 def test_a_checkpoint_holds_no_cell_of_another_run_and_a_damaged_one_is_refused(
     tiny: Run,
 ) -> None:
-    content = dump(simulation(tiny))
+    content = dump(Simulation(tiny, worker_of({"": tiny})))
     lr = LocalTraining(lr=0.9, batch_size=32, epochs=1)
     for other in (tiny.replace(seed=5), tiny.replace(local=lr)):
         assert not load(content, other.cell_ids)
@@ -151,8 +176,8 @@ def test_a_checkpoint_holds_no_cell_of_another_run_and_a_damaged_one_is_refused(
 def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
     tiny: Run,
 ) -> None:
-    every = finish(simulation(tiny.replace(rounds=7, replicates=1)))
-    sparse = finish(simulation(tiny.replace(rounds=7, replicates=1, eval_every=3)))
+    every = records_of(tiny.replace(rounds=7, replicates=1))
+    sparse = records_of(tiny.replace(rounds=7, replicates=1, eval_every=3))
     assert [r.round for r in sparse] == [2, 5, 6]
     for name in ("steps", "bytes_up", "bytes_down", "server_rounds"):
         assert sum(getattr(r, name) for r in sparse) == sum(
@@ -164,10 +189,8 @@ def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
 def test_traffic_is_four_bytes_per_parameter_and_client_and_none_in_server_rounds(
     tiny: Run,
 ) -> None:
-    records = finish(
-        simulation(
-            tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
-        )
+    records = records_of(
+        tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
     )
     kinds = {r.kind for r in records}
     assert kinds == {"client", "server"}
@@ -188,77 +211,11 @@ class Both(Algorithm):
         return State(w_P - update.delta_MP[0])
 
 
-class Mean(Algorithm):
-    """The mean update, requested as a mean or as rows."""
-
-    rows: bool
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
-        if self.rows:
-            update: Update = yield Train(state.w_P, ids)
-            return State(state.w_P - update.delta_MP.mean(0))
-        mean: MeanUpdate = yield TrainMean(state.w_P, ids)
-        return State(state.w_P - mean.delta_P)
-
-
-@pytest.mark.parametrize(("m", "tolerance"), [(1, 0.0), (4, 1e-6)])
-def test_a_mean_is_that_of_the_rows_and_of_one_client_bitwise(
-    tiny: Run, m: int, tolerance: float
-) -> None:
-    base = tiny.replace(participation=Uniform(m=m), rounds=2)
-    rows, mean = (
-        simulation(base.replace(algorithm=Mean(rows=rows))) for rows in (True, False)
-    )
-    by_rows, by_mean = finish(rows), finish(mean)
-    for a, b in zip(rows.replicates, mean.replicates, strict=True):
-        torch.testing.assert_close(a.state.w_P, b.state.w_P, rtol=0, atol=tolerance)
-    assert [(r.steps, r.bytes_up, r.train_loss is None) for r in by_rows] == [
-        (r.steps, r.bytes_up, r.train_loss is None) for r in by_mean
-    ]
-
-
-class Listed(Participation):
-    """A list in place of a cohort."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> Any:
-        """What no policy may return."""
-        return state, [1, 2]
-
-
-def test_a_policy_without_a_cohort_is_refused_with_what_to_return(tiny: Run) -> None:
-    sim = simulation(tiny.replace(participation=Listed()))
-    with pytest.raises(
-        ValueError,
-        match=r"Listed.pick \(.*\) must return \(state, Cohort.* \[1, 2\]",
-    ):
-        sim.step()
-
-
-class Nobody(Algorithm):
-    """Asks nobody to train."""
-
-    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One request without clients."""
-        yield Train(state.w_P, [])
-        return state
-
-
-def test_a_request_without_clients_is_refused(tiny: Run) -> None:
-    with pytest.raises(
-        ValueError, match=r"Nobody.round \(.*\) must yield .* for at least one client"
-    ):
-        simulation(tiny.replace(algorithm=Nobody())).step()
-
-
 def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_what_goes_down(
     tiny: Run,
 ) -> None:
-    record = finish(simulation(tiny.replace(algorithm=Both(), rounds=1, replicates=1)))[
-        0
-    ]
+    run = tiny.replace(algorithm=Both(), rounds=1, replicates=1)
+    (record,) = records_of(run)
     assert record.kind == "client+server"
     assert record.bytes_down == 2 * record.bytes_up == 2 * 3 * 650 * 4
     # all clients hold equally many
@@ -283,7 +240,7 @@ def test_an_update_weighs_what_the_algorithm_declares_and_nothing_else_changes(
     tiny: Run,
 ) -> None:
     dense, small, none = (
-        finish(simulation(tiny.replace(algorithm=SmallUploads(up_bytes=up))))
+        records_of(tiny.replace(algorithm=SmallUploads(up_bytes=up)))
         for up in (None, 100, 0)
     )
     vector = 650 * 4
@@ -311,11 +268,11 @@ def test_under_data_sharing_a_client_is_sent_its_samples_in_the_round_it_first_t
     algorithm = SAFARI(client_prob=0.5)
     run = tiny.replace(algorithm=algorithm, rounds=12, eval_every=2)
     run = run.replace(data=run.data.replace(share=share))
-    records = finish(simulation(run))
+    records = records_of(run)
     model = 650 * 4
     # Digits have 64 pixels of one byte and a label of eight bytes.
     each = samples * (64 * run.data.load().train.x.itemsize + 8)
-    every = finish(simulation(run.replace(eval_every=1)))
+    every = records_of(run.replace(eval_every=1))
     for replicate in range(2):
         met = set[int]()
         expected = 0
@@ -337,9 +294,9 @@ def test_training_scores_of_one_step_are_those_of_the_start_on_the_clients_sampl
     one_step = LocalTraining(lr=0.1, batch_size=10_000, steps=1)
     model = Logistic(zero_init=False)
     run = tiny.replace(local=one_step, model=model, participation=Uniform(m=1))
-    sim = simulation(run.replace(rounds=1, replicates=1))
-    w_P = sim.replicates[0].state.w_P.numpy().astype(np.float64)
-    (record,) = finish(sim)
+    run = run.replace(rounds=1, replicates=1)
+    w_P = worker_of({"": run}).init(0).numpy().astype(np.float64)
+    (record,) = records_of(run)
     dataset = run.data.load()
     own = run.data.split(dataset, run.seed).clients[record.cohorts[-1][0]]
     train = dataset.train
@@ -355,7 +312,7 @@ def test_training_accuracy_stays_through_server_rounds_and_changes_in_others(
     tiny: Run,
 ) -> None:
     run = tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
-    records = finish(simulation(run))
+    records = records_of(run)
     for before, after in itertools.pairwise(records):
         if after.kind == "server":
             assert after.train_accuracy == before.train_accuracy
@@ -378,32 +335,13 @@ def test_losses_of_clients_are_their_own_where_the_server_trained_with_them_dive
             return State(state.w_P - update.delta_MP[: len(ids)].mean(0))
 
     alone, together = (
-        finish(simulation(tiny.replace(algorithm=Together(who=who), rounds=2)))
+        records_of(tiny.replace(algorithm=Together(who=who), rounds=2))
         for who in ((), (SERVER,))
     )
     for own, due in zip(together, alone, strict=True):
         assert (own.train_loss, own.train_accuracy) == pytest.approx(
             (due.train_loss, due.train_accuracy)
         )
-
-
-def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(
-    tiny: Run,
-) -> None:
-    class Explode(Algorithm):
-        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-            update = yield Train(state.w_P, ids)
-            bad = key.seed == 1 and key.round == 2
-            return State(
-                state.w_P - update.delta_MP.mean(0) * (float("nan") if bad else 1)
-            )
-
-    sim = simulation(tiny.replace(algorithm=Explode(), rounds=5))
-    records = finish(sim)
-    assert [r.round for r in records if r.replicate == 0] == [0, 1, 2, 3, 4]
-    assert [r.round for r in records if r.replicate == 1] == [0, 1]
-    assert sim.replicates[0].diverged == ""
-    assert sim.replicates[1].diverged.startswith("round 2: parameters are not finite")
 
 
 @pytest.mark.parametrize(
@@ -424,18 +362,11 @@ def test_parameters_are_finite_if_each_of_them_is(
     ]
 
 
-def test_safari_without_server_data_is_refused_with_what_to_give() -> None:
+def test_safari_without_server_data_is_refused_with_what_to_give(tiny: Run) -> None:
     with pytest.raises(
         ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"
     ):
-        Run(
-            data=Federation(),
-            model=MLP(),
-            algorithm=SAFARI(),
-            participation=Uniform(m=2),
-            local=SERVER_SGD,
-            rounds=1,
-        )
+        tiny.replace({"algorithm": SAFARI(), "data.server": None})
 
 
 def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(
@@ -455,7 +386,7 @@ def test_partition_and_model_do_not_change_with_the_global_random_state(
 ) -> None:
     np.random.seed(1)
     torch.manual_seed(1)
-    first = facts(finish(simulation(tiny.replace(model=MLP(), rounds=1))))
+    first = facts(records_of(tiny.replace(model=MLP(), rounds=1)))
     np.random.seed(2)
     torch.manual_seed(2)
-    assert facts(finish(simulation(tiny.replace(model=MLP(), rounds=1)))) == first
+    assert facts(records_of(tiny.replace(model=MLP(), rounds=1))) == first

@@ -8,12 +8,14 @@ import pytest
 import torch
 from helpers.checkpoints import dump, restore
 from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
+from helpers.packs import play, worker_of
 
 from raysafl import Run, Uniform
 from raysafl.algorithms import Key
 from raysafl.core.participation import Cohort
-from raysafl.runtime.in_process import Worker
+from raysafl.core.record import Record
 from raysafl.simulation.simulation import Simulation
+from raysafl.simulation.turns import checked_pick
 
 
 def only_run(folder: Path, code: str, changes: str) -> Run:
@@ -21,15 +23,9 @@ def only_run(folder: Path, code: str, changes: str) -> Run:
     return run
 
 
-def play(run: Run) -> list[object]:
-    """All records of a run in this process."""
-    work = Worker(
-        *(run.cells, run.data.load(), run.model), engine="loop", objective=run.objective
-    )
-    simulation = Simulation(run, work)
-    records: list[object] = []
-    while not simulation.done:
-        records += simulation.step()
+def played(run: Run) -> list[Record]:
+    """All records of a run in this process, whose states can be saved."""
+    simulation, records = play(run, worker_of({"": run}, "loop"))
     dump(simulation)
     return records
 
@@ -44,7 +40,7 @@ def test_a_mistake_is_told_with_the_class_the_line_and_what_to_do_instead(
 ) -> None:
     code, changes, method, sentence = MISTAKES[name]
     with pytest.raises(ValueError, match=re.escape(sentence)) as error:
-        play(only_run(tmp_path, code, changes))
+        played(only_run(tmp_path, code, changes))
     if method:
         expected = f"{method} ({place(code, LINES[method])}) "
         assert str(error.value).startswith(expected)
@@ -69,17 +65,17 @@ def test_ids_of_numpy_are_taken_as_the_plain_numbers_that_they_are(
     by_list = only_run(
         tmp_path, policy("return state, Cohort([1, 2])"), "participation=Mine()"
     )
-    (given, *_), (plain, *_) = play(by_array), play(by_list)
-    assert given.cohorts == plain.cohorts == [[1, 2]]  # type: ignore[attr-defined]
-    assert {type(i) for i in given.cohorts[0]} == {int}  # type: ignore[attr-defined]
-    assert given.test_loss == plain.test_loss  # type: ignore[attr-defined]
+    (given, *_), (plain, *_) = played(by_array), played(by_list)
+    assert given.cohorts == plain.cohorts == [[1, 2]]
+    assert {type(i) for i in given.cohorts[0]} == {int}
+    assert given.test_loss == plain.test_loss
 
 
 def test_ids_in_another_order_stay_in_that_order(tmp_path: Path) -> None:
     run = only_run(
         tmp_path, policy("return state, Cohort([7, 2])"), "participation=Mine()"
     )
-    assert {tuple(record.cohorts[0]) for record in play(run)} == {(7, 2)}  # type: ignore[attr-defined]
+    assert {tuple(record.cohorts[0]) for record in played(run)} == {(7, 2)}
 
 
 def test_a_state_that_is_plain_in_the_first_round_only_is_refused_later(
@@ -89,7 +85,7 @@ def test_a_state_that_is_plain_in_the_first_round_only_is_refused_later(
     with pytest.raises(
         ValueError, match=r"must return a state of .* it returned \{2\}"
     ):
-        play(only_run(tmp_path, code, "participation=Mine()"))
+        played(only_run(tmp_path, code, "participation=Mine()"))
 
 
 def test_what_numpy_gives_in_cohorts_and_requests_can_be_saved(tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ def test_what_numpy_gives_in_cohorts_and_requests_can_be_saved(tmp_path: Path) -
     changes = "{'algorithm': Mine(), 'participation': Chance(), 'eval_every': 3, "
     changes += f"'data': {shared}}}"
     run = only_run(tmp_path, code, changes)
-    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    work = worker_of({"": run}, "loop")
     first, second = Simulation(run, work), Simulation(run, work)
     first.step()
     restore(second, dump(first))
@@ -126,7 +122,7 @@ def test_what_an_algorithm_keeps_has_the_same_order_after_an_interruption(
     )
     changes = "algorithm=Mine(), participation=Uniform(m=3), rounds=8, replicates=1"
     run = only_run(tmp_path, code, changes)
-    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    work = worker_of({"": run}, "loop")
     first, second = Simulation(run, work), Simulation(run, work)
     for _ in range(5):
         first.step()
@@ -146,7 +142,7 @@ def test_a_correct_class_passes_all_checks(tmp_path: Path) -> None:
         "update = yield TrainMean(state.w_P, ids)",
         "return replace(state, w_P=state.w_P - update.delta_P)",
     )
-    assert len(play(only_run(tmp_path, code, "algorithm=Mine()"))) == 6
+    assert len(played(only_run(tmp_path, code, "algorithm=Mine()"))) == 6
 
 
 @pytest.mark.parametrize(
@@ -165,18 +161,14 @@ def test_a_replicate_that_diverges_is_told_whether_the_rates_or_the_algorithm_di
     )
     changes = f"{{'algorithm': Mine(), 'local.lr': {lr}}}"
     run = only_run(tmp_path, code, changes)
-    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
-    simulation = Simulation(run, work)
-    while not simulation.done:
-        simulation.step()
+    simulation, _ = play(run, worker_of({"": run}, "loop"))
     for own in simulation.replicates:
+        assert own.diverged.startswith("round ")
         assert advice in own.diverged
         assert ("lower the learning rates" in own.diverged) == (lr > 1)
 
 
 def test_a_plain_cohort_is_taken_as_it_is_without_a_copy() -> None:
-    from raysafl.simulation.checks import checked_pick
-
     policy = Uniform(m=1000)
     picked = policy.pick(None, 10**6, Key(0, 0), None)
     state, cohort = checked_pick(policy, picked, 10**6, 0)
@@ -184,8 +176,6 @@ def test_a_plain_cohort_is_taken_as_it_is_without_a_copy() -> None:
 
 
 def test_floats_rows_sets_and_texts_are_no_cohort() -> None:
-    from raysafl.simulation.checks import checked_pick
-
     for ids in (np.array([1.0]), [[1, 2]], {1, 2}, "12"):
         with pytest.raises(ValueError, match="must return"):
             checked_pick(Uniform(m=1), (None, Cohort(ids)), 10, 1)  # type: ignore[arg-type]

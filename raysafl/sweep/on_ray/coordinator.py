@@ -20,7 +20,7 @@ from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.provenance import check_package
 from raysafl.cluster.ray_private import is_own_exit
 from raysafl.core.problem import Dataset
-from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.client_actor import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Checkpoint
