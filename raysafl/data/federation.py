@@ -6,9 +6,9 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
+from raysafl.core.component import method_name, users_parts
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
-from raysafl.core.users_parts import method_name, users_parts
 from raysafl.data.partitions import Iid, Partition, SamplesToSpread
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source

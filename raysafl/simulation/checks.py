@@ -21,12 +21,11 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
 )
-from raysafl.core.component import Component
+from raysafl.core.component import Component, method_name, users_parts
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Keys
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name, users_parts
 
 REQUEST = "yield fl.Train(...) or fl.TrainMean(...) for at least one client"
 

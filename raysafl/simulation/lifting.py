@@ -42,8 +42,8 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
 )
+from raysafl.core.component import is_users_class
 from raysafl.core.randomness import Key, Keys, checksum
-from raysafl.core.users_parts import is_users_class
 from raysafl.core.work import Floats, Ints
 from raysafl.simulation.checks import (
     checked_ids,

@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from raysafl.core.cells import REPLICATES, SEED, cell_ids
 from raysafl.core.component import Component
-from raysafl.core.record import ColumnDescription
+from raysafl.core.record import REPLICATES, SEED, ColumnDescription, cell_ids
 from raysafl.core.text import nearest
 from raysafl.storage.redaction import redacted
 from raysafl.storage.statistics import (

@@ -9,7 +9,7 @@ from torch import nn
 import raysafl as fl
 import raysafl.algorithms
 from raysafl import SAFARI, Absent, FedAvg, Run
-from raysafl.core.fields import type_name
+from raysafl.core.text import type_name
 from raysafl.training import StepRate
 
 

@@ -8,7 +8,7 @@ from helpers.environment import REAL_DATA
 
 from raysafl import Federation
 from raysafl.data import ByUser, Dataset, Samples, Shakespeare, Synthetic
-from raysafl.data.shakespeare import speeches
+from raysafl.data.users import speeches
 
 PLAY = """First Citizen:
 Before we proceed any further, hear me speak.

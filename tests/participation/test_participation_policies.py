@@ -34,7 +34,7 @@ from raysafl.participation import (
     Weibull,
     sampling,
 )
-from raysafl.participation.distributions import Distribution
+from raysafl.participation.arbitrary import Distribution
 
 
 class OfEveryone(Full):
