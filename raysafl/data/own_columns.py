@@ -383,11 +383,10 @@ def refuse_not_finite(
     if np.isfinite(values).all():
         return
     # With one name, all values are one column.
-    wrong_nC: NDArray[np.bool_]
-    wrong_nC = ~np.isfinite(values).reshape(len(values), len(names), -1).all(axis=2)
+    wrong_nC = (~np.isfinite(values)).reshape(len(values), len(names), -1).any(axis=2)
     found = [
         f"{name}: {wrong_n.sum():,} (the first in row {wrong_n.argmax()})"
-        for name, wrong_n in zip(names, wrong_nC.T, strict=True)
+        for name, wrong_n in zip(names, np.atleast_2d(wrong_nC.T), strict=True)
         if wrong_n.any()
     ]
     raise ValueError(

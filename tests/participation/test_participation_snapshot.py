@@ -73,31 +73,6 @@ def test_with_q_each_round_is_a_snapshot_with_that_probability() -> None:
     assert stats.binomtest(pairs, 2000, 0.09).pvalue > 1e-3
 
 
-def test_a_snapshot_says_nothing_about_who_comes() -> None:
-    ids, notes = play(
-        Snapshot(base=BASE, uniform=Uniform(m=1), snapshot_prob=0.5), [None] * 6000
-    )
-    counts = np.bincount(
-        [i[0] for i, (_, e) in zip(ids, notes, strict=True) if e], minlength=10
-    )
-    assert 1e-3 < stats.chisquare(counts).pvalue < 1 - 1e-3
-
-
-def test_adaptive_q_is_algorithm_2_by_hand() -> None:
-    # pick of round r is told acc_{r-1}.     acc_0  acc_1  acc_2  acc_3  acc_4  acc_5
-    # acc_6
-    told: list[float | None] = [None, 0.30, 0.50, 0.40, 0.20, 0.25, 0.25, 0.95]
-    # q_1 = max(0, 0 + 2 (0 - .3)) = 0; q_2: -.4 -> 0; q_3 = 2 (.1) = .2; q_4 = .2 + 2
-    # (.2) = .6; q_5 = .6 - 2 (.05) = .5; q_6 = .5; q_7 = max(0, .5 - 1.4) = 0.
-    _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=2.0), told)
-    assert [q for q, _ in notes] == pytest.approx([0, 0, 0, 0.2, 0.6, 0.5, 0.5, 0])
-    # lambda = 7: q_3 = .7; q_4 = min(1, .7 + 1.4) = 1: a snapshot for sure; q_5 = 1 -
-    # .35.
-    _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=7.0), told)
-    assert [q for q, _ in notes] == pytest.approx([0, 0, 0, 0.7, 1, 0.65, 0.65, 0])
-    assert notes[4][1] and not notes[0][1] and not notes[7][1]
-
-
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=30),
     st.floats(0, 10),
