@@ -56,11 +56,6 @@ RULES: list[Algorithm] = [
     *(FedAmplify(P=3, eta=1.5), AFL(lr=15.0), AFL(lr=15.0, max_delay=2)),
     AFL(lr=15.0, max_delay=2, memory=True),
 ]
-WRAPPED: list[Algorithm] = [
-    wrap
-    for rule in RULES
-    for wrap in (SAFARI(inner=rule, client_prob=0.5), FSL(inner=rule, gamma=0.5))
-]
 OTHERS: list[Algorithm] = [
     *(
         FSL(),
@@ -96,7 +91,7 @@ def steps(sim: Simulation, rounds: int) -> list[Record]:
     return [record for _ in range(rounds) for record in sim.step()]
 
 
-@pytest.mark.parametrize("algorithm", [*RULES, *WRAPPED, *OTHERS], ids=repr)
+@pytest.mark.parametrize("algorithm", [*RULES, *OTHERS], ids=repr)
 def test_every_algorithm_learns_and_goes_on_bitwise_from_any_checkpoint(
     algorithm: Algorithm,
 ) -> None:

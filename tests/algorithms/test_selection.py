@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.played import played, simulation
 from torch import Tensor
 
 from raysafl import (
@@ -38,10 +39,7 @@ from raysafl.algorithms import (
     TopK,
 )
 from raysafl.algorithms.selection import Memory, Told
-from raysafl.core.record import Record
 from raysafl.participation import Full, Markov
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 LOCAL = LocalTraining(lr=0.5, batch_size=8, epochs=2, momentum=0.9)
 P = 650  # parameters of logistic regression on digits
@@ -75,14 +73,6 @@ def select(
 
 def told(ids: list[int], losses: list[float], samples: list[int], round: int) -> Told:
     return Told(torch.tensor(ids), torch.tensor(losses), torch.tensor(samples), round)
-
-
-def play(run: Run) -> tuple[Simulation, list[Record]]:
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-    records: list[Record] = []
-    while not sim.done:
-        records += sim.step()
-    return sim, records
 
 
 @pytest.mark.parametrize("loss", ["all", "batch"])
@@ -226,7 +216,7 @@ def test_the_loss_of_candidates_is_that_of_the_global_model(
         rounds=2,
         local=LocalTraining(lr=0.1, batch_size=7, epochs=1, momentum=0.5),
     )
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
+    sim = simulation(run)
     sim.step()
     w_P = sim.replicates[0].state.w_P.clone()
     sim.step()
@@ -254,7 +244,7 @@ def test_traffic_counts_the_candidates_and_the_selected(tiny: Run) -> None:
         ("last", 2 * vector, 0),
     ):
         by = PowerOfChoice.model_validate({"m": 2, "d": 5, "loss": loss})
-        _, records = play(run.replace(algorithm=Selected(by=by)))
+        _, records = played(run.replace(algorithm=Selected(by=by)))
         assert [r.bytes_down for r in records] == [down] * 4
         assert [r.bytes_up for r in records] == [2 * vector + up] * 4
         # The cohorts are those that are available.
@@ -267,7 +257,7 @@ def test_clients_that_send_their_losses_alone_have_not_trained(tiny: Run) -> Non
         participation=Full(),
         eval_clients=PerClient(every=4),
     )
-    for own in play(run)[0].replicates:
+    for own in played(run)[0].replicates:
         assert own.clients is not None
         # In each of 4 rounds, 5 clients send a loss, and 2 of them train.
         assert own.clients.participations_N.sum() == 4 * 2
@@ -282,7 +272,7 @@ def test_a_round_in_which_ca_fed_keeps_nobody_says_that_nobody_trained(
         rounds=12,
         eval_every=1,
     )
-    _, records = play(run)
+    _, records = played(run)
     kinds = set()
     for record in records:
         ((ids,), (trained,)) = record.cohorts, record.trained
@@ -302,7 +292,7 @@ def test_clients_whose_update_is_as_short_as_a_loss_have_trained(tiny: Run) -> N
     run = tiny.replace(
         algorithm=Terse(), participation=Full(), eval_clients=PerClient(every=4)
     )
-    for own in play(run)[0].replicates:
+    for own in played(run)[0].replicates:
         assert own.clients is not None
         assert own.clients.participations_N.tolist() == [4] * 10
 
@@ -316,7 +306,7 @@ def test_a_selection_learns_nothing_of_clients_that_send_their_losses_alone(
             return state
 
     by = PowerOfChoice(m=3, d=3, loss="last")
-    sim, _ = play(tiny.replace(algorithm=Selected(inner=Asking(), by=by)))
+    sim, _ = played(tiny.replace(algorithm=Selected(inner=Asking(), by=by)))
     for own in sim.replicates:
         assert own.state.server["~loss"].isinf().all()
 
@@ -327,7 +317,7 @@ def test_where_at_most_m_are_available_the_inner_algorithm_runs_bitwise(
     by = PowerOfChoice(m=3, d=3)
     for inner in (FedAvg(), SCAFFOLD()):
         mine, theirs = (
-            play(tiny.replace(algorithm=own))[0]
+            played(tiny.replace(algorithm=own))[0]
             for own in (Selected(inner=inner, by=by), inner)
         )
         for a, b in zip(mine.replicates, theirs.replicates, strict=True):
@@ -344,7 +334,10 @@ def test_all_methods_see_the_same_available_clients(tiny: Run) -> None:
         *(Selected(by=Oort(m=2)), FedLaAvg(K=2), F3AST(m=2), CAFed()),
     ]
     cohorts = [
-        [r.cohorts for r in play(tiny.replace(algorithm=own, participation=policy))[1]]
+        [
+            r.cohorts
+            for r in played(tiny.replace(algorithm=own, participation=policy))[1]
+        ]
         for own in algorithms
     ]
     assert all(own == cohorts[0] for own in cohorts)
@@ -360,7 +353,7 @@ def test_compressed_updates_are_selected_by_losses_that_are_sent_whole(
     inside = Selected(inner=Compressed(compression=top), by=by)
     outside = Compressed(inner=Selected(by=by), compression=top)
     for algorithm in (inside, outside):
-        _, records = play(run.replace(algorithm=algorithm))
+        _, records = played(run.replace(algorithm=algorithm))
         assert [r.bytes_up for r in records] == [2 * top.num_bytes(P) + 4 * 5] * 4
 
 

@@ -1,14 +1,16 @@
 """Means that are weighted by the clients' numbers of samples, McMahan et al. 2017."""
 
+from typing import Any
+
 import pytest
 import torch
+from helpers.played import final, simulation
 
 from raysafl import (
     Algorithm,
     Dirichlet,
     FedAvg,
     Federation,
-    LocalTraining,
     Run,
     TrainMean,
     Uniform,
@@ -25,17 +27,8 @@ from raysafl.algorithms import (
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.problem import EVERYONE, SERVER
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 KINDS = [FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi]
-
-
-def final(run: Run) -> torch.Tensor:
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-    while not sim.done:
-        sim.step()
-    return sim.replicates[0].state.w_P
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,9 +62,9 @@ def test_an_algorithm_is_told_how_many_samples_clients_hold(tiny: Run) -> None:
     skewed = Dirichlet(alpha=0.1, balanced=False)
     data = tiny.data.replace(partition=skewed, partition_seeds=2)
     run = tiny.replace(data=data, algorithm=Counting(), rounds=1)
-    worker = Worker(run.cells, run.data.load(), run.model)
-    sim = Simulation(run, worker)
+    sim = simulation(run)
     sim.step()
+    worker: Any = sim.work
     assert worker.sizes(0) != worker.sizes(1)
     for cell, replicate in enumerate(sim.replicates):
         sizes, server = worker.sizes(cell)
@@ -115,27 +108,5 @@ class Weighing(Algorithm):
 def test_a_request_that_makes_no_sense_is_explained(
     algorithm: Algorithm, text: str, tiny: Run
 ) -> None:
-    run = tiny.replace(algorithm=algorithm)
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
     with pytest.raises(ValueError, match=text):
-        sim.step()
-
-
-def test_a_weighted_mean_follows_the_weights_that_an_algorithm_gives(
-    tiny: Run,
-) -> None:
-    local = LocalTraining(lr=0.1, batch_size=32, steps=2)
-    run = tiny.replace(local=local, replicates=1, participation=Uniform(m=2))
-
-    class OnlyFirst(FedAvg):
-        def round(self, state: State, ids: list[int], key: Key) -> Round:
-            update = yield TrainMean(state.w_P, ids, weight_M=torch.tensor([1, 0]))
-            return State(state.w_P - update.delta_P)
-
-    class First(FedAvg):
-        def round(self, state: State, ids: list[int], key: Key) -> Round:
-            update = yield TrainMean(state.w_P, ids[:1])
-            return State(state.w_P - update.delta_P)
-
-    both = (final(run.replace(algorithm=kind())) for kind in (OnlyFirst, First))
-    torch.testing.assert_close(*both, rtol=0, atol=1e-6)
+        final(tiny.replace(algorithm=algorithm))

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.played import played
+from helpers.refused import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -32,12 +34,6 @@ TABLE = pd.DataFrame(
         "split": ["train", "train", "test", "train", "train", "test"],
     }
 )
-
-
-def refused(make: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(ValueError) as caught:
-        make(*args, **options)
-    return str(caught.value)
 
 
 def table(df: pd.DataFrame = TABLE, **options: Any) -> fl.data.InMemory:
@@ -559,16 +555,7 @@ RUN = {
 
 
 def last_record(run: fl.Run) -> Any:
-    from raysafl.runtime.in_process import Worker
-    from raysafl.simulation.simulation import Simulation
-
-    work = Worker(
-        run.cells, run.data.load(), run.model, engine="loop", objective=run.objective
-    )
-    simulation = Simulation(run, work)
-    while not simulation.done:
-        records = simulation.step()
-    return records[0]
+    return played(run)[1][-1]
 
 
 def accuracy(run: fl.Run) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.played import played, simulation
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -12,8 +13,6 @@ from scipy import stats
 from raysafl import SAFARI, FedAvg, Participation, Run, Snapshot, Uniform
 from raysafl.algorithms import Key
 from raysafl.participation import Arbitrary, Beta, Markov
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 BASE, UNIFORM = Arbitrary(dist=Beta(), m=3), Uniform(m=3)
 CHAINS = Markov(mean=0.3, correlation=0.8)
@@ -93,18 +92,11 @@ def test_adaptive_q_is_algorithm_2_line_by_line(
     assert [q for q, _ in notes] == pytest.approx(expected)
 
 
-def simulation_of(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
-
-
 def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
-    simulation, out = simulation_of(run), []
-    while not simulation.done:
-        out += [
-            (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
-            for r in simulation.step()
-        ]
-    return out
+    return [
+        (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
+        for r in played(run)[1]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +130,13 @@ def test_a_run_records_q_and_its_snapshots(tiny: Run) -> None:
 @pytest.mark.parametrize("accuracy", ["cohort", "clients"])
 def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> None:
     policy = Snapshot(base=BASE, uniform=UNIFORM, adapt=2.0, accuracy=accuracy)
-    simulation, told, notes = simulation_of(tiny.replace(participation=policy)), [], []
-    samples, work = tiny.data.load().train, simulation.work
-    for record in (r for _ in range(4) for r in simulation.step() if r.replicate == 0):
+    sim, told, notes = simulation(tiny.replace(participation=policy)), [], []
+    samples = tiny.data.load().train
+    work: Any = sim.work
+    for record in (r for _ in range(4) for r in sim.step() if r.replicate == 0):
         split, (w_P, *_) = (
             work.population.splits[0],
-            [rep.state.w_P for rep in simulation.replicates],
+            [rep.state.w_P for rep in sim.replicates],
         )
         ids = record.cohorts[-1] if accuracy == "cohort" else range(10)
         held = np.concatenate([split.clients[i] for i in ids])
