@@ -95,18 +95,6 @@ def test_power_of_choice_takes_the_candidates_with_the_largest_losses(
         assert one == max(probe.ids, key=lambda i: losses[i]) and len(probe.ids) == 2
 
 
-def test_candidates_are_drawn_by_their_numbers_of_samples() -> None:
-    by = PowerOfChoice(m=1, d=1)
-    samples = {0: 10, 2: 30, 5: 60}
-    drawn = [
-        select(by, [0, 2, 5], samples=samples, key=Key(0, round))[0][0]
-        for round in range(2000)
-    ]
-    for i, share in ((0, 0.1), (2, 0.3), (5, 0.6)):
-        # The standard error is at most 0.011.
-        assert drawn.count(i) / 2000 == pytest.approx(share, abs=0.04)
-
-
 def test_power_of_choice_selects_nobody_where_nobody_has_samples() -> None:
     chosen, asked = select(
         PowerOfChoice(m=1, d=2), [0, 2, 5], samples={0: 0, 2: 0, 5: 0}
@@ -164,27 +152,6 @@ def test_oort_takes_the_clients_of_the_largest_utility() -> None:
     memory = trained(by, {0: (1.0, 8, 40), 1: (1.0, 8, 0), 2: (1.0, 8, 9)})
     chosen, _ = select(by, [0, 1, 2], memory, {0: 9, 1: 9, 2: 9}, key=Key(0, 50))
     assert chosen == [1, 2]
-
-
-def test_oort_draws_by_utility_above_the_cut_off_and_clips_outliers() -> None:
-    by = Oort(m=1, exploration=0.0, minimum=0.0, cut_off=0.5, clip=1.0)
-    # Before round 2, ln(t) = 0 and s_i is U_i scaled: 0, 0.4, 0.6 and 1; the cut is 0.5.
-    losses = (0.0, 0.4, 0.6, 1.0)
-    memory = trained(by, {i: (loss, 1, 0) for i, loss in enumerate(losses)})
-
-    def frequencies(by: Oort) -> list[float]:
-        drawn = [
-            select(by, [0, 1, 2, 3], memory, key=Key(seed, 0))[0][0]
-            for seed in range(2000)
-        ]
-        return [drawn.count(i) / 2000 for i in range(4)]
-
-    # The standard error is 0.011.
-    found = frequencies(by)
-    assert found[:2] == [0, 0] and found[2] == pytest.approx(0.6 / 1.6, abs=0.045)
-    # Clipped at 0.6, the last two are alike, and 0.4 / 0.6 is above the cut.
-    found = frequencies(by.replace(clip=0.5))
-    assert found == pytest.approx([0, 0.25, 0.375, 0.375], abs=0.045)
 
 
 @pytest.mark.parametrize("batches", [None, 1])

@@ -1,6 +1,5 @@
 """Parquet in the layout of Hugging Face: what is found, what identifies it, what is refused."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers.refused import refused
-from PIL import Image
+from helpers.small_data import png
 
 import raysafl as fl
 
@@ -20,12 +19,6 @@ NAMES = ["cat", "dog", "fox"]
 def pixels(count: int, seed: int = 0, tail: tuple[int, ...] = ()) -> Any:
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (count, 4, 5, *tail), dtype=np.uint8)
-
-
-def png(image: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
 
 
 def images_of(column: str, kind: str = "Image") -> dict[str, Any]:
