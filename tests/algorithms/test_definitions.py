@@ -116,8 +116,6 @@ WRAP = {
     ),
     "power of choice": lambda a: Selected(inner=a, by=PowerOfChoice(m=1, d=2)),
 }
-# How many clients Oort selects, and at which quantile it clips.
-OORT = [(1, 0.95), (2, 0.95), (1, 0.5)]
 INNER = [
     *ALGORITHMS,
     *(FedAvg(weighted=True), FedAvg(lr=None), FedAdam(weighted=True)),
@@ -126,7 +124,7 @@ INNER = [
     CAFed(bias=0.2, prior_rounds=9, over_all_rounds=True),
     F3AST(m=1, beta=0.3, divided_by_m=True),
     *(Selected(by=PowerOfChoice(m=1, d=3, loss=loss)) for loss in ("batch", "last")),
-    *(Selected(by=Oort(m=m, exploration=0.5, cut_off=0.4, clip=c)) for m, c in OORT),
+    *(Selected(by=Oort(m=m, exploration=0.5, cut_off=0.4)) for m in (1, 2)),
     *(MIFA(over="seen"), AFL(max_delay=2, memory=True), FedAU(K=2), SCAFFOLD(lr=None)),
     # Wrappers, which are put into wrappers.
     *(wrap(SCAFFOLD()) for wrap in WRAP.values()),

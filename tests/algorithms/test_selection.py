@@ -154,6 +154,20 @@ def test_oort_takes_the_clients_of_the_largest_utility() -> None:
     assert chosen == [1, 2]
 
 
+def test_oort_draws_above_the_cut_off_and_clips_outliers() -> None:
+    by = Oort(m=1, exploration=0.0, minimum=0.0, cut_off=0.5, clip=1.0)
+    # Before round 2, ln(t) = 0 and s_i is U_i scaled: 0, 0.4, 0.6 and 1; the cut is 0.5.
+    losses = (0.0, 0.4, 0.6, 1.0)
+    memory = trained(by, {i: (loss, 1, 0) for i, loss in enumerate(losses)})
+    # Clipped at 0.6, the last two are alike, and 0.4 / 0.6 is above the cut.
+    for clip, able in ((1.0, {2, 3}), (0.5, {1, 2, 3})):
+        drawn = [
+            select(by.replace(clip=clip), [0, 1, 2, 3], memory, key=Key(seed))[0][0]
+            for seed in range(60)
+        ]
+        assert {*drawn} == able
+
+
 @pytest.mark.parametrize("batches", [None, 1])
 def test_the_loss_of_candidates_is_that_of_the_global_model(
     batches: int | None, tiny: Run
