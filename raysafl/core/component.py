@@ -232,7 +232,11 @@ class Component(BaseModel):
         try:
             tree = self.model_dump(mode="json")
         except PydanticSerializationError as error:
-            raise ValueError(_why_no_json(self, error)) from None
+            raise ValueError(
+                f"{type(self).__name__} holds what has no JSON ({error}), and a run's id is "
+                "a hash of its JSON; give numbers, texts, lists or components, and write a "
+                "function as a method of the class"
+            ) from None
         return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -254,22 +258,6 @@ class Component(BaseModel):
     def flat(self) -> dict[str, Any]:
         """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
-
-
-def _why_no_json(whole: Component, error: Exception) -> str:
-    """Name the innermost field that cannot be written as JSON, which is told last."""
-    why = str(error)
-    for part in whole.components():
-        for name, value in part:
-            try:
-                part.model_dump(mode="json", include={name})
-            except PydanticSerializationError:
-                why = (
-                    f"{class_name(type(part))}: the field {name} is {in_brief(value)}, which "
-                    "has no JSON, and a run's id is a hash of its JSON; give numbers, "
-                    "texts, lists or components, and write a function as a method of the class"
-                )
-    return why
 
 
 def public_names() -> dict[str, str]:

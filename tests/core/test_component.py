@@ -527,15 +527,9 @@ def test_a_class_without_its_method_is_told_which_to_rename() -> None:
     assert refused(Never).endswith("has no method 'pick': define it")
 
 
-def test_a_function_as_a_field_names_the_class_its_line_and_the_field(
-    tiny: Run,
-) -> None:
-    line = inspect.getsourcelines(Holds)[1]
+def test_a_function_as_a_field_is_told_to_be_a_method(tiny: Run) -> None:
     text = refused(lambda: tiny.replace(model=Holds(what=lambda x: x)).id)
-    assert text.startswith(
-        f"Holds (test_component.py:{line}): the field what is <function"
-    )
-    assert "has no JSON" in text and "a method of the class" in text
+    assert "has no JSON (" in text and "as a method of the class" in text
 
 
 def test_what_is_remembered_in_the_instance_is_led_to_where_it_belongs() -> None:

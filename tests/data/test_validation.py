@@ -180,21 +180,6 @@ def test_data_without_validation_have_the_split_that_they_had() -> None:
             "of the server's data, which is 40 samples, is less than one sample",
         ),
         ({"validation": Validation(clients=0.01)}, "the largest holds 40"),
-        (
-            {
-                "validation": Validation(clients=0.9),
-                "partition": Overlapping(samples=230),
-            },
-            "leaves client [0-9] nothing to train on: all of its 230 samples",
-        ),
-        (
-            {
-                "validation": Validation(clients=0.9),
-                "server": FromClients(c=1, per_client=1),
-                "seed": 1,
-            },
-            "leaves the server nothing to train on: all of its 1 samples",
-        ),
     ],
 )
 def test_a_share_that_does_not_fit_is_refused(
