@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.played import played, simulation
+from helpers.played import played
 from torch import Tensor
 
 from raysafl import (
@@ -166,54 +166,6 @@ def test_oort_draws_above_the_cut_off_and_clips_outliers() -> None:
             for seed in range(60)
         ]
         assert {*drawn} == able
-
-
-@pytest.mark.parametrize("batches", [None, 1])
-def test_the_loss_of_candidates_is_that_of_the_global_model(
-    batches: int | None, tiny: Run
-) -> None:
-    seen: dict[int, float] = {}
-
-    class Spying(PowerOfChoice):
-        def select(self, ids, memory, key, losses):  # type: ignore[no-untyped-def]
-            choice = super().select(ids, memory, key, losses)
-            answer = None
-            while True:
-                try:
-                    request = choice.send(answer)
-                except StopIteration as end:
-                    return end.value
-                answer = yield request
-                if isinstance(request, TrainMean):
-                    seen.update(zip(request.ids, answer.loss_M.tolist(), strict=True))
-                    assert not answer.delta_P.abs().max() > 1e-20
-
-    loss = "batch" if batches else "all"
-    by = Spying.model_validate({"m": 1, "d": 10, "loss": loss})
-    run = tiny.replace(
-        algorithm=Selected(by=by),
-        participation=Full(),
-        replicates=1,
-        rounds=2,
-        local=LocalTraining(lr=0.1, batch_size=7, epochs=1, momentum=0.5),
-    )
-    sim = simulation(run)
-    sim.step()
-    w_P = sim.replicates[0].state.w_P.clone()
-    sim.step()
-    train, splits = sim.work.trainer.inputs, sim.work.population.splits[0]
-    weights, biases = w_P.double().split([640, 10])
-    for i, found in seen.items():
-        rows = torch.from_numpy(splits.of(i))
-        x = train.x_at(rows[None])[0].double().flatten(1)
-        logits = x @ weights.view(10, 64).T + biases
-        each = torch.nn.functional.cross_entropy(
-            logits, train.y[rows], reduction="none"
-        )
-        if batches:
-            assert each.min() - 1e-5 <= found <= each.max() + 1e-5
-        else:
-            assert found == pytest.approx(float(each.mean()), abs=1e-5)
 
 
 def test_traffic_counts_the_candidates_and_the_selected(tiny: Run) -> None:

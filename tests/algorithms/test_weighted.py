@@ -9,41 +9,16 @@ from helpers.played import final, simulation
 from raysafl import (
     Algorithm,
     Dirichlet,
-    FedAvg,
-    Federation,
     Run,
     TrainMean,
-    Uniform,
 )
 from raysafl.algorithms import (
     CountSamples,
-    FedAdagrad,
-    FedAdam,
-    FedAvgM,
-    FedProx,
-    FedYogi,
     Key,
     State,
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.problem import EVERYONE, SERVER
-
-KINDS = [FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_unbalanced_clients_make_a_difference_and_balanced_ones_none(
-    kind: type[Algorithm], tiny: Run
-) -> None:
-    def results(data: Federation) -> list[torch.Tensor]:
-        run = tiny.replace(data=data, replicates=1, participation=Uniform(m=4))
-        return [final(run.replace(algorithm=kind(weighted=w))) for w in (False, True)]
-
-    plain, weighted = results(tiny.data.replace(partition=Dirichlet(alpha=1.0)))
-    assert torch.equal(plain, weighted)
-    skewed = Dirichlet(alpha=0.1, balanced=False)
-    plain, weighted = results(tiny.data.replace(partition=skewed))
-    assert not torch.allclose(plain, weighted)
 
 
 class Counting(Algorithm):
