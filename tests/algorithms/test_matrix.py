@@ -40,20 +40,19 @@ def test_an_algorithm_runs_with_every_policy_and_is_finite(
     ("wrapper", "inner"),
     [
         pytest.param(wrapper, inner, id=f"{wrapper}-{type(inner).__name__}")
-        for wrapper in WRAPPERS
+        for wrapper in ["alone", *WRAPPERS]
         for inner in ALGORITHMS
         if not (wrapper == "compressed" and isinstance(inner, FOCUS))  # is refused
     ],
 )
-def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
+def test_every_algorithm_alone_and_in_a_wrapper_resumes_bitwise(
     wrapper: str, inner: Algorithm, tiny: Run
 ) -> None:
     policy: Participation = Snapshot(
         base=POLICIES["markov"], uniform=Uniform(m=2), adapt=5.0
     )
-    run = tiny.replace(
-        algorithm=WRAPPERS[wrapper](inner), participation=policy, replicates=1
-    )
+    algorithm = inner if wrapper == "alone" else WRAPPERS[wrapper](inner)
+    run = tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
     whole, first, second = (simulation(run) for _ in range(3))
     expected = finish(whole)
     records = [record for _ in range(2) for record in first.step()]
