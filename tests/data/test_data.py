@@ -116,21 +116,6 @@ def test_parquet_images_come_back_pixel_by_pixel(
     )
 
 
-@given(
-    low=st.floats(-10, 10),
-    span=st.floats(0.01, 10),
-)
-def test_parquet_pixels_are_scaled_to_low_and_high(
-    low: float, span: float, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "scaled"
-    if not folder.exists():
-        write_folder(folder, [png(np.array([[0, 255]], np.uint8))], [0])
-    part = ParquetImages(path=str(folder), low=low, high=low + span).load().train
-    seen = part.x.ravel() * part.scale + part.shift
-    np.testing.assert_allclose(seen, [low, low + span], atol=1e-12)
-
-
 @pytest.mark.parametrize("content", [b"", b"label,image"], ids=["empty", "text"])
 def test_a_file_that_is_not_parquet_is_named(content: bytes, tmp_path: Path) -> None:
     source = write_folder(tmp_path, [png(noise(4, 4))], [0])

@@ -89,12 +89,10 @@ def test_standardised_inputs_have_mean_0_and_deviation_1_over_the_training_sampl
     axis = 0 if x.ndim == 2 else None
     np.testing.assert_allclose(inputs.mean(axis), 0, atol=1e-6)
     np.testing.assert_allclose(inputs.std(axis), 1, atol=1e-6)
-
-
-def test_a_constant_column_is_standardised_to_zero() -> None:
-    x = np.array([[1.0, 5], [2, 5], [3, 5], [4, 5]])
-    dataset = fl.from_arrays(x, [0, 1, 0, 1], test_share=0.5, standardise=True).load()
-    assert (dataset.train.x[:, 1] == 0).all()
+    x[:] = 5
+    if x.ndim == 2:
+        alike = fl.from_arrays(x, np.arange(9) % 2, test_share=0.3, standardise=True)
+        assert not alike.load().train.x.any()
 
 
 def test_a_table_gives_features_names_and_clients_by_hand() -> None:
@@ -104,11 +102,7 @@ def test_a_table_gives_features_names_and_clients_by_hand() -> None:
     town = dataset.train.columns["town"]
     assert town.values == ("Bern", "Genf") and town.codes.tolist() == [1, 0, 0, 0]
     assert dataset.test.columns["town"].codes.tolist() == [1, 1]
-
-
-def test_features_stand_in_the_order_in_which_they_are_named() -> None:
-    dataset = table(features=["pulse", "age"]).load()
-    assert dataset.train.x[0].tolist() == [60.5, 30]
+    assert table(features=["pulse", "age"]).load().train.x[0].tolist() == [60.5, 30]
 
 
 @pytest.mark.parametrize(
@@ -179,19 +173,6 @@ def test_a_csv_file_is_the_same_run_as_the_table_in_it(
     one, two = fl.from_csv("a.csv", **options), fl.from_csv("b.csv", **options, sep=";")
     # All columns that are nothing else are the features.
     assert one == two == table()
-
-
-def test_a_csv_file_of_test_samples_is_the_same_run_as_its_table(
-    tmp_path: Path,
-) -> None:
-    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
-    for file, rows in ((train, TABLE[1:]), (test, TABLE[:1])):
-        rows.drop(columns="split").to_csv(file, index=False, sep=";")
-    found = fl.from_csv(train, label="ill", test=test, client="town", sep=";")
-    whole = TABLE.drop(columns="split")
-    assert found == fl.from_pandas(
-        whole[1:], label="ill", client="town", test=whole[:1]
-    )
 
 
 class Pictures(TorchDataset):  # type: ignore[type-arg]
@@ -570,30 +551,15 @@ def towns() -> pd.DataFrame:
     return df
 
 
-def of_arrays(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
-    return fl.from_arrays(
-        df[["a", "b", "c"]], df.above, clients=df[["town"]], test_share=0.25
-    )
-
-
-def of_a_table(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
-    return fl.from_pandas(df, label="above", client="town", test_share=0.25)
-
-
-def of_a_file(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
-    df.to_csv(folder / "towns.csv", index=False)
-    file = folder / "towns.csv"
-    return fl.from_csv(file, label="above", client="town", test_share=0.25)
-
-
-@pytest.mark.parametrize("make", [of_arrays, of_a_table, of_a_file])
-def test_a_client_per_town_is_learnt(make: Any, tmp_path: Path) -> None:
-    source = make(towns(), tmp_path)
+def test_a_client_per_town_is_learnt() -> None:
+    df = towns()
+    columns = {"clients": df[["town"]], "test_share": 0.25}
+    source = fl.from_arrays(df[["a", "b", "c"]], df.above, **columns)
     data = fl.Federation(
         dataset=source, clients=3, partition=fl.ByColumn(column="town")
     )
     assert accuracy(fl.Run(data=data, **RUN)) > 0.9
-    assert source == of_a_table(towns(), tmp_path)
+    assert source == fl.from_pandas(df, label="above", client="town", test_share=0.25)
 
 
 def test_a_number_is_learnt_with_a_client_per_town() -> None:
@@ -614,12 +580,6 @@ def test_a_number_is_learnt_with_a_client_per_town() -> None:
     assert "take Iid(), ByColumn(column=...)" in refused(
         classes.split, classes.load(), 0
     )
-
-
-def test_a_torch_dataset_is_learnt() -> None:
-    source = fl.from_torch(Pictures(), Pictures())
-    data = fl.Federation(dataset=source, clients=2)
-    assert accuracy(fl.Run(data=data, **RUN)) == 1.0
 
 
 def test_the_examples_of_the_page_on_own_data_run(

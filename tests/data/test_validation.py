@@ -164,13 +164,6 @@ def test_replicates_share_their_validation_samples_if_they_share_their_partition
     assert not np.array_equal(one, other)
 
 
-def test_data_without_validation_have_the_split_that_they_had() -> None:
-    data = Federation(clients=CLIENTS)
-    assert len(data.split(labelled(), 0).validation) == 0 and not data.has_validation
-    held = federation(Validation(server=0.1))
-    assert Federation.from_json(held.to_json()) == held and held.has_validation
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
