@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl import SAFARI, FedAvg, Participation, Run, Snapshot, Uniform
+from raysafl import Participation, Run, Snapshot, Uniform
 from raysafl.algorithms import Key
 from raysafl.participation import Arbitrary, Beta, Markov
 
@@ -97,24 +97,6 @@ def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
         (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
         for r in played(run)[1]
     ]
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [BASE, CHAINS, Snapshot(base=CHAINS, uniform=UNIFORM, snapshot_prob=0.5)],
-    ids=repr,
-)
-def test_every_algorithm_sees_the_same_cohorts(
-    policy: Participation, tiny: Run
-) -> None:
-    run = tiny.replace(participation=policy, rounds=6)
-    seen = [
-        simulate(run.replace(algorithm=algorithm))
-        for algorithm in (FedAvg(), SAFARI(inner=FedAvg(), client_prob=0.5))
-    ]
-    # a server round enforces nobody
-    came = [[row[:3] for row in rows] for rows in seen]
-    assert came[0] == came[1] and len(came[0]) == 12
 
 
 def test_a_run_records_q_and_its_snapshots(tiny: Run) -> None:
