@@ -18,6 +18,7 @@ from raysafl.data.own_columns import (
     Targets,
     as_float32,
     as_plain_array,
+    check_columns,
     columns_as_float32,
     encode_columns,
     is_table,
@@ -250,6 +251,9 @@ def _read_items(
         place: stands before the names of these in messages.
         words: None: inputs are numbers; otherwise they are text.
     """
+    for role, table in {"features": x, "labels": y, "clients": clients}.items():
+        if is_table(table):
+            check_columns(table, (), f" of {place}{role}")
     if words is not None:
         inputs = np.asarray(x, object)
     elif is_table(x):

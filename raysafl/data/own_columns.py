@@ -324,6 +324,25 @@ def names_of(given: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in names if name is not None)
 
 
+def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None:
+    """Check that a table has some columns, and each column once.
+
+    Raises:
+        ValueError: it does not; the message gives the nearest name of what is missing.
+    """
+    twice = sorted(map(str, set(df.columns[df.columns.duplicated()])))
+    if twice:
+        raise ValueError(
+            f"the table{place} has several columns {', '.join(twice)}; rename them"
+        )
+    missing = [str(name) for name in needed if name not in df.columns]
+    if missing:
+        raise ValueError(
+            f"the table{place} lacks the columns {first_of(missing, SHOWN)}: "
+            f"{nearest(missing[0], map(str, df.columns))}"
+        )
+
+
 def as_plain_array(column: "pd.Series[Any]") -> Array:
     """Return a column as an array of its own type; nullable numbers as plain ones."""
     import pandas as pd

@@ -1,6 +1,6 @@
 """Data of one's own as a table: a DataFrame of pandas, or a CSV file."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import check_test, from_arrays
-from raysafl.data.own_columns import SHOWN
+from raysafl.data.own_columns import SHOWN, check_columns
 from raysafl.data.sources import data_root
 
 if TYPE_CHECKING:
@@ -213,22 +212,3 @@ def _is_test(values: "pd.Series[Any]", split: str) -> NDArray[np.bool_]:
             "it may say 'train' or 'test'. Rename them, or drop these rows"
         )
     return (values == "test").to_numpy(bool)
-
-
-def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None:
-    """Check that a table has some columns, and each column once.
-
-    Raises:
-        ValueError: it does not; the message gives the nearest name of what is missing.
-    """
-    twice = sorted(map(str, set(df.columns[df.columns.duplicated()])))
-    if twice:
-        raise ValueError(
-            f"the table{place} has several columns {', '.join(twice)}; rename them"
-        )
-    missing = [str(name) for name in needed if name not in df.columns]
-    if missing:
-        raise ValueError(
-            f"the table{place} lacks the columns {first_of(missing, SHOWN)}: "
-            f"{nearest(missing[0], map(str, df.columns))}"
-        )

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import raysafl as fl
-from raysafl.data.own_tables import check_columns
+from raysafl.data.own_columns import check_columns
 
 X = np.arange(24.0).reshape(8, 3)
 Y = np.array(["b", "a", "b", "a", "c", "c", "a", "b"])
@@ -370,6 +370,8 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
         ({"label": "il"}, "the table lacks the columns il: did you mean 'ill'?"),
         ({"features": ["age", "ill"]}, "'ill' is the label column and among"),
         ({"features": []}, "no feature columns are left"),
+        ({"features": ["age"] * 2}, "the table of features has several columns age"),
+        ({"client": ["town"] * 2}, "the table of clients has several columns town"),
         ({"features": None, "client": None}, "feature column 'town' holds text"),
         ({"split": None}, "there are no test data: give test="),
         ({"test_share": 0.5}, "given by split and by test_share; give one"),
