@@ -153,17 +153,6 @@ def test_clients_do_not_train_on_samples_of_which_the_server_holds_copies_back()
     assert split.clients.sizes.sum() == SAMPLES - 30
 
 
-def test_replicates_share_their_validation_samples_if_they_share_their_partition() -> (
-    None
-):
-    shared = federation(Validation(clients=0.2))
-    one, other = (shared.split(labelled(), seed).validation for seed in (3, 4))
-    assert np.array_equal(one, other)
-    each = shared.replace(seed=None)
-    one, other = (each.split(labelled(), seed).validation for seed in (3, 4))
-    assert not np.array_equal(one, other)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
