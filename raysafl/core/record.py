@@ -33,8 +33,6 @@ Type = Literal[
 VIRTUAL_SECONDS = "virtual_seconds"
 # The names of other further columns begin with what was measured on.
 FURTHER_NAME = re.compile(rf"(test|val|train|clients)_[a-z0-9_]+|{VIRTUAL_SECONDS}")
-
-
 # The fields of a run's configuration that say which cells it has.
 REPLICATES = "replicates"
 SEED = "seed"

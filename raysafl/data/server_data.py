@@ -16,6 +16,10 @@ from raysafl.data.partitions import even_counts
 from raysafl.data.sources import ImageSource, Source
 
 NOTHING = np.empty(0, np.int64)
+Bytes = NDArray[np.uint8]
+# The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog,
+# horse, monkey, ship, truck); CIFAR-10 has no monkey.
+STL10_AS_CIFAR10: list[int | None] = [0, 2, 1, 3, 4, 5, 7, None, 8, 9]
 
 
 class ServerData(Component):
@@ -199,12 +203,6 @@ class FromClients(ServerData):
         return np.concatenate(given), [
             remaining.get(i, own) for i, own in enumerate(clients)
         ]
-
-
-Bytes = NDArray[np.uint8]
-# The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog,
-# horse, monkey, ship, truck); CIFAR-10 has no monkey.
-STL10_AS_CIFAR10: list[int | None] = [0, 2, 1, 3, 4, 5, 7, None, 8, 9]
 
 
 def _shape(dataset: Dataset) -> tuple[int, int, int]:

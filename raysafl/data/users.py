@@ -19,6 +19,14 @@ from raysafl.data.sources import ImageSource, Source, data_root
 
 # A speech begins with a line that holds nothing but `SPEAKER:`.
 HEAD = re.compile(r"([A-Z][^\n:]{0,40}):(?:\n|$)")
+# LEAF numbers digits first, then capitals, then small letters.
+NAMES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
+SIDE = 28
+# A writer's images [n, 1, 28, 28] and their classes [n].
+Written = tuple[NDArray[np.uint8], NDArray[np.int64]]
+# Of the synthetic data.
+DIMENSION = 60
+CLASSES = 10
 
 
 def samples_of_users(users: Sequence[Sequence[tuple[Any, Any]]]) -> list[Samples]:
@@ -146,13 +154,6 @@ def speeches(text: str) -> dict[str, str]:
     return {name: "\n".join(parts) for name, parts in said.items()}
 
 
-# LEAF numbers digits first, then capitals, then small letters.
-NAMES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
-SIDE = 28
-# A writer's images [n, 1, 28, 28] and their classes [n].
-Written = tuple[NDArray[np.uint8], NDArray[np.int64]]
-
-
 class Femnist(ImageSource):
     """FEMNIST: handwritten digits and letters [1, 28, 28] in 62 classes, by writer.
 
@@ -234,10 +235,6 @@ def _read_writers(folder: Path) -> dict[str, Written]:
             "give path=. FEMNIST in Parquet is read by fl.from_parquet"
         )
     return written
-
-
-DIMENSION = 60
-CLASSES = 10
 
 
 class Synthetic(Source):
