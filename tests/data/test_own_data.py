@@ -555,7 +555,7 @@ def towns() -> pd.DataFrame:
 
 def test_a_client_per_town_is_learnt() -> None:
     df = towns()
-    columns = {"clients": df[["town"]], "test_share": 0.25}
+    columns: Any = {"clients": df[["town"]], "test_share": 0.25}
     source = fl.from_arrays(df[["a", "b", "c"]], df.above, **columns)
     data = fl.Federation(
         dataset=source, clients=3, partition=fl.ByColumn(column="town")
