@@ -1,8 +1,9 @@
-"""What some algorithms have in common."""
+"""What some algorithms have in common: an inner one, local training, a row for each client."""
 
 from collections.abc import Generator, Sequence
 from typing import ClassVar, Self
 
+import torch
 from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
@@ -72,3 +73,16 @@ class KnowsLocalTraining(Algorithm):
         )
         answer = yield AskLosses(w_P, ids, local=still)
         return answer.loss_M
+
+
+def without_rows(w_P: Tensor, num_clients: int, mean: str) -> State:
+    """Return the state before round 0, in which all rows and their mean are zero.
+
+    Args:
+        w_P: the initial parameters.
+        num_clients: the number of all clients, which the server's state keeps.
+        mean: the name of the mean in the server's state.
+    """
+    # A state holds tensors only, so that it can be stored as a checkpoint.
+    count = torch.tensor(float(num_clients))
+    return State(w_P, {mean: torch.zeros_like(w_P), "num_clients": count})

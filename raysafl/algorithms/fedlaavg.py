@@ -7,8 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.bases import KnowsLocalTraining
-from raysafl.algorithms.client_memory import without_rows
+from raysafl.algorithms.bases import KnowsLocalTraining, without_rows
 from raysafl.core.algorithm import Round, State, Train, Update, index_of
 from raysafl.core.randomness import Key
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import without_rows
+from raysafl.algorithms.bases import without_rows
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 

@@ -68,5 +68,4 @@ class SAFARI(Around):
 def five_passes(clients: LocalTraining) -> LocalTraining:
     """Return the server's training by default: that of the clients, in five passes."""
     # The server keeps no optimizer, nor its place in D0, as `ContinuedTraining` does.
-    fields = {name: getattr(clients, name) for name in LocalTraining.model_fields}
-    return LocalTraining(**{**fields, "epochs": 5, "steps": None})
+    return clients.begun_anew(epochs=5, steps=None)

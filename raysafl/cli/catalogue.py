@@ -11,12 +11,12 @@ from raysafl.algorithms import Compression, Selection
 from raysafl.algorithms.bases import Around
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component, public_names
-from raysafl.core.fields import describe_fields
 from raysafl.core.objective import Objective
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
 from raysafl.core.rates import RateSchedule
 from raysafl.core.record import COLUMNS, Summary
+from raysafl.core.text import describe_fields
 from raysafl.data import Partition, ServerData, Source
 from raysafl.participation import Distribution, Factor
 from raysafl.storage.statistics import STATISTICS

@@ -15,6 +15,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -40,9 +41,6 @@ BUILT_IN = (
     "raysafl.participation",
     "raysafl.training",
 )
-# The fields of a run's configuration that say which cells it has.
-REPLICATES = "replicates"
-SEED = "seed"
 # What holds several values where one is expected.
 SEVERAL = (list, tuple, np.ndarray)
 
@@ -232,7 +230,11 @@ class Component(BaseModel):
         try:
             tree = self.model_dump(mode="json")
         except PydanticSerializationError as error:
-            raise ValueError(_why_no_json(self, error)) from None
+            raise ValueError(
+                f"{type(self).__name__} holds what has no JSON ({error}), and a run's id is "
+                "a hash of its JSON; give numbers, texts, lists or components, and write a "
+                "function as a method of the class"
+            ) from None
         return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -254,22 +256,6 @@ class Component(BaseModel):
     def flat(self) -> dict[str, Any]:
         """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
-
-
-def _why_no_json(whole: Component, error: Exception) -> str:
-    """Name the innermost field that cannot be written as JSON, which is told last."""
-    why = str(error)
-    for part in whole.components():
-        for name, value in part:
-            try:
-                part.model_dump(mode="json", include={name})
-            except PydanticSerializationError:
-                why = (
-                    f"{class_name(type(part))}: the field {name} is {in_brief(value)}, which "
-                    "has no JSON, and a run's id is a hash of its JSON; give numbers, "
-                    "texts, lists or components, and write a function as a method of the class"
-                )
-    return why
 
 
 def public_names() -> dict[str, str]:
@@ -320,38 +306,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def cell_ids(config: Mapping[str, Any]) -> list[str]:
-    """Return the ids of a run's cells, in the order of its replicates.
-
-    A cell, to which results belong, is one configuration with one seed. A run of R replicates is
-    R cells, and its own id is that of the first one. So a run that is given more seeds keeps its
-    id and its cells.
-
-    An id is the first 12 hexadecimal digits of a SHA-256 of the configuration, without
-    `replicates` and `seed`, and of the cell's seed.
-
-    Args:
-        config: the run's configuration as JSON values.
-
-    Example:
-        >>> three = cell_ids({"rounds": 20, "replicates": 3, "seed": 7})
-        >>> three[1:] == cell_ids({"rounds": 20, "replicates": 2, "seed": 8})
-        True
-    """
-    common = {
-        name: value for name, value in config.items() if name not in (REPLICATES, SEED)
-    }
-    text = json.dumps(common, sort_keys=True, separators=(",", ":"))
-    shared = hashlib.sha256(text.encode())
-    first = config.get(SEED, 0)
-    found = []
-    for seed in range(first, first + config.get(REPLICATES, 1)):
-        own = shared.copy()
-        own.update(str(seed).encode())
-        found.append(own.hexdigest()[:12])
-    return found
-
-
 def explain(error: ValidationError) -> str:
     """Describe a validation error of pydantic for a user: one line for each field."""
     lines = []
@@ -367,3 +321,52 @@ def explain(error: ValidationError) -> str:
             plain = f"; several values are an axis of a grid: fl.grid(base, {axis})"
         lines.append(f"{where + ': ' if where else ''}{message}{plain}")
     return "\n".join(lines)
+
+
+def is_users_class(kind: type) -> bool:
+    """Return whether a class was defined outside of raysafl."""
+    return kind.__module__.partition(".")[0] != "raysafl"
+
+
+def users_parts(component: Component, family: type[Component]) -> list[Any]:
+    """Return the outermost components of the user's own classes.
+
+    A component of the user's may hold further ones. What these must do is the user's
+    own business, so they are not returned.
+
+    Args:
+        component: the component that is looked through, itself included.
+        family: the base class of what is looked for.
+
+    Example:
+        >>> from raysafl.core.participation import Participation
+        >>> class Nobody(Component):
+        ...     pass
+        >>> users_parts(Nobody(), Participation)
+        []
+    """
+    if is_users_class(type(component)):
+        return [component] if isinstance(component, family) else []
+    found = []
+    for _, value in component:
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, Component):
+                found += users_parts(part, family)
+    return found
+
+
+def method_name(component: Component, family: type[Component], method: str) -> str:
+    """Name a method, with its file and line, as `Median.round (mine.py:12)`.
+
+    Args:
+        component: has the method. If it is not the user's own but holds a component of
+            the family that is, the user's method is named.
+        family: the base class that declares the method.
+        method: the method's name.
+    """
+    (owner, *_) = [*users_parts(component, family), component]
+    code = getattr(getattr(type(owner), method), "__code__", None)
+    name = f"{type(owner).__name__}.{method}"
+    if code is None:
+        return name
+    return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"

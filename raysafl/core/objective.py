@@ -23,11 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.component import Component
+from raysafl.core.component import Component, method_name
 from raysafl.core.problem import Dataset
 from raysafl.core.record import ColumnDescription, further_column
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name
 
 Value: TypeAlias = float | list[float]
 """The value of a metric: a number, or a list of them."""

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.component import Component
+from raysafl.core.component import Component, is_users_class
 from raysafl.core.randomness import Key, Keys
-from raysafl.core.users_parts import is_users_class
 
 # How many clients times replicates a policy picks from at once at most: the draws for more
 # would fill the memory.

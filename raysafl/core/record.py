@@ -1,4 +1,7 @@
-"""One row of a run's results, and what each of its columns means.
+"""One row of a run's results: to which cell it belongs, and what each of its columns means.
+
+A cell is one configuration with one seed. A run of R replicates is R cells, and its own id
+is that of the first one. So a run that is given more seeds keeps its id and its cells.
 
 This is the only file that lists the columns that every run has. The Parquet schema, the
 totals in `runs.parquet`, the curves in MLflow, `raysafl list` and the table in
@@ -9,11 +12,13 @@ validation data and clients. `Run.columns` declares them, the manifest stores th
 declarations, and what derives from the columns above derives from these as well.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 Type = Literal[
     "string",
@@ -28,6 +33,37 @@ Type = Literal[
 VIRTUAL_SECONDS = "virtual_seconds"
 # The names of other further columns begin with what was measured on.
 FURTHER_NAME = re.compile(rf"(test|val|train|clients)_[a-z0-9_]+|{VIRTUAL_SECONDS}")
+# The fields of a run's configuration that say which cells it has.
+REPLICATES = "replicates"
+SEED = "seed"
+
+
+def cell_ids(config: Mapping[str, Any]) -> list[str]:
+    """Return the ids of a run's cells, in the order of its replicates.
+
+    An id is the first 12 hexadecimal digits of a SHA-256 of the configuration, without
+    `replicates` and `seed`, and of the cell's seed.
+
+    Args:
+        config: the run's configuration as JSON values.
+
+    Example:
+        >>> three = cell_ids({"rounds": 20, "replicates": 3, "seed": 7})
+        >>> three[1:] == cell_ids({"rounds": 20, "replicates": 2, "seed": 8})
+        True
+    """
+    common = {
+        name: value for name, value in config.items() if name not in (REPLICATES, SEED)
+    }
+    text = json.dumps(common, sort_keys=True, separators=(",", ":"))
+    shared = hashlib.sha256(text.encode())
+    first = config.get(SEED, 0)
+    found = []
+    for seed in range(first, first + config.get(REPLICATES, 1)):
+        own = shared.copy()
+        own.update(str(seed).encode())
+        found.append(own.hexdigest()[:12])
+    return found
 
 
 class Summary(StrEnum):

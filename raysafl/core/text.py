@@ -1,10 +1,15 @@
-"""Text for people: nearest names, numbers of bytes, no control characters."""
+"""Text for people: nearest names, numbers of bytes, types of fields, no control characters."""
 
 import difflib
 import inspect
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 # Characters that move a terminal's cursor, change its title or turn text round.
 CONTROL = re.compile(
@@ -132,3 +137,38 @@ def in_brief(value: object) -> str:
         return f"a {type(value).__name__} of shape {list(shape)}"
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def describe_fields(kind: "type[BaseModel]") -> dict[str, dict[str, str]]:
+    """Describe each field of a component by its type, its default and what it means."""
+    return {
+        name: {
+            "type": type_name(field.annotation),
+            "default": "(required)"
+            if field.is_required()
+            else repr(field.get_default(call_default_factory=True)),
+            "description": field.description or "",
+        }
+        for name, field in kind.model_fields.items()
+    }
+
+
+def type_name(annotation: Any) -> str:
+    """Write a type as people do, without modules and without what checks it.
+
+    Example:
+        >>> type_name(list[int] | None), type_name(Literal["sgd", "adam"])
+        ('list[int] | None', "'sgd' | 'adam'")
+    """
+    origin = get_origin(annotation)
+    inside = get_args(annotation)
+    if origin is Annotated:
+        return type_name(inside[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(type_name, inside))
+    if origin is Literal:
+        return " | ".join(map(repr, inside))
+    if annotation in (None, NoneType, ...):
+        return "..." if annotation is ... else "None"
+    name = getattr(origin or annotation, "__name__", str(annotation))
+    return f"{name}[{', '.join(map(type_name, inside))}]" if inside else name

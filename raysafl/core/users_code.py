@@ -1,7 +1,7 @@
 """Whose code a file or a module is: the user's, or anybody else's.
 
 Tracebacks and what travels by value go by it. (Which classes are checked as the user's own
-is wider, see `raysafl.core.users_parts.is_users_class`.) It needs nothing but Python
+is wider, see `raysafl.core.component.is_users_class`.) It needs nothing but Python
 itself, because every command imports it.
 """
 

@@ -2,10 +2,8 @@
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Column, Dataset, Samples
-from raysafl.data.augmented import Augmented
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
-from raysafl.data.femnist import Femnist
 from raysafl.data.flower import FlowerPartitioner
 from raysafl.data.image_sets import (
     EMNIST_LABELS,
@@ -19,7 +17,6 @@ from raysafl.data.image_sets import (
     Svhn,
 )
 from raysafl.data.in_memory import InMemory
-from raysafl.data.other_dataset import STL10_AS_CIFAR10, OtherDatasetServer
 from raysafl.data.own_arrays import from_arrays, from_torch
 from raysafl.data.own_tables import from_csv, from_pandas
 from raysafl.data.parquet import ParquetImages, from_parquet
@@ -35,15 +32,23 @@ from raysafl.data.partitions import (
     Shards,
 )
 from raysafl.data.server_data import (
+    STL10_AS_CIFAR10,
     DrawnServer,
     FromClients,
     IidServer,
+    OtherDatasetServer,
     ServerData,
     StratifiedServer,
 )
-from raysafl.data.shakespeare import Shakespeare
-from raysafl.data.sources import Digits, ImageSource, Source, Subset, data_root
-from raysafl.data.synthetic import Synthetic
+from raysafl.data.sources import (
+    Augmented,
+    Digits,
+    ImageSource,
+    Source,
+    Subset,
+    data_root,
+)
+from raysafl.data.users import Femnist, Shakespeare, Synthetic
 from raysafl.data.validation import Validation
 
 __all__ = [

@@ -6,9 +6,9 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
+from raysafl.core.component import method_name, users_parts
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
-from raysafl.core.users_parts import method_name, users_parts
 from raysafl.data.partitions import Iid, Partition, SamplesToSpread
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source
@@ -265,7 +265,7 @@ def _hold_back(
         The samples that each client and the server train on, and the validation samples.
 
     Raises:
-        ValueError: A share is less than one sample, or takes all that somebody holds.
+        ValueError: A share is less than one sample.
     """
     taken = np.unique(drawn)
     if has_copies:
@@ -274,14 +274,7 @@ def _hold_back(
         given = rule.drawn_from_clients(clients, key)
         clients = without(clients, given)
         taken = np.union1d(taken, given)
-    kept = server[~np.isin(server, taken)]
-    if len(server) and not len(kept):
-        raise ValueError(
-            f"validation leaves the server nothing to train on: all of its {len(server)} "
-            "samples are validation samples, because clients hold them too and gave "
-            "them; lower the shares of validation"
-        )
-    return clients, kept, taken
+    return clients, server[~np.isin(server, taken)], taken
 
 
 def _refuse_without_classes(part: Partition | ServerData, dataset: Dataset) -> None:

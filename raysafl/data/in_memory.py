@@ -65,9 +65,7 @@ class InMemory(Source):
         Raises:
             ValueError: this process does not have them; the message says what to do.
         """
-        self._dataset = find_held(self.content)
-        if self._dataset is None:
-            raise ValueError(self._how_to_get_it())
+        self.load()
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and dict(other) == dict(self)
@@ -86,20 +84,17 @@ class InMemory(Source):
         Raises:
             ValueError: this process does not have them; the message says what to do.
         """
-        dataset = self._dataset or find_held(self.content)
+        dataset = self._dataset or _here.get(self.content)
         if dataset is None:
-            raise ValueError(self._how_to_get_it())
+            name = f" '{self.name}'" if self.name else ""
+            raise ValueError(
+                f"the data{name} of this configuration (content {self.content[:12]}...) were "
+                "given in memory, and JSON and pickles hold their digest only; make the same "
+                f"source again in this process, with {MAKERS} on the same data, before "
+                "reading or using the configuration"
+            )
         self._dataset = dataset
         return replace(dataset, name=self.name or dataset.name)
-
-    def _how_to_get_it(self) -> str:
-        name = f" '{self.name}'" if self.name else ""
-        return (
-            f"the data{name} of this configuration (content {self.content[:12]}...) were "
-            "given in memory, and JSON and pickles hold their digest only; make the same "
-            f"source again in this process, with {MAKERS} on the same data, before "
-            "reading or using the configuration"
-        )
 
 
 def in_memory(dataset: Dataset, name: str) -> InMemory:
@@ -113,34 +108,14 @@ def in_memory(dataset: Dataset, name: str) -> InMemory:
         for array in (part.x, part.y, *(c.codes for c in part.columns.values())):
             array.setflags(write=False)
     content = content_of(dataset)
-    # It is kept for as long as this variable or the source refers to it.
-    kept = hold(content, dataset)
-    return InMemory(content=content, num_classes=kept.num_classes, name=name)
-
-
-def hold(content: str, dataset: Dataset) -> Dataset:
-    """Make a dataset known in this process, for as long as somebody refers to it.
-
-    Args:
-        content: the digest of its content.
-        dataset: the dataset.
-
-    Returns:
-        The dataset that is known by this digest. Equal data are in memory once.
-    """
+    # Equal data are in memory once, for as long as this variable or a source has them.
     known = _here.setdefault(content, dataset)
     fields = ("features", "targets", "class_type")
     now = {field: getattr(dataset, field) for field in fields}
     if any(getattr(known, field) != value for field, value in now.items()):
         # The values are the same; their columns have got other names, unit or type.
-        known = replace(known, **now)
-        _here[content] = known
-    return known
-
-
-def find_held(content: str) -> Dataset | None:
-    """Return the dataset with a digest; None if this process does not hold it."""
-    return _here.get(content)
+        known = _here[content] = replace(known, **now)
+    return InMemory(content=content, num_classes=known.num_classes, name=name)
 
 
 def content_of(dataset: Dataset) -> str:

@@ -18,6 +18,7 @@ from raysafl.data.own_columns import (
     Targets,
     as_float32,
     as_plain_array,
+    check_columns,
     columns_as_float32,
     encode_columns,
     is_table,
@@ -60,8 +61,7 @@ def from_arrays(
             uint8 is kept and scaled when a batch is drawn; other numbers, and the columns
             of a DataFrame, become float32.
         y: targets [n]. Text and whole numbers are classes, which are numbered in
-            ascending order; fractions are numbers to predict (also [n, K]). See
-            `target`.
+            ascending order; fractions are numbers to predict (also [n, K]).
         test: the test set, (x, y), or (x, y, clients); or which of the samples are for
             testing, an array [n] of booleans.
         test_share: in place of `test`, the fraction of the samples that is kept for
@@ -70,9 +70,12 @@ def from_arrays(
             dates; or several such columns by name, or as a DataFrame. `ByColumn` makes
             clients of them; a column without a name is called "client".
         names: the names of the classes; targets are then whole numbers, the positions
-            of their class in `names`.
-        words: see `from_pandas`.
-        target: "class", "number" or "tags", see `from_pandas`.
+            of their class in `names`. Or the tags to predict; by default the 500 most
+            frequent ones of the training samples.
+        words: if inputs are text, for `BagOfWords`: the number of known words, the most
+            frequent ones of the training samples, or which. Words are parted by space.
+        target: "class" or "number", if "auto" does not tell it by the targets' type; or
+            for `MultiLabel` "tags", which are text such as "bird|red".
         scale: the factor of each input; by default 1/255 for uint8, and 1 otherwise.
         standardise: whether inputs get the mean 0 and the standard deviation 1 over the
             training samples: each column of [n, D] by itself, and images as a whole.
@@ -248,13 +251,9 @@ def _read_items(
         place: stands before the names of these in messages.
         words: None: inputs are numbers; otherwise they are text.
     """
-    for role, table in {"feature": x, "label": y, "client": clients}.items():
-        if is_table(table) and not table.columns.is_unique:
-            twice = table.columns[table.columns.duplicated()]
-            raise ValueError(
-                f"'{twice[0]}' is several times among the {place}{role} columns; give "
-                "each column once, with a name of its own"
-            )
+    for role, table in {"features": x, "labels": y, "clients": clients}.items():
+        if is_table(table):
+            check_columns(table, (), f" of {place}{role}")
     if words is not None:
         inputs = np.asarray(x, object)
     elif is_table(x):
@@ -288,11 +287,9 @@ def _check_same_columns(train: Sequence[Any], test: Sequence[Any]) -> None:
     for one, other, role in zip(train, test, ("feature", "label"), strict=False):
         names = names_of(one)
         if is_table(one) and is_table(other) and names != names_of(other):
-            alone = first_of(sorted({*names} ^ {*names_of(other)}), SHOWN)
-            differ = f"only one of them has {alone}" if alone else "the order differs"
             raise ValueError(
-                f"training and testing need the same {role} columns in the same order, "
-                f"but {differ}; give the table of test as table[train.columns]"
+                f"training and testing need the same {role} columns in the same order; "
+                "give the table of test as table[train.columns]"
             )
 
 

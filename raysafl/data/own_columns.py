@@ -324,6 +324,25 @@ def names_of(given: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in names if name is not None)
 
 
+def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None:
+    """Check that a table has some columns, and each column once.
+
+    Raises:
+        ValueError: it does not; the message gives the nearest name of what is missing.
+    """
+    twice = sorted(map(str, set(df.columns[df.columns.duplicated()])))
+    if twice:
+        raise ValueError(
+            f"the table{place} has several columns {', '.join(twice)}; rename them"
+        )
+    missing = [str(name) for name in needed if name not in df.columns]
+    if missing:
+        raise ValueError(
+            f"the table{place} lacks the columns {first_of(missing, SHOWN)}: "
+            f"{nearest(missing[0], map(str, df.columns))}"
+        )
+
+
 def as_plain_array(column: "pd.Series[Any]") -> Array:
     """Return a column as an array of its own type; nullable numbers as plain ones."""
     import pandas as pd
@@ -351,35 +370,19 @@ def columns_as_float32(df: "pd.DataFrame", what: str) -> NDArray[np.float32]:
     import pandas as pd
 
     x = np.empty(df.shape, np.float32)
-    is_number = pd.api.types.is_numeric_dtype
-    is_complex = pd.api.types.is_complex_dtype
-    wrong = [n for n, own in df.dtypes.items() if not is_number(own) or is_complex(own)]
-    if wrong:
-        others = first_of([f"'{name}'" for name in wrong[1:]], SHOWN)
-        more = f". {others} hold no numbers either" if others else ""
-        raise ValueError(_no_number(df[wrong[0]], what) + more)
-    for j, (_, column) in enumerate(df.items()):
+    for j, (name, column) in enumerate(df.items()):
+        is_complex = pd.api.types.is_complex_dtype(column)
+        if is_complex or not pd.api.types.is_numeric_dtype(column):
+            raise ValueError(
+                f"the {what} column '{name}' holds {_kind_of_array(as_plain_array(column))} "
+                f"({column.dtype}), and a model needs numbers: turn it into numbers (text for "
+                "example by pd.get_dummies, digits by pd.to_numeric, dates into days), leave "
+                f"it out, or if it says whose sample it is, give client='{name}'"
+            )
         with np.errstate(over="ignore", invalid="ignore"):
             x[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     refuse_not_finite(x, [f"{what} column '{name}'" for name in df])
     return x
-
-
-def _no_number(column: "pd.Series[Any]", role: str) -> str:
-    """Say that a column holds no numbers, and what to do."""
-    import pandas as pd
-
-    kind = str(pd.api.types.infer_dtype(column, skipna=True))
-    name = column.name
-    whose = out = ""
-    if role.endswith("feature"):
-        whose = f"if it says whose sample it is, give client='{name}'; otherwise "
-        out = ", or leave it out by features=[...]"
-    return (
-        f"the {role} column '{name}' holds {kind} values ({column.dtype}), and a model "
-        f"needs numbers: {whose}turn it into numbers (text for example by "
-        f"pd.get_dummies, digits by pd.to_numeric, dates into days){out}"
-    )
 
 
 def refuse_not_finite(
@@ -394,21 +397,17 @@ def refuse_not_finite(
         advice: what to do about them.
 
     Raises:
-        ValueError: the message names the columns, how many values are wrong, and where
-            the first one is.
+        ValueError: the message names the columns, how many rows are wrong, and the first.
     """
     if np.isfinite(values).all():
         return
     # With one name, all values are one column.
-    flat = values.reshape(len(values), -1)
-    columns = flat.T if len(names) > 1 else [flat]
-    found = []
-    for name, column in zip(names, columns, strict=True):
-        wrong = ~np.isfinite(column)
-        if not wrong.any():
-            continue
-        row = int(np.argwhere(wrong)[0][0])
-        found.append(f"{name}: {wrong.sum():,} (the first in row {row})")
+    wrong_nC = (~np.isfinite(values)).reshape(len(values), len(names), -1).any(axis=2)
+    found = [
+        f"{name}: {wrong_n.sum():,} (the first in row {wrong_n.argmax()})"
+        for name, wrong_n in zip(names, np.atleast_2d(wrong_nC.T), strict=True)
+        if wrong_n.any()
+    ]
     raise ValueError(
         "values are NaN, infinite or too large for float32: "
         f"{first_of(found, SHOWN, '; ')}. {advice}"

@@ -1,25 +1,22 @@
 """Data of one's own as a table: a DataFrame of pandas, or a CSV file."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.text import first_of, nearest
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import check_test, from_arrays
-from raysafl.data.own_columns import SHOWN, Target
+from raysafl.data.own_columns import SHOWN, check_columns
 from raysafl.data.sources import data_root
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("train", "test")
-# The columns of a table for the label, for clients and for the split.
-Roles: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 def from_pandas(
@@ -30,13 +27,7 @@ def from_pandas(
     client: str | Sequence[str] | None = None,
     split: str | None = None,
     test: "pd.DataFrame | None" = None,
-    test_share: float | None = None,
-    target: Target = "auto",
-    names: Sequence[str] | None = None,
-    words: int | Sequence[str] | None = None,
-    standardise: bool = False,
-    seed: int = 0,
-    name: str = "",
+    **options: Any,
 ) -> InMemory:
     """Make a dataset of a DataFrame of pandas, with one row for each sample.
 
@@ -45,26 +36,16 @@ def from_pandas(
 
     Args:
         df: the table; of the training samples, if `test` is given.
-        label: the column of the target. Text and whole numbers are classes, fractions
-            are numbers to predict; see `target`. Several columns are several numbers.
+        label: the column of the target, see `y` of `from_arrays`. Several columns are
+            several numbers.
         features: the columns that the model sees, as float32 [n, D] in this order; by
             default all that are nothing else.
         client: the column that says to whom a sample belongs, such as a hospital, or
             several such columns. `ByColumn(column=...)` makes clients of one of them.
         split: the column that says "train" or "test" for each row.
         test: in place of `split`, a table with the test samples and the same columns.
-        test_share: in place of both, the fraction of the rows that is kept for testing,
-            drawn at random.
-        target: "class" or "number", if "auto" does not tell it by the column's type; or for
-            `MultiLabel` "tags", which are text such as "bird|red".
-        names: the names of the classes; the label is then the position in `names`. Or the
-            tags to predict; by default the 500 most frequent ones of the training rows.
-        words: if features are text, for `BagOfWords`: the number of known words, the most
-            frequent ones of the training rows, or which. Words are parted by space.
-        standardise: whether each feature gets the mean 0 and the standard deviation 1
-            over the training rows.
-        seed: the seed of the draw of `test_share`.
-        name: a name for messages, figures and the configuration.
+        options: all other arguments of `from_arrays`: `test_share` in place of both,
+            `target`, `names`, `words`, `standardise`, `seed` and `name`.
 
     Returns:
         A source for `Federation(dataset=...)`.
@@ -98,40 +79,22 @@ def from_pandas(
             raise ValueError(
                 f"{table} must be a DataFrame of pandas, not {type(given).__name__}"
             )
-    check_test(test=test, split=split, test_share=test_share)
+    check_test(test=test, split=split, test_share=options.get("test_share"))
     roles = {
         "label": as_list(label),
         "client": as_list(client),
         "split": as_list(split),
     }
     chosen = _features_of(df, roles, features)
+    needed = [chosen, roles["label"], roles["client"]]
     tested: Any = None
     if test is not None:
-        check_columns(test, [*roles["label"], *chosen, *roles["client"]], " of test")
-        tested = _columns_of(test, roles, chosen)
+        check_columns(test, [name for names in needed for name in names], " of test")
+        tested = [test[names] for names in needed]
     elif split is not None:
         tested = _is_test(df[split], split)
-    x, y, clients = _columns_of(df, roles, chosen)
-    return from_arrays(
-        x,
-        y,
-        test=tested,
-        test_share=test_share,
-        clients=clients,
-        names=names,
-        words=words,
-        target=target,
-        standardise=standardise,
-        seed=seed,
-        name=name,
-    )
-
-
-def _columns_of(
-    df: "pd.DataFrame", roles: Roles, features: Sequence[Any]
-) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame"]:
-    """Return what `from_arrays` takes: inputs, targets, and columns for clients."""
-    return df[list(features)], df[roles["label"]], df[roles["client"]]
+    x, y, clients = (df[names] for names in needed)
+    return from_arrays(x, y, test=tested, clients=clients, **options)
 
 
 def from_csv(
@@ -151,16 +114,15 @@ def from_csv(
             the folder RAYSAFL_DATA.
         label: see `from_pandas`.
         test: in place of `split` and `test_share`, a file with the test samples.
-        options: all other arguments of `from_pandas`; and arguments of
+        options: all other arguments of `from_pandas` and `from_arrays`; and arguments of
             `pandas.read_csv`, such as `sep=";"`, but not `chunksize` or `iterator`.
-            `names` are those of classes, as in `from_pandas`; give a file without a head
-            one first.
+            `names` are those of classes; give a file without a head one first.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
     """
-    known = signature(from_pandas).parameters
-    columns = {name: options.pop(name) for name in list(options) if name in known}
+    known = {*signature(from_pandas).parameters, *signature(from_arrays).parameters}
+    columns = {name: options.pop(name) for name in known & options.keys()}
     df = _read_csv(file, options)
     other = None if test is None else _read_csv(test, options)
     return from_pandas(df, label=label, test=other, **columns)
@@ -202,7 +164,7 @@ def find_path(path: str | Path) -> Path:
 
 
 def _features_of(
-    df: "pd.DataFrame", roles: Roles, features: Sequence[Any] | None
+    df: "pd.DataFrame", roles: Mapping[str, list[Any]], features: Sequence[Any] | None
 ) -> list[Any]:
     """Return the columns that the model sees, and check all columns that are named.
 
@@ -250,22 +212,3 @@ def _is_test(values: "pd.Series[Any]", split: str) -> NDArray[np.bool_]:
             "it may say 'train' or 'test'. Rename them, or drop these rows"
         )
     return (values == "test").to_numpy(bool)
-
-
-def check_columns(df: "pd.DataFrame", needed: Iterable[Any], place: str) -> None:
-    """Check that a table has some columns, and each column once.
-
-    Raises:
-        ValueError: it does not; the message gives the nearest name of what is missing.
-    """
-    twice = sorted(map(str, set(df.columns[df.columns.duplicated()])))
-    if twice:
-        raise ValueError(
-            f"the table{place} has several columns {', '.join(twice)}; rename them"
-        )
-    missing = [str(name) for name in needed if name not in df.columns]
-    if missing:
-        raise ValueError(
-            f"the table{place} lacks the columns {first_of(missing, SHOWN)}: "
-            f"{nearest(missing[0], map(str, df.columns))}"
-        )

@@ -1,4 +1,4 @@
-"""Datasets: the bundled digits, and a subset of another dataset.
+"""Datasets: the bundled digits, and what is made of another dataset.
 
 Images have the shape [n, channels, height, width] and stay uint8 in memory. They are
 scaled to float32, and standardised if the source says so, only when a batch is drawn.
@@ -7,17 +7,17 @@ scaled to float32, and standardised if the source says so, only when a batch is 
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import platformdirs
+import torch
 from pydantic import Field, PositiveFloat, SerializeAsAny, StrictBool
 
 from raysafl.core.component import Component
-from raysafl.core.problem import Dataset, Samples
+from raysafl.core.problem import Augmentation, Dataset, Samples
 from raysafl.core.randomness import Key
 
 DIGITS = Path(__file__).with_name("digits.npz")
@@ -158,24 +158,6 @@ def _rescaled(samples: Samples, mean: float, std: float) -> Samples:
     )
 
 
-def samples_of_users(users: Sequence[Sequence[tuple[Any, Any]]]) -> list[Samples]:
-    """Put the samples of all users together, which are numbered in this order.
-
-    Args:
-        users: for each user its inputs and targets, (x, y), for training, and those for
-            testing.
-
-    Returns:
-        The samples for training and those for testing.
-    """
-    parts = []
-    for pairs in zip(*users, strict=True):
-        x, y = map(np.concatenate, zip(*pairs, strict=True))
-        sizes = [len(own) for _, own in pairs]
-        parts.append(Samples(x, y, users=np.repeat(np.arange(len(users)), sizes)))
-    return parts
-
-
 class Digits(ImageSource):
     """Handwritten digits, bundled with raysafl: 1,797 images of 8x8 pixels in 10 classes.
 
@@ -259,3 +241,55 @@ class Subset(Source):
         if most is not None and most < len(rows):
             rows = np.sort(rng.choice(rows, most, replace=False))
         return samples.take(rows)
+
+
+class Augmented(Source):
+    """Images of another dataset, of which training reads random crops and mirror images.
+
+    Each time that a local step reads an image, each side is extended by `padding` zeros
+    (of the image as it is stored, before it is scaled), a part of the image's own size
+    is cut out, and with `flip` left and right change places in half of the cases. What
+    is cut out is a function of the seed, the round, the client, the local step and the
+    image. Where a model is only evaluated, training images are as they are.
+
+    With `test`, the test images are augmented as well, once for all rounds and runs, so
+    that all models are tested on equal images.
+
+    Source: `RandomCrop` and `RandomHorizontalFlip` of torchvision, with which FAST
+    (docs/papers.md#fast) trains on CIFAR-10. Its code draws new test images for each
+    evaluation.
+    """
+
+    dataset: SerializeAsAny[Source] = Field(description="The dataset of images.")
+    padding: int = Field(
+        default=4, ge=0, description="Zeros by which each side is extended."
+    )
+    flip: bool = Field(
+        default=True, description="Whether half of the images are mirrored."
+    )
+    test: bool = Field(
+        default=False, description="Whether the test images are augmented as well."
+    )
+
+    def load(self) -> Dataset:
+        """Read the other dataset, and say how its training images are augmented.
+
+        Raises:
+            ValueError: the dataset cannot be read, or its samples are no images.
+        """
+        whole = self.dataset.load()
+        shape = whole.train.x.shape[1:]
+        if len(shape) != 3:
+            raise ValueError(
+                "Augmented is for images, [channels, height, width]; samples of "
+                f"'{whole.name}' have the shape {list(shape)}"
+            )
+        augment = Augmentation(self.padding, self.flip)
+        test = whole.test
+        if self.test:
+            rng = Key(0)("augmented test images")
+            words_3S = rng.integers(-(2**31), 2**31, (3, len(test)), dtype="int32")
+            x_S = augment.applied(torch.tensor(test.x), torch.from_numpy(words_3S))
+            test = replace(test, x=x_S.numpy())
+        train = replace(whole.train, augment=augment)
+        return replace(whole, train=train, test=test)

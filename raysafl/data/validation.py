@@ -112,23 +112,11 @@ def without(clients: ClientIndices, taken: Ints) -> ClientIndices:
     Args:
         clients: The positions of each client's samples.
         taken: The positions of the validation samples.
-
-    Raises:
-        ValueError: A client that held samples is left with none.
     """
     samples = clients.concatenated()
     kept = ~np.isin(samples, taken)
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
     sizes = np.bincount(owner[kept], minlength=len(clients))
-    emptied = np.flatnonzero((sizes == 0) & (clients.sizes > 0))
-    if len(emptied):
-        first = int(emptied[0])
-        raise ValueError(
-            f"validation leaves client {first} nothing to train on: all of its "
-            f"{clients.sizes[first]} samples are validation samples, because the server "
-            "or other clients hold them too and gave them; lower the shares of "
-            "validation"
-        )
     return StoredIndices(samples[kept], sizes)
 
 

@@ -8,11 +8,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from raysafl.core.component import method_name
 from raysafl.core.objective import Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name
 from raysafl.core.work import NamedModel
 from raysafl.models.dropout import drawing_from, seed_dropout
 from raysafl.models.fused_pooling import fuse_pooling

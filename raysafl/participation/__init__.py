@@ -7,8 +7,9 @@ same cohorts.
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.participation import Cohort, Participation
-from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates
-from raysafl.participation.distributions import (
+from raysafl.participation.arbitrary import (
+    Arbitrary,
+    ArbitraryRates,
     Beta,
     Distribution,
     Gamma,
@@ -17,9 +18,9 @@ from raysafl.participation.distributions import (
     Weibull,
 )
 from raysafl.participation.processes import Bernoulli, Cyclic, Markov, MinimumSeparation
+from raysafl.participation.sampling import Absent, Full, Uniform
 from raysafl.participation.snapshot import Snapshot
 from raysafl.participation.trace import Trace
-from raysafl.participation.uniform import Absent, Full, Uniform
 from raysafl.participation.varying import (
     Factor,
     Sine,

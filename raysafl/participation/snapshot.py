@@ -6,10 +6,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
+from raysafl.core.component import is_users_class
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key, Keys
-from raysafl.core.users_parts import is_users_class
 from raysafl.participation.sampling import uniforms
 
 

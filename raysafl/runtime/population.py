@@ -15,8 +15,8 @@ import numpy as np
 
 from raysafl.core.algorithm import by_steps
 from raysafl.core.client_indices import StoredIndices, group_by_owner
+from raysafl.core.component import method_name
 from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
-from raysafl.core.users_parts import method_name
 from raysafl.core.work import (
     OWN,
     Cell,

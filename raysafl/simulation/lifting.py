@@ -41,8 +41,8 @@ from raysafl.core.algorithm import (
     Request,
     State,
 )
+from raysafl.core.component import is_users_class
 from raysafl.core.randomness import Keys, checksum
-from raysafl.core.users_parts import is_users_class
 from raysafl.core.work import Floats, Ints
 from raysafl.simulation.turns import Fork, Turn, wrong_part
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, Setting, State
+from raysafl.core.component import users_parts
 from raysafl.core.objective import Value
 from raysafl.core.record import VIRTUAL_SECONDS, Record
-from raysafl.core.users_parts import users_parts
 from raysafl.core.work import ClientTests, Work
 from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.run import Patience, Run

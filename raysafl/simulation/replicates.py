@@ -54,13 +54,13 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.component import method_name
 from raysafl.core.means import relative_weights, weighted_sums
 from raysafl.core.objective import Measures, Value
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key, Keys
 from raysafl.core.record import Record
-from raysafl.core.users_parts import method_name
 from raysafl.core.work import (
     TEST,
     VALIDATION,

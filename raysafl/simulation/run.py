@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.algorithm import Algorithm, ContinuedTraining, LocalTraining
-from raysafl.core.component import Component, cell_ids
+from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
     Metric,
@@ -19,7 +19,7 @@ from raysafl.core.objective import (
 )
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset, FederatedData, Model
-from raysafl.core.record import VIRTUAL_SECONDS, ColumnDescription
+from raysafl.core.record import VIRTUAL_SECONDS, ColumnDescription, cell_ids
 from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN

@@ -27,12 +27,11 @@ from raysafl.core.algorithm import (
     Round,
     State,
 )
-from raysafl.core.component import Component
+from raysafl.core.component import Component, method_name, users_parts
 from raysafl.core.participation import Cohort, Cohorts, Participation
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key, Keys
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name, users_parts
 from raysafl.core.work import Floats, Ints
 
 REQUEST = "yield fl.Train(...) or fl.TrainMean(...) for at least one client"

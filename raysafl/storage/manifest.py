@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from raysafl.core.component import REPLICATES, SEED, Component, cell_ids
-from raysafl.core.record import ColumnDescription
+from raysafl.core.component import Component
+from raysafl.core.record import REPLICATES, SEED, ColumnDescription, cell_ids
 from raysafl.core.text import nearest
 from raysafl.storage.redaction import redacted
 from raysafl.storage.statistics import (

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysafl.core.component import method_name
 from raysafl.core.objective import Objective, measures_of
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name
 from raysafl.models import FlatModel
 from raysafl.training.evaluation import metric_sums
 from raysafl.training.inputs import Inputs

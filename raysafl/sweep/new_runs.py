@@ -8,10 +8,10 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
+from raysafl.core.component import is_users_class
 from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
 from raysafl.core.text import count
-from raysafl.core.users_parts import is_users_class
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import run_name
 from raysafl.storage.paths import StorageError

@@ -33,9 +33,9 @@ from raysafl.core.algorithm import (
     Setting,
     TrainMean,
 )
+from raysafl.core.component import users_parts
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
-from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
 from raysafl.simulation.run import Run
 from raysafl.sweep.prepare import first_inputs

@@ -24,11 +24,10 @@ import numpy as np
 import torch
 
 from raysafl.core.algorithm import Algorithm, MeanUpdate, Update
-from raysafl.core.component import Component
+from raysafl.core.component import Component, is_users_class, method_name, users_parts
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
-from raysafl.core.users_parts import is_users_class, method_name, users_parts
 from raysafl.core.work import Tasks, Training
 from raysafl.data.federation import Federation
 from raysafl.data.partitions import Overlapping

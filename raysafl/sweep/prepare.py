@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysafl.core.component import method_name, users_parts
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
     Objective,
@@ -16,7 +17,6 @@ from raysafl.core.objective import (
     measure_clients,
 )
 from raysafl.core.problem import Dataset, Model, Samples
-from raysafl.core.users_parts import method_name, users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime.population import Population
 from raysafl.simulation.per_client import PerClient

@@ -17,9 +17,9 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from raysafl.core.component import is_users_class, method_name
 from raysafl.core.objective import Objective, PerSample, hits_of
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import is_users_class, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
 from raysafl.training.device import first_line, is_out_of_memory

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysafl.core.component import method_name
 from raysafl.core.objective import Measures, Metric, Objective, measures_of
 from raysafl.core.text import in_brief
-from raysafl.core.users_parts import method_name
 from raysafl.core.work import TooLargeError
 from raysafl.models import FlatModel
 from raysafl.objectives import is_plain

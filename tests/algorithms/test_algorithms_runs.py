@@ -1,30 +1,20 @@
-"""Every algorithm on real data, inside the others, from a checkpoint, and with many clients."""
+"""What algorithms keep of clients, what they send, and what they are told of samples."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from helpers.checkpoints import dump, restore
-from helpers.quadratics import START, answer
+from helpers.played import final, played, simulation
+from helpers.quadratics import START, play
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Algorithm,
-    FedAvg,
-    Federation,
-    IidServer,
-    LocalTraining,
-    Logistic,
-    Run,
-    Uniform,
-)
+from raysafl import Algorithm, Dirichlet, FedAvg, Run, TrainMean
 from raysafl.algorithms import (
     AFL,
     EVERYONE,
     MIFA,
     SCAFFOLD,
     Centralised,
+    CountSamples,
     FedAdagrad,
     FedAdam,
     FedAmplify,
@@ -34,14 +24,12 @@ from raysafl.algorithms import (
     FedProx,
     FedVARP,
     FedYogi,
-    FSLParallel,
     Key,
-    ServerOnly,
+    State,
 )
-from raysafl.core.algorithm import State
+from raysafl.core.algorithm import Round
+from raysafl.core.problem import SERVER
 from raysafl.core.record import Record
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 RULES: list[Algorithm] = [
     *(
@@ -56,77 +44,6 @@ RULES: list[Algorithm] = [
     *(FedAmplify(P=3, eta=1.5), AFL(lr=15.0), AFL(lr=15.0, max_delay=2)),
     AFL(lr=15.0, max_delay=2, memory=True),
 ]
-WRAPPED: list[Algorithm] = [
-    wrap
-    for rule in RULES
-    for wrap in (SAFARI(inner=rule, client_prob=0.5), FSL(inner=rule, gamma=0.5))
-]
-OTHERS: list[Algorithm] = [
-    *(
-        FSL(),
-        FSL(pretrain=5),
-        FSLParallel(),
-        SAFARI(inner=FSL(inner=SCAFFOLD(), pretrain=2)),
-    ),
-    *(
-        FSL(inner=SAFARI(client_prob=0.5)),
-        ServerOnly(),
-        Centralised(),
-        Centralised(local=LocalTraining(lr=0.1, batch_size=64, steps=5)),
-    ),
-]
-RUN = Run(
-    data=Federation(server=IidServer(n0=100)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Uniform(m=4),
-    local=LocalTraining(lr=0.1, batch_size=16, epochs=2),
-    rounds=8,
-    eval_every=8,
-    replicates=2,
-)
-WORKER = Worker(RUN.cells, RUN.data.load(), RUN.model)
-
-
-def simulation(algorithm: Algorithm) -> Simulation:
-    return Simulation(RUN.replace(algorithm=algorithm), WORKER)
-
-
-def steps(sim: Simulation, rounds: int) -> list[Record]:
-    return [record for _ in range(rounds) for record in sim.step()]
-
-
-@pytest.mark.parametrize("algorithm", [*RULES, *WRAPPED, *OTHERS], ids=repr)
-def test_every_algorithm_learns_and_goes_on_bitwise_from_any_checkpoint(
-    algorithm: Algorithm,
-) -> None:
-    whole, first = simulation(algorithm), simulation(algorithm)
-    records = steps(whole, RUN.rounds)
-    assert [r.test_accuracy > 0.4 for r in records] == [True, True]  # chance is 0.1
-    for cut in (0, 3, 5):
-        steps(first, cut - first.round)
-        again = simulation(algorithm)
-        restore(again, dump(first))
-        steps(again, RUN.rounds - cut)
-        for a, b in zip(whole.replicates, again.replicates, strict=True):
-            assert torch.equal(a.state.w_P, b.state.w_P)
-            for x, y in (
-                (a.state.server, b.state.server),
-                (a.state.clients, b.state.clients),
-            ):
-                assert x.keys() == y.keys()
-                assert all(torch.equal(x[k], y[k]) for k in x)  # type: ignore[index]
-
-
-def one_round(algorithm: Algorithm, state: State, ids: Sequence[int], t: int) -> State:
-    turn = algorithm.round(state, ids, Key(0, t))
-    request = next(turn)
-    try:
-        while True:
-            request = turn.send(answer(request))
-    except StopIteration as end:
-        done: State = end.value
-    return done
 
 
 @pytest.mark.parametrize(
@@ -140,7 +57,7 @@ def test_memory_is_kept_only_of_clients_seen_and_of_each_its_own(
     state = rule.init(START, 10_000)
     assert not state.clients
     for t, ids in enumerate([[0, 1], [1, 3], [3, 0]]):
-        state = one_round(rule, state, ids, t)
+        state = play(rule, [ids], state=state, first=t)
     assert set(state.clients) == {0, 1, 3}
     for row in state.clients.values():  # no view that keeps a whole cohort's tensor
         assert row.untyped_storage().nbytes() == START.untyped_storage().nbytes()
@@ -157,34 +74,104 @@ def test_ten_thousand_clients_cost_at_most_three_numbers_each_before_they_come(
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_round_leaves_the_state_it_started_from_as_it_was(rule: Algorithm) -> None:
-    state = one_round(rule, rule.init(START, 4), [0, 1], 0)
+    state = play(rule, [[0, 1]])
     kept = {name: t.clone() for name, t in state.server.items()}
     rows = {i: row.clone() for i, row in state.clients.items()}
     w_P = state.w_P.clone()
-    one_round(rule, state, [1, 2], 1)
+    play(rule, [[1, 2]], state=state, first=1)
     assert torch.equal(state.w_P, w_P) and state.clients.keys() == rows.keys()
     assert all(torch.equal(state.server[name], t) for name, t in kept.items())
     assert all(torch.equal(state.clients[i], row) for i, row in rows.items())
 
 
-def test_scaffold_doubles_the_bytes_both_ways_and_feddyn_and_mifa_do_not() -> None:
-    fedavg, scaffold, feddyn, mifa = (
-        steps(simulation(a), RUN.rounds)[0]
-        for a in (FedAvg(), SCAFFOLD(), FedDyn(), MIFA())
-    )
-    assert scaffold.bytes_up == 2 * fedavg.bytes_up
-    assert scaffold.bytes_down == 2 * fedavg.bytes_down
-    for same in (feddyn, mifa):
-        assert (same.bytes_up, same.bytes_down) == (fedavg.bytes_up, fedavg.bytes_down)
+def last_row(algorithm: Algorithm, run: Run) -> Record:
+    run = run.replace(algorithm=algorithm, replicates=1, eval_every=run.rounds)
+    return played(run)[1][-1]
 
 
-def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_central() -> (
-    None
-):
-    record = steps(simulation(Centralised()), RUN.rounds)[0]
-    split = WORKER.population.splits[0]
+def test_scaffold_doubles_the_bytes_both_ways_and_feddyn_and_mifa_do_not(
+    tiny: Run,
+) -> None:
+    once = last_row(FedAvg(), tiny)
+    for algorithm, times in ((SCAFFOLD(), 2), (FedDyn(), 1), (MIFA(), 1)):
+        row = last_row(algorithm, tiny)
+        bytes_of_both = (row.bytes_up, row.bytes_down)
+        assert bytes_of_both == (times * once.bytes_up, times * once.bytes_down)
+
+
+def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_central(
+    tiny: Run,
+) -> None:
+    row = last_row(Centralised(), tiny)
+    split = tiny.data.split(tiny.data.load(), tiny.seed)
     union = split.of(EVERYONE)
     assert sorted(union) == sorted(i for held in split.clients for i in held)
-    assert record.kind == "central" and record.train_accuracy is not None
-    assert (record.bytes_up, record.bytes_down, record.server_rounds) == (0, 0, 0)
-    assert record.steps == RUN.rounds * 2 * -(-len(union) // 16)
+    assert row.kind == "central" and row.train_accuracy is not None
+    assert (row.bytes_up, row.bytes_down, row.server_rounds) == (0, 0, 0)
+    assert row.steps == tiny.rounds * tiny.local.num_steps(len(union))
+
+
+class Counting(Algorithm):
+    """Keeps the numbers of samples that it is told."""
+
+    def init(self, w_P: torch.Tensor, num_clients: int) -> State:
+        return State(w_P, {"counts": torch.zeros(4, dtype=torch.int64)})
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        counts = yield CountSamples([3, 0, SERVER, EVERYONE])
+        yield TrainMean(state.w_P, ids)
+        return State(state.w_P, {"counts": counts})
+
+
+def test_an_algorithm_is_told_how_many_samples_clients_hold(tiny: Run) -> None:
+    skewed = Dirichlet(alpha=0.1, balanced=False)
+    data = tiny.data.replace(partition=skewed, partition_seeds=2)
+    run = tiny.replace(data=data, algorithm=Counting(), rounds=1)
+    sim = simulation(run)
+    sim.step()
+    worker: Any = sim.work
+    assert worker.sizes(0) != worker.sizes(1)
+    for cell, replicate in enumerate(sim.replicates):
+        sizes, server = worker.sizes(cell)
+        expected = [sizes[3], sizes[0], server, sum(sizes)]
+        assert replicate.state.server["counts"].tolist() == expected
+
+
+class Asking(Algorithm):
+    """Asks for the samples of a client."""
+
+    client: int = 10
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        yield CountSamples([self.client])
+        yield TrainMean(state.w_P, ids)
+        return state
+
+
+class Weighing(Algorithm):
+    """Gives the cohort's clients weights."""
+
+    weights: list[float]
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        yield TrainMean(state.w_P, ids, weight_M=torch.tensor(self.weights))
+        return state
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        (Asking(), r"Asking\.round.*asked for \[10\], who are not among them"),
+        (
+            Weighing(weights=[1, 2]),
+            r"Weighing\.round.*weight_M is .* must be a tensor of shape \[3\]",
+        ),
+        (Weighing(weights=[1, -1, 2]), "weight_M is"),
+        (Weighing(weights=[0, 0, 0]), "weight_M is"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_explained(
+    algorithm: Algorithm, text: str, tiny: Run
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        final(tiny.replace(algorithm=algorithm))

@@ -6,7 +6,6 @@ from helpers.quadratics import (
     ALL,
     LOCAL,
     ONE_STEP,
-    START,
     drift_point,
     halves,
     optimum,
@@ -33,9 +32,7 @@ def near(state: State, point: torch.Tensor) -> float:
     return float((state.w_P - point).norm())
 
 
-@pytest.mark.parametrize(
-    "algorithm", [FedAvg(), FedAvgM(momentum=0.5), FedAvg(lr=0.5)], ids=repr
-)
+@pytest.mark.parametrize("algorithm", [FedAvg(lr=0.5), FedAvgM(momentum=0.5)])
 def test_fedavg_with_everyone_settles_where_updates_balance_and_misses_the_optimum(
     algorithm: Algorithm,
 ) -> None:
@@ -44,23 +41,13 @@ def test_fedavg_with_everyone_settles_where_updates_balance_and_misses_the_optim
     assert near(state, optimum()) > 0.05
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [SCAFFOLD(), SCAFFOLD(lr=0.5), FedDyn(alpha=1.0), FedDyn(alpha=0.5)],
-    ids=repr,
-)
-@pytest.mark.parametrize(
-    "cohorts", [[ALL] * 800, halves(2000)], ids=["everyone", "half"]
-)
-def test_scaffold_and_feddyn_reach_the_optimum(
-    algorithm: Algorithm, cohorts: list[list[int]]
+@pytest.mark.parametrize("algorithm", [SCAFFOLD(), FedDyn(alpha=1.0)], ids=repr)
+def test_scaffold_and_feddyn_reach_the_optimum_of_which_fedavg_stays_away(
+    algorithm: Algorithm,
 ) -> None:
-    torch.testing.assert_close(play(algorithm, cohorts).w_P, optimum(), **EXACT)
-
-
-def test_fedavg_under_half_participation_never_settles() -> None:
-    ends = [near(play(FedAvg(), halves(n)), optimum()) for n in (300, 301, 302, 303)]
-    assert min(ends) > 0.05
+    torch.testing.assert_close(play(algorithm, halves(2000)).w_P, optimum(), **EXACT)
+    for rounds in (300, 301, 302, 303):
+        assert near(play(FedAvg(), halves(rounds)), optimum()) > 0.05
 
 
 @pytest.mark.parametrize("local", [ONE_STEP, LOCAL], ids=["1 step", "5 steps"])
@@ -70,14 +57,6 @@ def test_mifa_settles_under_cyclic_participation_where_fedavg_does_with_everyone
     mifa = play(MIFA(lr=0.5), CYCLE * 300, local)
     torch.testing.assert_close(mifa.w_P, drift_point(local), **EXACT)
     assert near(play(FedAvg(lr=0.5), CYCLE * 300, local), drift_point(local)) > 0.2
-
-
-def test_mifa_with_one_local_step_reaches_the_optimum_under_cyclic_participation() -> (
-    None
-):
-    torch.testing.assert_close(
-        play(MIFA(), CYCLE * 300, ONE_STEP).w_P, optimum(), **EXACT
-    )
 
 
 def test_fedvarp_loses_the_noise_of_sampling_that_fedavg_keeps() -> None:
@@ -92,11 +71,3 @@ def test_fedau_takes_away_the_bias_of_cyclic_participation_at_small_rates() -> N
     often = optimum([0, 0, 0, 0, 0, 1, 2, 3])
     assert near(fedau, optimum()) < 0.03 and near(fedavg, often) < 0.03
     assert float((often - optimum()).norm()) > 0.2
-
-
-def test_fedau_cut_at_1_is_fedavg_over_all_clients() -> None:
-    cut = play(FedAU(K=1), CYCLE * 2)
-    expected = State(START)
-    for ids in CYCLE * 2:
-        expected = play(FedAvg(lr=len(ids) / 4), [ids], state=expected)
-    torch.testing.assert_close(cut.w_P, expected.w_P)

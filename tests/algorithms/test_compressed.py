@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.played import played
 from helpers.quadratics import play
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from raysafl import SAFARI, Algorithm, FedAvg, Run, Train, Uniform
 from raysafl.algorithms import (
@@ -29,20 +29,9 @@ from raysafl.algorithms import (
     TopK,
 )
 from raysafl.core.algorithm import Round
-from raysafl.core.record import Record
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 ALL_OF_IT = TopK(fraction=1)
 P = 650  # parameters of logistic regression on digits
-
-
-def run_to_the_end(run: Run) -> tuple[Simulation, list[Record]]:
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-    records = []
-    while not sim.done:
-        records += sim.step()
-    return sim, records
 
 
 def rng() -> np.random.Generator:
@@ -115,14 +104,14 @@ def test_the_bytes_of_uploads_are_those_that_are_sent(
 ) -> None:
     assert compression.num_bytes(P) == expected
     algorithm = Compressed(compression=compression)
-    _, records = run_to_the_end(tiny.replace(algorithm=algorithm, replicates=1))
+    _, records = played(tiny.replace(algorithm=algorithm, replicates=1))
     assert [r.bytes_up for r in records] == [3 * expected] * 4
     assert [r.bytes_down for r in records] == [3 * P * 4] * 4
 
 
 def test_what_is_sent_besides_updates_is_counted_whole(tiny: Run) -> None:
     algorithm = Compressed(inner=SCAFFOLD(), compression=Quantised(bits=8))
-    _, records = run_to_the_end(tiny.replace(algorithm=algorithm, replicates=1))
+    _, records = played(tiny.replace(algorithm=algorithm, replicates=1))
     assert [r.bytes_up for r in records] == [3 * (4 + P + 4 * P)] * 4
 
 
@@ -150,7 +139,7 @@ def test_an_algorithm_that_sends_everything_is_itself_bitwise(
         inner=inner, compression=ALL_OF_IT, error_feedback=error_feedback
     )
     mine, theirs = (
-        run_to_the_end(tiny.replace(algorithm=a, participation=Uniform(m=4)))[0]
+        played(tiny.replace(algorithm=a, participation=Uniform(m=4)))[0]
         for a in (algorithm, inner)
     )
     for a, b in zip(mine.replicates, theirs.replicates, strict=True):
@@ -159,57 +148,6 @@ def test_an_algorithm_that_sends_everything_is_itself_bitwise(
             assert torch.equal(a.state.server[name], value)
         for i, row in b.state.clients.items():
             assert torch.equal(a.state.clients[i], row)
-
-
-class Noting(Algorithm):
-    """Trains from the same parameters, and keeps the sum of what each client sends."""
-
-    def round(self, state: State, ids: list[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
-        rows = dict(state.clients)
-        for i, delta in zip(ids, update.delta_MP, strict=True):
-            rows[i] = rows.get(i, torch.zeros_like(delta)) + delta
-        return replace(state, clients=rows)
-
-
-@pytest.mark.parametrize(
-    "compression",
-    [TopK(fraction=0.02), Quantised(bits=2), Quantised(bits=2, stochastic=False)],
-    ids=str,
-)
-def test_what_was_sent_and_the_residual_are_the_sum_of_all_updates(
-    compression: Compression, tiny: Run
-) -> None:
-    algorithm = Compressed(inner=Noting(), compression=compression)
-    mine, exact = (
-        run_to_the_end(tiny.replace(algorithm=a, replicates=1, rounds=6))[0]
-        for a in (algorithm, Noting())
-    )
-    rows = mine.replicates[0].state.clients
-    updates = exact.replicates[0].state.clients
-    assert rows.keys() == updates.keys() | {~i for i in updates} and rows
-    for i in updates:
-        residual, sent = rows[~i], rows[i]
-        torch.testing.assert_close(sent + residual, updates[i], rtol=0, atol=1e-6)
-        assert not torch.allclose(sent, updates[i])
-
-
-def test_clients_of_an_algorithm_without_memory_keep_their_residuals_alone(
-    tiny: Run,
-) -> None:
-    kept, dropped = (
-        run_to_the_end(
-            tiny.replace(
-                algorithm=Compressed(
-                    compression=TopK(fraction=0.1), error_feedback=feedback
-                )
-            )
-        )[0].replicates[0]
-        for feedback in (True, False)
-    )
-    assert {len(row) for row in kept.state.clients.values()} == {P}
-    assert all(i < 0 for i in kept.state.clients)
-    assert not dropped.state.clients
 
 
 class Forgetting(Algorithm):
@@ -226,22 +164,8 @@ def test_what_the_inner_algorithm_forgets_stays_forgotten_and_residuals_stay() -
     algorithm = Compressed(inner=Forgetting(), compression=TopK(fraction=0.5))
     state = play(algorithm, [[0, 1], [2]])
     assert set(state.clients) == {2, ~0, ~1, ~2}
-
-
-def test_error_feedback_reaches_what_plain_top_k_misses() -> None:
-    """Four clients a round; one of two parameters is sent, so the other must wait."""
-    cohorts = [[0, 1, 2, 3]] * 300
-
-    def end(error_feedback: bool) -> Tensor:
-        algorithm = Compressed(
-            inner=FedAvg(lr=0.1),
-            compression=TopK(fraction=0.5),
-            error_feedback=error_feedback,
-        )
-        return play(algorithm, cohorts).w_P
-
-    exact = play(FedAvg(lr=0.1), cohorts).w_P
-    assert (end(True) - exact).norm() < 0.2 * (end(False) - exact).norm()
+    without = play(algorithm.replace(error_feedback=False), [[0, 1], [2]])
+    assert set(without.clients) == {2}
 
 
 @pytest.mark.parametrize(
@@ -279,4 +203,4 @@ class Sparse(Algorithm):
 def test_an_algorithm_that_compresses_itself_is_not_compressed_again(tiny: Run) -> None:
     algorithm = Compressed(inner=Sparse(), compression=ALL_OF_IT)
     with pytest.raises(ValueError, match="Sparse compresses its updates"):
-        run_to_the_end(tiny.replace(algorithm=algorithm))
+        played(tiny.replace(algorithm=algorithm))

@@ -10,24 +10,11 @@ import torch
 from helpers.checkpoints import dump, restore
 from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, POLICIES, WRAPPERS, policies
+from helpers.played import finish, simulation
 
 from raysafl import FSL, SAFARI, Algorithm, Participation, Run, Snapshot, Uniform
 from raysafl.algorithms import FOCUS, Compressed, FSLParallel, Selected
-from raysafl.core.record import Record
 from raysafl.participation import Trace
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
-
-
-def play(sim: Simulation) -> list[Record]:
-    records = []
-    while not sim.done:
-        records += sim.step()
-    return records
-
-
-def simulation(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
@@ -38,14 +25,14 @@ def test_an_algorithm_runs_with_every_policy_and_is_finite(
     for name, policy in policies(tmp_path).items():
         run = tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
         sim = simulation(run)
-        records = play(sim)
+        records = finish(sim)
         assert len(records) == 4 and not sim.replicates[0].diverged, name
         assert torch.isfinite(sim.replicates[0].state.w_P).all(), name
         cohorts[name] = [r.cohorts[-1] for r in records]
         assert all(len(set(c)) == len(c) > 0 for c in cohorts[name]), name
     reference = simulation(tiny.replace(participation=POLICIES["markov"], replicates=1))
     assert cohorts["markov"] == [
-        r.cohorts[-1] for r in play(reference)
+        r.cohorts[-1] for r in finish(reference)
     ]  # time, not use
 
 
@@ -53,25 +40,24 @@ def test_an_algorithm_runs_with_every_policy_and_is_finite(
     ("wrapper", "inner"),
     [
         pytest.param(wrapper, inner, id=f"{wrapper}-{type(inner).__name__}")
-        for wrapper in WRAPPERS
+        for wrapper in ["alone", *WRAPPERS]
         for inner in ALGORITHMS
         if not (wrapper == "compressed" and isinstance(inner, FOCUS))  # is refused
     ],
 )
-def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
+def test_every_algorithm_alone_and_in_a_wrapper_resumes_bitwise(
     wrapper: str, inner: Algorithm, tiny: Run
 ) -> None:
     policy: Participation = Snapshot(
         base=POLICIES["markov"], uniform=Uniform(m=2), adapt=5.0
     )
-    run = tiny.replace(
-        algorithm=WRAPPERS[wrapper](inner), participation=policy, replicates=1
-    )
+    algorithm = inner if wrapper == "alone" else WRAPPERS[wrapper](inner)
+    run = tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
     whole, first, second = (simulation(run) for _ in range(3))
-    expected = play(whole)
+    expected = finish(whole)
     records = [record for _ in range(2) for record in first.step()]
     restore(second, dump(first))
-    records += play(second)
+    records += finish(second)
     assert [r.test_loss for r in records] == [r.test_loss for r in expected]
     assert [r.enforce_prob for r in records] == [r.enforce_prob for r in expected]
 
@@ -81,7 +67,7 @@ def test_an_algorithm_that_keeps_vectors_of_clients_says_so(
     algorithm: Algorithm, tiny: Run
 ) -> None:
     sim = simulation(tiny.replace(algorithm=algorithm, replicates=1))
-    play(sim)
+    finish(sim)
     assert algorithm.remembers_clients or not sim.replicates[0].state.clients
 
 

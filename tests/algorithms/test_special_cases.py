@@ -1,13 +1,13 @@
-"""Algorithms that are one and the same in special cases.
+"""Algorithms that are one and the same in special cases, and SAFARI's server rounds.
 
 How each is defined: `tests/algorithms/test_definitions.py`.
 """
 
 import pytest
 import torch
-from helpers.quadratics import ALL, LOCAL, ONE_STEP, play
+from helpers.quadratics import ALL, LOCAL, ONE_STEP, START, play
 
-from raysafl import SAFARI, Algorithm, FedAvg
+from raysafl import SAFARI, Algorithm, FedAvg, LocalTraining
 from raysafl.algorithms import (
     AFL,
     MIFA,
@@ -16,10 +16,12 @@ from raysafl.algorithms import (
     FedAU,
     FedLaAvg,
     FedVARP,
+    Key,
     ScheduledServer,
     ServerOnly,
 )
-from raysafl.training import ListedRate
+from raysafl.core.algorithm import Setting
+from raysafl.training import ContinuedTraining, ListedRate
 
 COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
 K = 5  # local steps
@@ -72,3 +74,28 @@ def test_fedlaavg_of_all_available_clients_is_mifa() -> None:
     # Those who have not participated for the longest time are selected.
     chosen = [[0], [1], [3], [2]]
     torch.testing.assert_close(ours, play(MIFA(lr=0.7), chosen).w_P)
+
+
+@pytest.mark.parametrize("kind", [SAFARI, ServerOnly])
+def test_the_server_trains_as_the_clients_do_in_five_passes_unless_told_otherwise(
+    kind: type[SAFARI | ServerOnly],
+) -> None:
+    usual = {"lr": 0.2, "batch_size": 8, "momentum": 0.9, "clip_norm": 1.0}
+    for local in (
+        LocalTraining(epochs=2, **usual),
+        ContinuedTraining(steps=3, keep_optimizer=True, **usual),
+    ):
+        setting = Setting(10, 100, 20, local)
+        five = LocalTraining(epochs=5, **usual)
+        assert kind().prepare(setting).server_update == five
+        given = kind(server_update=ONE_STEP)
+        assert given.prepare(setting).server_update == ONE_STEP
+
+
+def test_safari_takes_client_rounds_with_frequency_q() -> None:
+    safari, n = SAFARI(client_prob=0.8, server_update=ONE_STEP), 4000
+    state = safari.init(START, 3)
+    asked = [next(safari.round(state, [0], Key(7, t))).ids for t in range(n)]
+    clients = sum(ids == [0] for ids in asked)
+    # four standard deviations
+    assert abs(clients - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5

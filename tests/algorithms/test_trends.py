@@ -6,6 +6,7 @@ An effect is the difference of means over the pooled standard deviation of the s
 
 import numpy as np
 import pytest
+from helpers.played import played
 from numpy.typing import NDArray
 
 from raysafl import (
@@ -28,8 +29,6 @@ from raysafl import (
 from raysafl.data import StratifiedServer
 from raysafl.participation import Arbitrary, Beta, Gamma, Weibull
 from raysafl.quickstart import BASE
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 Accuracies = NDArray[np.float64]
 SERVER = LocalTraining(lr=0.1, batch_size=16, epochs=5)
@@ -37,11 +36,9 @@ SERVER = LocalTraining(lr=0.1, batch_size=16, epochs=5)
 
 def last10(run: Run) -> Accuracies:
     """Mean test accuracy of the last ten rounds, per seed, in per cent."""
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
     rows: list[list[float]] = [[] for _ in run.seeds]
-    while not sim.done:
-        for record in sim.step():
-            rows[record.replicate].append(100 * record.test_accuracy)
+    for record in played(run)[1]:
+        rows[record.replicate].append(100 * (record.test_accuracy or 0))
     return np.array([row[-10:] for row in rows]).mean(axis=1)
 
 

@@ -287,16 +287,6 @@ def test_overlapping_clients_draw_every_sample_equally_often() -> None:
     assert counts.sum() == 20_000 and np.abs(counts - 500).max() < 4 * sd
 
 
-def test_two_overlapping_clients_share_as_many_samples_as_the_docstring_says() -> None:
-    split = Federation(clients=2000, partition=Overlapping(samples=30)).split(
-        plain(300), 0
-    )
-    shared = [
-        len(np.intersect1d(split.of(2 * i), split.of(2 * i + 1))) for i in range(1000)
-    ]
-    assert abs(np.mean(shared) - 30**2 / 300) < 4 * np.std(shared) / np.sqrt(1000)
-
-
 def test_overlapping_clients_get_the_servers_samples_and_give_it_copies() -> None:
     data = Federation(
         clients=MILLION,

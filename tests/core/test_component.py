@@ -1,27 +1,27 @@
-"""Components: JSON there and back, validation in the user's words, digests that mean equality."""
+"""Components: JSON there and back, digests that mean equality, and what slips are told."""
 
 import hashlib
+import inspect
 import json
 import re
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from helpers.refused import refused
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import (
-    BaseModel,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    computed_field,
-)
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, computed_field
+from torch import nn
 
+import raysafl as fl
+import raysafl.algorithms
 from raysafl import (
     SAFARI,
     Absent,
     ClassesPerClient,
     Devices,
+    FedAvg,
     Federation,
     Iid,
     IidServer,
@@ -33,8 +33,10 @@ from raysafl import (
     Uniform,
 )
 from raysafl.core.component import Component, explain
+from raysafl.core.text import type_name
 from raysafl.data import ParquetImages, Partition
 from raysafl.objectives import Classification
+from raysafl.training import StepRate
 
 
 class Solid(Component):
@@ -76,12 +78,6 @@ SOLIDS = st.recursive(
     ),
     max_leaves=5,
 )
-
-
-def message(make: Any, *args: Any, **fields: Any) -> str:
-    with pytest.raises(ValueError) as caught:
-        make(*args, **fields)
-    return str(caught.value)
 
 
 def local(**changes: Any) -> LocalTraining:
@@ -129,16 +125,16 @@ def test_the_class_names_its_json_whatever_else_is_called_kind() -> None:
 
 
 def test_wrong_json_is_refused_in_the_users_words() -> None:
-    text = message(LocalTraining.from_json, '{"lr":1,"batch_size":2,"stepz":1}')
+    text = refused(LocalTraining.from_json, '{"lr":1,"batch_size":2,"stepz":1}')
     assert text.startswith(
         "LocalTraining: unknown field 'stepz': did you mean 'steps'?"
     )
-    assert "pydantic" not in message(LocalTraining.from_json, "[1]")
+    assert "pydantic" not in refused(LocalTraining.from_json, "[1]")
 
 
 def test_a_seed_that_no_stream_can_have_is_refused(tiny: Run) -> None:
-    assert "Run: seed: Input should be less than" in message(tiny.replace, seed=2**63)
-    assert "Federation: seed: Input should be less than" in message(
+    assert "Run: seed: Input should be less than" in refused(tiny.replace, seed=2**63)
+    assert "Federation: seed: Input should be less than" in refused(
         Federation, seed=2**63
     )
 
@@ -211,7 +207,7 @@ def test_numpy_scalars_are_plain_numbers() -> None:
 
 
 def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
-    text = message(Federation, partition={"kind": "classperclient", "p": 1})
+    text = refused(Federation, partition={"kind": "classperclient", "p": 1})
     assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
     assert (
         "known: ByColumn, ByUser, ClassesPerClient, " in text
@@ -224,7 +220,7 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
     "part", [{}, {"kind": "Partition"}, {"kind": ["Iid"]}, {"p": 1}], ids=repr
 )
 def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
-    text = message(Federation, partition=part)
+    text = refused(Federation, partition=part)
     why = "unknown kind" if "kind" in part else "no kind is given"
     assert text.startswith(f"Federation: partition: {why}")
     assert re.search("known(:| are) ByColumn, ByUser, ClassesPerClient, ", text)
@@ -249,7 +245,7 @@ def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
 def test_an_unknown_field_gets_the_nearest(
     make: Any, fields: dict[str, Any], told: str
 ) -> None:
-    assert told in message(make, **fields)
+    assert told in refused(make, **fields)
 
 
 def test_replace_reaches_inside_and_leaves_the_original(tiny: Run) -> None:
@@ -292,7 +288,7 @@ def test_replace_changes_a_part_that_it_puts_in(tiny: Run) -> None:
 def test_replace_validates_and_says_so_in_the_users_words(
     tiny: Run, changes: dict[str, Any], told: str
 ) -> None:
-    text = message(tiny.replace, changes)
+    text = refused(tiny.replace, changes)
     assert told in text and "pydantic" not in text
 
 
@@ -300,8 +296,8 @@ def test_replace_validates_and_says_so_in_the_users_words(
     "value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
 )
 def test_values_that_are_not_finite_are_refused(value: float) -> None:
-    assert "lr: Input should be a finite number" in message(local, lr=value)
-    assert "high: Input should be a finite number" in message(
+    assert "lr: Input should be a finite number" in refused(local, lr=value)
+    assert "high: Input should be a finite number" in refused(
         ParquetImages, path="x", high=value
     )
 
@@ -323,7 +319,7 @@ def test_explain_has_one_line_per_field_and_no_address() -> None:
 
 def test_a_list_where_a_number_belongs_leads_to_a_grid() -> None:
     for several in ([0.1, 0.2], (0.1, 0.2), np.array([0.1, 0.2])):
-        assert message(LocalTraining, lr=several, batch_size=8).endswith(
+        assert refused(LocalTraining, lr=several, batch_size=8).endswith(
             "several values are an axis of a grid: fl.grid(base, {'lr': [0.1, 0.2]})"
         )
 
@@ -368,3 +364,187 @@ def test_flat_holds_every_plain_value_once(solid: Solid) -> None:
         return sum(map(leaves, tree.values())) if isinstance(tree, dict) else 1
 
     assert len(solid.flat()) == leaves(json.loads(solid.to_json()))
+
+
+def test_a_misspelt_name_of_the_module_leads_to_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"did you mean 'fl\.FedAvg'"):
+        getattr(fl, "FedAvgg")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"mean 'fl\.algorithms\.SCAFFOLD'"):
+        getattr(fl, "Scafold")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"dir\(raysafl\) lists its names"):
+        getattr(fl, "zzzzzzzz")  # noqa: B009
+    assert not hasattr(fl, "__wrapped__") and fl.FedAvg is FedAvg
+
+
+@pytest.mark.parametrize(
+    ("space", "name", "said"),
+    [
+        ("algorithms", "Absent", "did you mean 'fl.Absent'?"),
+        ("data", "MNIST", "did you mean 'fl.data.Mnist'?"),
+        ("training", "CosinRate", "did you mean 'fl.training.CosineRate'?"),
+        ("training", "zzzzzzzz", "dir(raysafl.training) lists its names"),
+    ],
+)
+def test_a_misspelt_name_of_a_namespace_leads_to_the_nearest_of_all(
+    space: str, name: str, said: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(getattr(fl, space), name)
+    assert str(caught.value) == f"raysafl.{space} has no '{name}': {said}"
+    assert not hasattr(getattr(fl, space), "__wrapped__")
+
+
+def test_values_without_names_are_told_the_names(tiny: Run) -> None:
+    assert refused(Absent, 4, 5) == (
+        "Absent takes each value by its name, as in Absent(s=...), but 4 has none: "
+        "known are clients, m, s"
+    )
+
+
+def test_a_class_in_place_of_an_instance_is_told_how_to_make_one(tiny: Run) -> None:
+    text = refused(tiny.replace, algorithm=FedAvg)
+    assert "FedAvg is a class; give one of its kind: FedAvg(...)" in text
+
+
+def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: Run) -> None:
+    text = refused(fl.Runner, tiny)
+    assert text == (
+        "a Runner takes a Sweep, not a Run: one of fl.grid(run, {'rounds': [50, 100]}), or "
+        "fl.Sweep('name', runs=[run])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "only",
+            "n0=20",
+            "only is 'n0=20'; give a mapping from axis to label, such as ",
+        ),
+        ("resume", "no", "resume is 'no'; give True or False"),
+        ("out", 5, "out is 5; give a folder or a URI as text, or a Path"),
+        (
+            "track",
+            "curve",
+            "track='curve' is none of the choices: did you mean 'curves'?",
+        ),
+    ],
+)
+def test_an_argument_of_a_runner_that_is_of_another_kind_is_told_what_it_may_be(
+    name: str, value: Any, said: str, tiny: fl.Run
+) -> None:
+    sweep = fl.Sweep("x", runs=[tiny])
+    assert said in refused(lambda: fl.Runner(sweep, **{name: value}).forecast())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("data.server", 100, "server: 100 is no ServerData: known are "),
+        ("algorithm", "scaffold", "no Algorithm: did you mean 'SCAFFOLD'?"),
+        ("model", nn.Linear(64, 10), "is no Model, a class whose method `build"),
+        ("data.dataset", "x.csv", "'x.csv' is no Source, which fl.from_arrays, "),
+    ],
+)
+def test_what_is_no_component_is_told_with_those_that_there_are(
+    field: str, value: Any, said: str, tiny: Run
+) -> None:
+    text = refused(tiny.replace, {field: value})
+    assert said in text and "\n" not in text and "given:" not in text
+
+
+def test_a_space_is_led_to_the_field_as_well(tiny: Run) -> None:
+    space = {"local.lrr": {"grid_search": [0.1]}}
+    assert "did you mean 'lr'?" in refused(
+        fl.Sweep("x", space=space, base=tiny).manifest
+    )
+    base = tiny.replace(algorithm=SAFARI(client_prob=0.5))
+    text = refused(fl.Sweep, "x", space={"client_prob": 0.1}, base=base)
+    assert "did you mean 'algorithm.client_prob'?" in text
+
+
+class Holds(fl.Model):
+    """Has a field that can be anything."""
+
+    what: Any = None
+
+    def build(self, input_shape: Any, num_classes: int) -> Any:
+        return None
+
+
+class Remembers(fl.Algorithm):
+    """Keeps what it remembers in the wrong place."""
+
+    def round(self, state: Any, ids: Any, key: Any) -> Any:
+        self.v = 1
+
+
+class Counts(fl.Participation):
+    """Keeps what it remembers in the wrong place."""
+
+    def pick(self, state: Any, num_clients: int, key: Any, accuracy: Any) -> Any:
+        self.v = 1
+
+
+def test_an_attribute_without_a_type_is_told_how_it_would_have_one() -> None:
+    def define() -> None:
+        class Mine(fl.Algorithm):
+            remembers_clients = True
+            lr = 1.0
+
+    line = inspect.getsourcelines(define)[1] + 1
+    assert refused(define) == (
+        f"Mine (test_component.py:{line}): `lr = 1.0` has no type; write `lr: float = 1.0` for a "
+        "setting, or `lr: ClassVar[float] = 1.0` for a constant"
+    )
+
+
+def test_a_field_called_kind_is_refused_where_the_class_is_defined() -> None:
+    def define() -> None:
+        class Slow(fl.FedAvg):
+            kind: str = "FedAvg"
+
+    line = inspect.getsourcelines(define)[1] + 1
+    assert refused(define) == (
+        f"Slow (test_component.py:{line}): no field can be called `kind`, by which JSON and "
+        "tables name the class; call the field otherwise"
+    )
+
+
+def test_a_class_without_its_method_is_told_which_to_rename() -> None:
+    class Mine(fl.Algorithm):
+        def rounds(self, state: Any, ids: Any, key: Any) -> Any:
+            return state
+
+    class Never(fl.Participation):
+        """Has nothing."""
+
+    line = inspect.getsourcelines(Mine)[1]
+    assert refused(Mine) == (
+        f"Mine (test_component.py:{line}) has no method 'round': rename its 'rounds'"
+    )
+    assert refused(Never).endswith("has no method 'pick': define it")
+
+
+def test_a_function_as_a_field_is_told_to_be_a_method(tiny: Run) -> None:
+    text = refused(lambda: tiny.replace(model=Holds(what=lambda x: x)).id)
+    assert "has no JSON (" in text and "as a method of the class" in text
+
+
+def test_what_is_remembered_in_the_instance_is_led_to_where_it_belongs() -> None:
+    assert "belongs in the State that `round` returns" in refused(
+        Remembers().round, None, [], None
+    )
+    assert "in the state that `pick` returns" in refused(
+        Counts().pick, None, 1, None, None
+    )
+    assert "Take .replace(client_prob=...)" in refused(
+        setattr, SAFARI(), "client_prob", 1.0
+    )
+
+
+def test_types_are_written_without_modules_and_checks() -> None:
+    field = StepRate.model_fields["milestones"]
+    assert type_name(field.annotation) == "list[int]"
+    assert type_name(dict[str, tuple[int, ...]]) == "dict[str, tuple[int, ...]]"

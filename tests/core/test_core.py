@@ -1,4 +1,4 @@
-"""Random streams, and the small vocabulary beside them."""
+"""Random streams, and the small vocabulary beside them: text, whose code, files of tensors."""
 
 import dataclasses
 import hashlib
@@ -17,14 +17,10 @@ from hypothesis import strategies as st
 
 import raysafl
 from raysafl import Algorithm, LocalTraining, Train, TrainMean
-from raysafl.algorithms import (
-    SERVER,
-    Key,
-    MeanUpdate,
-    Round,
-    State,
-    Update,
-)
+from raysafl.algorithms import SERVER, Key, MeanUpdate, Round, State, Update
+from raysafl.core import tensor_file
+from raysafl.core.text import closest, duration, format_bytes
+from raysafl.core.users_code import is_users_file
 
 
 def test_a_key_leaves_the_global_generators_alone() -> None:
@@ -146,3 +142,75 @@ def test_a_stream_is_philox_keyed_by_seed_and_purpose_at_the_counter_client_and_
         expected.integers(2**62, size=9).tolist()
         == found.integers(2**62, size=9).tolist()
     )
+
+
+@pytest.mark.parametrize(
+    ("write", "number", "words"),
+    [
+        (format_bytes, 0, "0 B"),
+        (format_bytes, 999, "999 B"),
+        (format_bytes, 999.7, "1 kB"),
+        (format_bytes, 3_400_000, "3.4 MB"),
+        (format_bytes, 1.5e9, "1.5 GB"),
+        (format_bytes, 2e15, "2e+03 TB"),
+        (duration, 41.26, "41.3 s"),
+        (duration, 59.97, "1 min 0 s"),
+        (duration, 12000, "3 h 20 min"),
+    ],
+)
+def test_numbers_read_well(
+    write: Callable[[float], str], number: float, words: str
+) -> None:
+    assert write(number) == words
+
+
+def test_only_a_near_name_is_suggested() -> None:
+    known = ["eval_clients", "clients", "half_life"]
+    assert closest("halflife", known) == "half_life"
+    assert closest("halflife", known[:2]) == ""
+    assert closest("rl", ["lr", "local"]) == "lr"
+    assert closest("LR", ["rl", "lr"]) == "lr"
+    assert closest("21", ["12", "30"]) == ""
+    assert closest("clients_per_round", known[:2]) == "clients"
+
+
+def test_beside_what_is_installed_into_a_folder_of_any_name_a_users_files_are_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = tmp_path / "taken-1.0.dist-info"
+    records.mkdir()
+    (records / "RECORD").write_text(
+        "taken/__init__.py,sha256=abc,12\nalone.py,,\n../../bin/taken,,\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = ("taken/deep/in.py", "alone.py", "mine.py", "own/taken.py", "own/alone.py")
+    theirs = [is_users_file(str(tmp_path / file)) for file in files]
+    assert theirs == [False, False, True, True, True]
+
+
+def test_tensors_that_share_memory_come_back_each_as_it_was() -> None:
+    matrix = torch.arange(12.0).reshape(3, 4)
+    given = {
+        "whole": matrix,
+        "again": matrix,
+        "row": matrix[1],
+        "transposed": matrix.T,
+        "every second": matrix.reshape(-1)[::2],
+        "empty": torch.empty(0),
+        "also empty": torch.empty(0, 4),
+        "number": torch.tensor(3),
+    }
+    values, found = tensor_file.from_bytes(tensor_file.to_bytes({"round": 3}, given))
+    assert values == {"round": 3} and found.keys() == given.keys()
+    for name, tensor in given.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
+
+
+def test_only_tensors_that_share_memory_are_copied() -> None:
+    matrix = torch.arange(12.0).reshape(3, 4)
+    alone = torch.ones(5)
+    given = {"row": matrix[1], "other row": matrix[2], "alone": alone}
+    found = tensor_file._alone(given)
+    assert found["alone"].data_ptr() == alone.data_ptr()
+    places = {own.untyped_storage().data_ptr() for own in found.values()}
+    assert len(places) == 3 and matrix.data_ptr() not in places

@@ -1,6 +1,5 @@
 """Datasets from real and from written files; partitions and server data by counting."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.refused import refused
+from helpers.small_data import png
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from raysafl import ClassesPerClient, Digits, Federation, Iid, IidServer
+from raysafl import ClassesPerClient, Digits, Federation, Iid, IidServer, Validation
 from raysafl.algorithms import Key
 from raysafl.data import (
+    FromClients,
     Mnist,
     ParquetImages,
     StratifiedServer,
+    Subset,
+    Synthetic,
 )
 from raysafl.data.partitions import SamplesToSpread
 
@@ -67,18 +70,6 @@ def test_mnist_is_the_published_data(real_data: Path) -> None:
     assert dataset.train.x.shape == (60_000, 1, 28, 28) and len(dataset.test) == 10_000
     published = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.bincount(dataset.train.y).tolist() == published
-    pixels = dataset.train.x.ravel()
-    mean, std = pixels.mean() * dataset.train.scale, pixels.std() * dataset.train.scale
-    # as everyone normalises it
-    assert (round(mean, 4), round(std, 4)) == (0.1307, 0.3081)
-
-
-def encode(
-    pixels: np.ndarray[Any, Any], form: str = "PNG", mode: str | None = None
-) -> bytes:
-    buffer, image = io.BytesIO(), Image.fromarray(pixels)
-    (image.convert(mode) if mode else image).save(buffer, form)
-    return buffer.getvalue()
 
 
 def write_parquet(file: Path, images: list[bytes], labels: list[int]) -> None:
@@ -102,22 +93,16 @@ def write_folder(folder: Path, images: list[bytes], labels: list[int]) -> Parque
     return ParquetImages(path=str(folder))
 
 
-def refused(source: ParquetImages) -> str:
-    with pytest.raises(ValueError) as caught:
-        source.load()
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("tail", [(), (3,)], ids=["gray", "rgb"])
 def test_parquet_images_come_back_pixel_by_pixel(
     tail: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels, labels = noise(9, 5, 4, *tail), [0, 1, 2, 0, 1, 2, 3, 0, 1]
     write_parquet(
-        tmp_path / "own" / "train.parquet", [encode(p) for p in pixels[:6]], labels[:6]
+        tmp_path / "own" / "train.parquet", [png(p) for p in pixels[:6]], labels[:6]
     )
     write_parquet(
-        tmp_path / "own" / "test.parquet", [encode(p) for p in pixels[6:]], labels[6:]
+        tmp_path / "own" / "test.parquet", [png(p) for p in pixels[6:]], labels[6:]
     )
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     dataset = ParquetImages(path="own").load()
@@ -134,46 +119,13 @@ def test_parquet_images_come_back_pixel_by_pixel(
     )
 
 
-@given(
-    low=st.floats(-10, 10),
-    span=st.floats(0.01, 10),
-)
-def test_parquet_pixels_are_scaled_to_low_and_high(
-    low: float, span: float, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "scaled"
-    if not folder.exists():
-        write_folder(folder, [encode(np.array([[0, 255]], np.uint8))], [0])
-    part = ParquetImages(path=str(folder), low=low, high=low + span).load().train
-    seen = part.x.ravel() * part.scale + part.shift
-    np.testing.assert_allclose(seen, [low, low + span], atol=1e-12)
-
-
-def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
-    source = write_folder(tmp_path, [encode(noise(4, 4))], [0])
-    table = pq.read_table(tmp_path / "train.parquet").rename_columns(["image", "digit"])
-    pq.write_table(table, tmp_path / "train.parquet")
-    text = refused(source)
-    assert "train.parquet has no column 'label': known are digit, image" in text
-
-
 @pytest.mark.parametrize("content", [b"", b"label,image"], ids=["empty", "text"])
 def test_a_file_that_is_not_parquet_is_named(content: bytes, tmp_path: Path) -> None:
-    source = write_folder(tmp_path, [encode(noise(4, 4))], [0])
+    source = write_folder(tmp_path, [png(noise(4, 4))], [0])
     (tmp_path / "train.parquet").write_bytes(content)
-    assert refused(source).startswith(
+    assert refused(source.load).startswith(
         f"{tmp_path / 'train.parquet'} is not a Parquet file"
     )
-
-
-def test_the_emnist_subset_is_read(real_data: Path) -> None:
-    if not (real_data / "emnist47").is_dir():
-        pytest.skip("the EMNIST subset (RAYSAFL_DATA/emnist47) is not here")
-    dataset = ParquetImages(path="emnist47").load()
-    assert (dataset.name, dataset.num_classes) == ("emnist47", 47)
-    assert dataset.train.x.shape[1:] == dataset.test.x.shape[1:] == (1, 28, 28)
-    assert np.bincount(dataset.train.y).tolist() == [340] * 47
-    assert np.bincount(dataset.test.y).tolist() == [60] * 47
 
 
 # --- partitions
@@ -227,9 +179,7 @@ def test_clients_hold_p_classes_alike_disjoint_and_evenly_covered(
 
 
 def test_more_classes_per_client_than_there_are_is_refused() -> None:
-    with pytest.raises(ValueError) as caught:
-        Federation(partition=ClassesPerClient(p=11)).split(DIGITS, 0)
-    assert str(caught.value) == (
+    assert refused(Federation(partition=ClassesPerClient(p=11)).split, DIGITS, 0) == (
         "p = 11 classes per client, but the data has 10; p must be from 1 to 10"
     )
 
@@ -273,9 +223,7 @@ def test_server_data_is_n0_samples_that_no_client_holds(
 def test_server_data_that_leaves_nothing_is_refused(
     server: IidServer | StratifiedServer,
 ) -> None:
-    with pytest.raises(ValueError) as caught:
-        Federation(server=server).split(DIGITS, 0)
-    assert str(caught.value) == (
+    assert refused(Federation(server=server).split, DIGITS, 0) == (
         f"server data of n0 = {server.n0} samples leaves no client data: the training set has "
         "1437; choose n0 below that"
     )
@@ -294,7 +242,9 @@ def ids(federation: Federation, replicate: int) -> str:
 def test_replicates_share_a_partition_unless_the_seed_is_none(
     partition: Iid | ClassesPerClient,
 ) -> None:
-    shared = Federation(partition=partition, server=IidServer(n0=50))
+    server = FromClients(c=3, per_client=9, copies=False)
+    held = Validation(clients=0.1)
+    shared = Federation(partition=partition, server=server, validation=held)
     assert len({ids(shared, r) for r in range(5)}) == 1
     own = shared.replace(seed=None)
     assert len({ids(own, r) for r in range(5)}) == 5
@@ -324,3 +274,48 @@ def test_the_source_key_follows_the_dataset_alone() -> None:
     near, far = (ParquetImages(path="x", high=high) for high in (1.0, 2.0))
     assert Federation(dataset=near).source_key != Federation(dataset=far).source_key
     assert np.array_equal(Federation().load().train.y, DIGITS.train.y)
+
+
+def test_a_subset_is_a_draw_of_both_parts() -> None:
+    whole, some = Digits().load(), Subset(dataset=Digits(), train=100, test=50).load()
+    for part, pool, size in (
+        (some.train, whole.train, 100),
+        (some.test, whole.test, 50),
+    ):
+        images, all_images = (
+            {(image.tobytes(), label) for image, label in zip(s.x, s.y, strict=True)}
+            for s in (part, pool)
+        )
+        assert len(images) == len(part) == size and images <= all_images
+    assert some.num_classes == 10
+    assert some.names == whole.names and some.train.scale == whole.train.scale
+    assert (
+        5 <= np.bincount(some.train.y).min() and np.bincount(some.train.y).max() <= 20
+    )
+
+
+def test_a_subset_is_a_function_of_its_seed_and_never_larger() -> None:
+    first, again, other = (
+        Subset(dataset=Digits(), train=100, seed=seed).load().train.y
+        for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    everything = Subset(dataset=Digits(), train=10**6).load()
+    assert np.array_equal(everything.train.x, Digits().load().train.x)
+
+
+def test_the_first_classes_are_kept_and_users_stay() -> None:
+    few = Subset(dataset=Digits(), classes=3).load()
+    assert set(few.train.y) == set(few.test.y) == {0, 1, 2} and few.names == (
+        "0",
+        "1",
+        "2",
+    )
+    with pytest.raises(ValueError, match=r"classes=11 needs .* and 'digits' has 10"):
+        Subset(dataset=Digits(), classes=11).load()
+    whole, users = (
+        Synthetic().load(),
+        Subset(dataset=Synthetic(), train=40).load().train.users,
+    )
+    assert whole.train.users is not None and users is not None
+    assert len(users) == 40 and set(users) <= set(whole.train.users)

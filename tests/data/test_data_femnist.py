@@ -1,6 +1,5 @@
 """FEMNIST by writer, on small files as LEAF and Hugging Face have them."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from helpers.small_data import png
 
 import raysafl as fl
 from raysafl.data import ByUser, Dataset, Femnist
@@ -124,12 +123,6 @@ def test_files_that_are_missing_or_not_leafs_are_named(root: Path) -> None:
             Femnist().load()
 
 
-def png(image: Any) -> dict[str, Any]:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return {"bytes": file.getvalue(), "path": None}
-
-
 def test_hugging_faces_files_need_no_class(tmp_path: Path) -> None:
     """flwrlabs/femnist has one split, and the columns of its card."""
     writers = [writer for writer, size in SIZES.items() for _ in range(size)]
@@ -142,7 +135,9 @@ def test_hugging_faces_files_need_no_class(tmp_path: Path) -> None:
         "character": {"names": names, "_type": "ClassLabel"},
     }
     columns = {
-        "image": [png(image) for writer in SIZES for image in pixels(writer)],
+        "image": [
+            {"bytes": png(image)} for writer in SIZES for image in pixels(writer)
+        ],
         "writer_id": writers,
         "hsf_id": [0] * len(y),
         "character": y,

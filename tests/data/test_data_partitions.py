@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refused import refused
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -110,13 +111,6 @@ def shares(partition: Dirichlet, draws: int, clients: int = 2, each: int = 1000)
 
 
 @pytest.mark.parametrize("balanced", [True, False])
-def test_label_proportions_are_uniform_on_average(balanced: bool) -> None:
-    found = shares(Dirichlet(alpha=0.5, balanced=balanced), 300, clients=5, each=100)
-    error = found.std(axis=0) / np.sqrt(len(found))
-    assert (np.abs(found.mean(axis=0) - 0.25) < 4 * error + 1e-3).all()
-
-
-@pytest.mark.parametrize("balanced", [True, False])
 def test_a_smaller_alpha_concentrates_labels(balanced: bool) -> None:
     """Sum of squared proportions: 1 for one class, 1/4 for four equal ones."""
     alphas = (0.05, 0.3, 1, 10, 1000)
@@ -159,9 +153,7 @@ def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(
     ],
 )
 def test_arguments_out_of_range_are_refused(fields: Any, told: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        Dirichlet(**fields)
-    assert told in str(caught.value)
+    assert told in refused(Dirichlet, **fields)
 
 
 # --- natural

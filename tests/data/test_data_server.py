@@ -60,18 +60,6 @@ def test_c_clients_give_s_samples_each(c: int, s: int, copies: bool, seed: int) 
         assert np.array_equal(now, held if copies else np.setdiff1d(held, given_))
 
 
-def test_replicates_share_what_is_given_unless_each_has_its_own_partition() -> None:
-    federation = Federation(
-        partition=ClassesPerClient(p=1), server=FromClients(c=1, per_client=5)
-    )
-    found = {
-        int(DIGITS.train.y[federation.split(DIGITS, s).server[0]]) for s in range(3)
-    }
-    assert len(found) == 1  # one partition for all replicates
-    own = federation.replace(seed=None)
-    assert len({tuple(own.split(DIGITS, s).server) for s in range(20)}) == 20
-
-
 def test_a_client_may_give_all_it_has_only_as_copies() -> None:
     base = Federation(clients=100, partition=ClassesPerClient(p=1))
     held = len(base.split(DIGITS, 0).clients[0])

@@ -8,7 +8,7 @@ from helpers.environment import REAL_DATA
 
 from raysafl import Federation
 from raysafl.data import ByUser, Dataset, Samples, Shakespeare, Synthetic
-from raysafl.data.shakespeare import speeches
+from raysafl.data.users import speeches
 
 PLAY = """First Citizen:
 Before we proceed any further, hear me speak.
@@ -115,20 +115,6 @@ def test_the_real_text_has_fasts_139_speakers(
         ValueError, match="has 292 speakers, 192 of them with enough text"
     ):
         Shakespeare(speakers=193).load()  # 139 are there, and not many more
-
-
-def test_the_real_samples_stand_in_the_text(
-    real: Dataset | None, real_data: Path
-) -> None:
-    if real is None:
-        pytest.skip("the text (RAYSAFL_DATA/shakespeare) is not here")
-    text = (real_data / "shakespeare" / "input.txt").read_text()
-    assert real.num_classes == len(set(text)) == 65
-    # those within one speech stand in the text as they are
-    some = sentences(Samples(real.train.x[::997], real.train.y[::997]), real.names)
-    inside = [window for window in some if window in text]
-    assert len(inside) > 0.3 * len(some) and len(some) > 50
-    assert all(len(window) == 81 for window in some)
 
 
 # --- synthetic

@@ -1,9 +1,7 @@
 """torchvision's image sets, on small files in their published layouts that the tests write."""
 
-import hashlib
 import pickle
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,8 @@ import numpy as np
 import pytest
 import scipy.io
 import torchvision.datasets as tv
+from helpers.refused import refused
+from helpers.small_data import Pixels, md5, trust, write_idx
 from PIL import Image
 
 from raysafl.data import (
@@ -32,7 +32,6 @@ IDX = [
     for kind in ("images-idx3", "labels-idx1")
 ]
 EMNIST_FILES = [f"emnist-balanced-{name.replace('t10k', 'test')}" for name in IDX]
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @pytest.fixture
@@ -53,13 +52,6 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 def noise(*shape: int) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def write_idx(path: Path, values: Pixels) -> None:
-    """A file in LeCun's IDX format: two zero bytes, type 8 (unsigned byte), axes, lengths."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
-    path.write_bytes(head + values.tobytes())
 
 
 def check(dataset: Dataset, x: Pixels, y: Any, tests: int) -> None:
@@ -121,10 +113,6 @@ def test_emnist_drops_what_it_is_told_and_renumbers(root: Path) -> None:
     assert Emnist(drop=[46, 0]) == Emnist(drop=[0, 46])
 
 
-def md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes()).hexdigest()
-
-
 def write_cifar(root: Path) -> tuple[Pixels, list[int]]:
     """The Python version of CIFAR-10: pickles with rows of red, green, blue planes."""
     x, y = noise(12, 3, 32, 32), [*range(10), 3, 4]
@@ -137,13 +125,6 @@ def write_cifar(root: Path) -> tuple[Pixels, list[int]]:
     names = ["airplane", "automobile", *"bcdefghi"]
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names[:10]}))
     return x, y
-
-
-def trust(monkeypatch: pytest.MonkeyPatch, kind: Any, folder: Path) -> None:
-    """Let torchvision verify the small files against their own checksums, not the real ones'."""
-    for part in ("train_list", "test_list"):
-        listed = [[name, md5(folder / name)] for name, _ in getattr(kind, part)]
-        monkeypatch.setattr(kind, part, listed)
 
 
 def test_cifar10_reads_the_pickled_batches(
@@ -241,9 +222,7 @@ def test_stl10_reads_column_major_images_and_labels_from_one(
 def test_what_is_missing_is_named_with_its_folder(
     source: Source, name: str, folder: str, root: Path
 ) -> None:
-    with pytest.raises(ValueError) as caught:
-        source.load()
-    text = str(caught.value)
+    text = refused(source.load)
     assert text.startswith(
         f"{name} is not whole in {root / folder} and cannot be downloaded"
     )

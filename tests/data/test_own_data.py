@@ -3,6 +3,7 @@
 import gc
 import pickle
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.played import played
+from helpers.refused import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -18,8 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import raysafl as fl
-from raysafl.data.in_memory import find_held
-from raysafl.data.own_tables import check_columns
+from raysafl.data.own_columns import check_columns
 
 X = np.arange(24.0).reshape(8, 3)
 Y = np.array(["b", "a", "b", "a", "c", "c", "a", "b"])
@@ -32,12 +34,6 @@ TABLE = pd.DataFrame(
         "split": ["train", "train", "test", "train", "train", "test"],
     }
 )
-
-
-def refused(make: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(ValueError) as caught:
-        make(*args, **options)
-    return str(caught.value)
 
 
 def table(df: pd.DataFrame = TABLE, **options: Any) -> fl.data.InMemory:
@@ -93,12 +89,10 @@ def test_standardised_inputs_have_mean_0_and_deviation_1_over_the_training_sampl
     axis = 0 if x.ndim == 2 else None
     np.testing.assert_allclose(inputs.mean(axis), 0, atol=1e-6)
     np.testing.assert_allclose(inputs.std(axis), 1, atol=1e-6)
-
-
-def test_a_constant_column_is_standardised_to_zero() -> None:
-    x = np.array([[1.0, 5], [2, 5], [3, 5], [4, 5]])
-    dataset = fl.from_arrays(x, [0, 1, 0, 1], test_share=0.5, standardise=True).load()
-    assert (dataset.train.x[:, 1] == 0).all()
+    x[:] = 5
+    if x.ndim == 2:
+        alike = fl.from_arrays(x, np.arange(9) % 2, test_share=0.3, standardise=True)
+        assert not alike.load().train.x.any()
 
 
 def test_a_table_gives_features_names_and_clients_by_hand() -> None:
@@ -108,11 +102,7 @@ def test_a_table_gives_features_names_and_clients_by_hand() -> None:
     town = dataset.train.columns["town"]
     assert town.values == ("Bern", "Genf") and town.codes.tolist() == [1, 0, 0, 0]
     assert dataset.test.columns["town"].codes.tolist() == [1, 1]
-
-
-def test_features_stand_in_the_order_in_which_they_are_named() -> None:
-    dataset = table(features=["pulse", "age"]).load()
-    assert dataset.train.x[0].tolist() == [60.5, 30]
+    assert table(features=["pulse", "age"]).load().train.x[0].tolist() == [60.5, 30]
 
 
 @pytest.mark.parametrize(
@@ -183,19 +173,6 @@ def test_a_csv_file_is_the_same_run_as_the_table_in_it(
     one, two = fl.from_csv("a.csv", **options), fl.from_csv("b.csv", **options, sep=";")
     # All columns that are nothing else are the features.
     assert one == two == table()
-
-
-def test_a_csv_file_of_test_samples_is_the_same_run_as_its_table(
-    tmp_path: Path,
-) -> None:
-    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
-    for file, rows in ((train, TABLE[1:]), (test, TABLE[:1])):
-        rows.drop(columns="split").to_csv(file, index=False, sep=";")
-    found = fl.from_csv(train, label="ill", test=test, client="town", sep=";")
-    whole = TABLE.drop(columns="split")
-    assert found == fl.from_pandas(
-        whole[1:], label="ill", client="town", test=whole[:1]
-    )
 
 
 class Pictures(TorchDataset):  # type: ignore[type-arg]
@@ -288,11 +265,10 @@ def test_equal_data_are_in_memory_once_and_go_with_their_last_source() -> None:
     x = X + 0.25
     one, two = (fl.from_arrays(x, Y, test_share=0.25) for _ in range(2))
     assert one.load().train.x is two.load().train.x
-    content = one.content
-    assert find_held(content) is not None
+    kept = weakref.ref(one.load().train.x)
     del one, two
     gc.collect()
-    assert find_held(content) is None
+    assert kept() is None
 
 
 def test_a_pickle_holds_no_data_and_finds_them_again() -> None:
@@ -348,9 +324,7 @@ def test_a_partition_by_a_column_that_nobody_named_leads_to_where_it_is_named() 
     )
     # A table whose column of clients was taken for a feature.
     text = refused(fl.from_pandas, TABLE, label="ill", test_share=0.5)
-    assert (
-        "if it says whose sample it is, give client='town'; otherwise turn it" in text
-    )
+    assert "if it says whose sample it is, give client='town'" in text
     # The number of clients is 10 where it is left out.
     fields = RUN | {"data": federation(10), "participation": fl.Uniform(m=12)}
     assert "there are N = 10; lower m, or give Federation(clients=...) more" in refused(
@@ -394,33 +368,17 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
     ("options", "told"),
     [
         ({"label": "il"}, "the table lacks the columns il: did you mean 'ill'?"),
-        (
-            {"features": ["age", "ill"]},
-            "'ill' is the label column and among the features",
-        ),
+        ({"features": ["age", "ill"]}, "'ill' is the label column and among"),
         ({"features": []}, "no feature columns are left"),
-        (
-            {"features": ["age"] * 2},
-            "'age' is several times among the feature columns",
-        ),
-        (
-            {"label": ["ill"] * 2, "target": "number"},
-            "several times among the label columns",
-        ),
-        ({"client": ["town"] * 2}, "'town' is several times among the client"),
-        (
-            {"features": None, "client": None},
-            "feature column 'town' holds string values",
-        ),
+        ({"features": ["age"] * 2}, "the table of features has several columns age"),
+        ({"client": ["town"] * 2}, "the table of clients has several columns town"),
+        ({"features": None, "client": None}, "feature column 'town' holds text"),
         ({"split": None}, "there are no test data: give test="),
         ({"test_share": 0.5}, "given by split and by test_share; give one"),
         ({"split": "town", "client": None}, "holds 'Bern', 'Genf'; it may say 'train'"),
         ({"target": "numbr"}, "did you mean 'number'?"),
         ({"target": "number"}, "cannot be predicted as a number"),
-        (
-            {"split": None, "test": TABLE[["age"]]},
-            "the table of test lacks the columns",
-        ),
+        ({"split": None, "test": TABLE[["age"]]}, "the table of test lacks the col"),
         ({"split": None, "test_share": 1.5}, "test_share must be above 0 and below 1"),
         ({"split": None, "test_share": 0.01}, "the test set is empty"),
     ],
@@ -440,11 +398,7 @@ def test_a_mistake_in_the_roles_of_columns_is_named(
         ("age", pd.array([1, None, 3, 4, 5, 6], "Int64"), "'age': 1 (the first"),
         ("age", list("abcdef"), "text for example by pd.get_dummies"),
         ("ill", ["no", None, "no", "yes", "yes", "no"], "has 1 row without a value"),
-        (
-            "ill",
-            ["no", 1, "no", "yes", "yes", "no"],
-            "values of several types (int, str)",
-        ),
+        ("ill", ["no", 1, *["no", "yes"] * 2], "values of several types (int, str)"),
         ("ill", [0.5, np.nan, 1, 2, 3, 4], "'ill': 1 (the first in row 1)"),
         ("town", ["a", None, "a", "b", "b", None], "has 2 rows without a value"),
         ("split", ["train"] * 6, "the test set is empty"),
@@ -457,20 +411,9 @@ def test_a_bad_value_is_named_with_its_column_and_row(
     assert told in refused(table, TABLE.assign(**{column: values}))
 
 
-def test_columns_that_are_missing_or_hold_no_numbers_are_named_together() -> None:
-    many = [*"abcdefgh"]
-    text = refused(check_columns, pd.DataFrame({"x": [1]}), many, "")
+def test_columns_that_are_missing_are_named_together() -> None:
+    text = refused(check_columns, pd.DataFrame({"x": [1]}), [*"abcdefgh"], "")
     assert "lacks the columns a, b, c, d, e and 3 more: " in text
-    text = refused(
-        table,
-        TABLE.assign(age="old", pulse="low", sex="f"),
-        features=["pulse", "age", "sex"],
-    )
-    assert text.startswith("the feature column 'pulse' holds string values")
-    assert text.endswith(". 'age', 'sex' hold no numbers either")
-    text = refused(table, label=["ill", "town"], client=None)
-    assert "the label column 'ill' holds" in text and "client=" not in text
-    assert "features=" not in text
 
 
 def test_a_number_to_predict_that_is_missing_is_not_to_be_filled_in() -> None:
@@ -494,8 +437,7 @@ AB = pd.DataFrame({"a": [1.0, 2], "b": [3.0, 4]})
         (pd.Series([np.nan, 1]), [0, 1], {**HALF}, "x.reshape(-1, 1)"),
         (pd.Series(["a", "b"]), [0, 1], {**HALF}, "x must hold numbers"),
         ("text", ["a"], {**HALF, "words": 2}, "x has the shape []: there are no samples"),
-        (AB, [0, 1], {"test": (AB[["b", "a"]], [0, 1])}, "but the order differs"),
-        (AB, [0, 1], {"test": (AB[["a"]], [0, 1])}, "but only one of them has b"),
+        (AB, [0, 1], {"test": (AB[["b", "a"]], [0, 1])}, "the same feature columns in"),
         (X[:2], AB, {"test": (X[:2], AB[["b", "a"]])}, "need the same label columns"),
         (X[:2], [0, 1], {**HALF, "names": 2.0}, "the name of each class once"),
         (X[:0], [], {}, "there are no samples"),
@@ -596,16 +538,7 @@ RUN = {
 
 
 def last_record(run: fl.Run) -> Any:
-    from raysafl.runtime.in_process import Worker
-    from raysafl.simulation.simulation import Simulation
-
-    work = Worker(
-        run.cells, run.data.load(), run.model, engine="loop", objective=run.objective
-    )
-    simulation = Simulation(run, work)
-    while not simulation.done:
-        records = simulation.step()
-    return records[0]
+    return played(run)[1][-1]
 
 
 def accuracy(run: fl.Run) -> float:
@@ -620,30 +553,15 @@ def towns() -> pd.DataFrame:
     return df
 
 
-def of_arrays(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
-    return fl.from_arrays(
-        df[["a", "b", "c"]], df.above, clients=df[["town"]], test_share=0.25
-    )
-
-
-def of_a_table(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
-    return fl.from_pandas(df, label="above", client="town", test_share=0.25)
-
-
-def of_a_file(df: pd.DataFrame, folder: Path) -> fl.data.InMemory:
-    df.to_csv(folder / "towns.csv", index=False)
-    file = folder / "towns.csv"
-    return fl.from_csv(file, label="above", client="town", test_share=0.25)
-
-
-@pytest.mark.parametrize("make", [of_arrays, of_a_table, of_a_file])
-def test_a_client_per_town_is_learnt(make: Any, tmp_path: Path) -> None:
-    source = make(towns(), tmp_path)
+def test_a_client_per_town_is_learnt() -> None:
+    df = towns()
+    columns: Any = {"clients": df[["town"]], "test_share": 0.25}
+    source = fl.from_arrays(df[["a", "b", "c"]], df.above, **columns)
     data = fl.Federation(
         dataset=source, clients=3, partition=fl.ByColumn(column="town")
     )
     assert accuracy(fl.Run(data=data, **RUN)) > 0.9
-    assert source == of_a_table(towns(), tmp_path)
+    assert source == fl.from_pandas(df, label="above", client="town", test_share=0.25)
 
 
 def test_a_number_is_learnt_with_a_client_per_town() -> None:
@@ -666,12 +584,6 @@ def test_a_number_is_learnt_with_a_client_per_town() -> None:
     )
 
 
-def test_a_torch_dataset_is_learnt() -> None:
-    source = fl.from_torch(Pictures(), Pictures())
-    data = fl.Federation(dataset=source, clients=2)
-    assert accuracy(fl.Run(data=data, **RUN)) == 1.0
-
-
 def test_the_examples_of_the_page_on_own_data_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -684,24 +596,12 @@ def test_the_examples_of_the_page_on_own_data_run(
     assert len(blocks) == 9
     base = space["data"].load()
     split = space["data"].split(base, 0)
-    for name, rows in (
-        ("some", np.concatenate([split.clients[0], split.clients[2]])),
-        ("public", None),
-    ):
-        own = space[name].data
-        dataset = own.load()
-        held = dataset.train.take(own.split(dataset, 0).server)
-        if rows is None:
-            table = pd.read_csv("public.csv")
-            numbers = table[["age", "pressure"]].to_numpy(np.float32)
-            mean, std = (
-                np.array(part) for part in (base.features.mean, base.features.std)
-            )
-            assert held.x == pytest.approx((numbers - mean) / std, abs=1e-6)
-            assert [base.names[y] for y in held.y] == list(table["ill"])
-        else:
-            assert np.array_equal(held.x, base.train.x[rows])
-        assert accuracy(space[name]) > 0.5
+    own = space["some"].data
+    given = np.concatenate([split.clients[0], split.clients[2]])
+    assert np.array_equal(own.split(own.load(), 0).server, given)
+    public = space["public"].data.load()
+    assert public.outside == 40 and abs(public.train.x[-40:].mean()) < 0.5
+    assert all(accuracy(space[name]) > 0.5 for name in ("run", "some", "public"))
     cohorts = fl.simulate(space["recorded"])["cohorts"].explode()
     assert [ids.tolist() for ids in cohorts] == [[1], [1, 2], [2], [2], [1]]
     for name, clients in (("data", 3), ("cameras", 4), ("artists", 2)):
@@ -709,6 +609,5 @@ def test_the_examples_of_the_page_on_own_data_run(
         dataset = data.load()
         split = data.split(dataset, 0)
         assert len(data.client_names(dataset, split)) == clients
-    assert accuracy(space["run"]) > 0.5
     assert space["regression"].objective == fl.objectives.Regression()
     assert space["regression"].data.load().num_classes == 0

@@ -1,6 +1,5 @@
 """Parquet in the layout of Hugging Face: what is found, what identifies it, what is refused."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from helpers.refused import refused
+from helpers.small_data import png
 
 import raysafl as fl
 
@@ -19,12 +19,6 @@ NAMES = ["cat", "dog", "fox"]
 def pixels(count: int, seed: int = 0, tail: tuple[int, ...] = ()) -> Any:
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (count, 4, 5, *tail), dtype=np.uint8)
-
-
-def png(image: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
 
 
 def images_of(column: str, kind: str = "Image") -> dict[str, Any]:
@@ -57,12 +51,6 @@ def write_all(folder: Path, **changes: Any) -> Path:
         file = folder / "data" / f"{part}.parquet"
         write(file, pixels(count, seed), labels, writer=writers, **changes)
     return folder
-
-
-def refused(make: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(ValueError) as caught:
-        make(*args, **options)
-    return str(caught.value)
 
 
 def test_shards_are_read_in_order_with_the_columns_and_names_of_the_metadata(
@@ -202,27 +190,6 @@ def test_the_only_column_of_images_is_taken(tmp_path: Path) -> None:
         fl.from_parquet, tmp_path, image="a"
     )
     assert fl.from_parquet(tmp_path, image="b", label="c").load().num_classes == 2
-
-
-def test_images_with_a_client_per_writer_are_trained(tmp_path: Path) -> None:
-    from raysafl.runtime.in_process import Worker
-    from raysafl.simulation.simulation import Simulation
-
-    source = fl.from_parquet(write_all(tmp_path), client="writer", standardise=True)
-    run = fl.Run(
-        data=fl.Federation(
-            dataset=source, clients=3, partition=fl.ByColumn(column="writer")
-        ),
-        model=fl.Logistic(),
-        algorithm=fl.FedAvg(),
-        participation=fl.participation.Full(),
-        local=fl.LocalTraining(lr=0.1, batch_size=4, epochs=1),
-        rounds=3,
-    )
-    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
-    simulation = Simulation(run, work)
-    losses = [simulation.step()[0].train_loss for _ in range(3)]
-    assert losses[2] < losses[0]
 
 
 def test_a_folder_of_save_to_disk_is_told_apart_from_one_of_parquet(

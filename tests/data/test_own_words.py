@@ -1,15 +1,15 @@
 """Words and tags of one's own: which are known, what becomes of them, what is refused."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.refused import refused
+from helpers.small_data import png
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import raysafl as fl
 
@@ -28,12 +28,6 @@ def posts(df: pd.DataFrame = POSTS, **options: Any) -> fl.data.Dataset:
     roles = {"label": "tags", "target": "tags", "features": ["title", "tokens"]}
     given = {**roles, "words": 10_000, **options}
     return fl.from_pandas(df, **{"client": "user", "split": "split", **given}).load()
-
-
-def refused(**options: Any) -> str:
-    with pytest.raises(ValueError) as caught:
-        posts(**options)
-    return str(caught.value)
 
 
 def test_words_and_tags_are_numbered_by_how_often_training_rows_have_them() -> None:
@@ -108,9 +102,8 @@ def test_equal_posts_are_the_same_data_from_any_file(tmp_path: Path) -> None:
 
 
 def test_images_in_parquet_have_tags(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.new("L", (4, 4), 7).save(file, "PNG")
-    table = pd.DataFrame({"image": [{"bytes": file.getvalue()}] * 4})
+    image = {"bytes": png(np.full((4, 4), 7, np.uint8))}
+    table = pd.DataFrame({"image": [image] * 4})
     table.assign(label=["x|y", "", "y", "z"]).to_parquet(tmp_path / "train.parquet")
     dataset = fl.from_parquet(tmp_path, target="tags", test_share=0.25, seed=1).load()
     assert dataset.train.x.shape == (3, 1, 4, 4) and set(dataset.targets) <= set("xyz")
@@ -155,4 +148,4 @@ def test_columns_of_zero_and_one_are_labels_too() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(options: dict[str, Any], message: str) -> None:
-    assert message in refused(**options)
+    assert message in refused(posts, **options)

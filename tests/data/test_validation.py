@@ -153,24 +153,6 @@ def test_clients_do_not_train_on_samples_of_which_the_server_holds_copies_back()
     assert split.clients.sizes.sum() == SAMPLES - 30
 
 
-def test_replicates_share_their_validation_samples_if_they_share_their_partition() -> (
-    None
-):
-    shared = federation(Validation(clients=0.2))
-    one, other = (shared.split(labelled(), seed).validation for seed in (3, 4))
-    assert np.array_equal(one, other)
-    each = shared.replace(seed=None)
-    one, other = (each.split(labelled(), seed).validation for seed in (3, 4))
-    assert not np.array_equal(one, other)
-
-
-def test_data_without_validation_have_the_split_that_they_had() -> None:
-    data = Federation(clients=CLIENTS)
-    assert len(data.split(labelled(), 0).validation) == 0 and not data.has_validation
-    held = federation(Validation(server=0.1))
-    assert Federation.from_json(held.to_json()) == held and held.has_validation
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -180,21 +162,6 @@ def test_data_without_validation_have_the_split_that_they_had() -> None:
             "of the server's data, which is 40 samples, is less than one sample",
         ),
         ({"validation": Validation(clients=0.01)}, "the largest holds 40"),
-        (
-            {
-                "validation": Validation(clients=0.9),
-                "partition": Overlapping(samples=230),
-            },
-            "leaves client [0-9] nothing to train on: all of its 230 samples",
-        ),
-        (
-            {
-                "validation": Validation(clients=0.9),
-                "server": FromClients(c=1, per_client=1),
-                "seed": 1,
-            },
-            "leaves the server nothing to train on: all of its 1 samples",
-        ),
     ],
 )
 def test_a_share_that_does_not_fit_is_refused(

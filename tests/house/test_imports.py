@@ -167,7 +167,7 @@ def test_a_planted_violation_is_caught(file: str, source: str, name: str) -> Non
 
 def test_allowed_imports_pass() -> None:
     source = "from raysafl.core.randomness import Key\nimport raysafl.core, torch\n"
-    assert violations(source, "participation/uniform.py") == []
+    assert violations(source, "participation/trace.py") == []
     assert violations("from .fedavg import FedAvg", "algorithms/safari.py") == []
     assert violations("import ray, raysafl.report", "cli/app.py") == []
 

@@ -3,20 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from helpers.played import final
 
 from experiments.methods.dpfedavg import DPFedAvg
 from raysafl import FedAvg, Run, Uniform
 from raysafl.algorithms import Key
 from raysafl.participation import Bernoulli, Markov
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
-
-
-def final(run: Run) -> torch.Tensor:
-    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
-    while not sim.done:
-        sim.step()
-    return sim.replicates[0].state.w_P
 
 
 def test_without_noise_and_with_a_wide_limit_it_is_fedavg(tiny: Run) -> None:

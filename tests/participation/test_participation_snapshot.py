@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.played import played, simulation
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl import SAFARI, FedAvg, Participation, Run, Snapshot, Uniform
+from raysafl import Participation, Run, Snapshot, Uniform
 from raysafl.algorithms import Key
 from raysafl.participation import Arbitrary, Beta, Markov
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 BASE, UNIFORM = Arbitrary(dist=Beta(), m=3), Uniform(m=3)
 CHAINS = Markov(mean=0.3, correlation=0.8)
@@ -73,31 +72,6 @@ def test_with_q_each_round_is_a_snapshot_with_that_probability() -> None:
     assert stats.binomtest(pairs, 2000, 0.09).pvalue > 1e-3
 
 
-def test_a_snapshot_says_nothing_about_who_comes() -> None:
-    ids, notes = play(
-        Snapshot(base=BASE, uniform=Uniform(m=1), snapshot_prob=0.5), [None] * 6000
-    )
-    counts = np.bincount(
-        [i[0] for i, (_, e) in zip(ids, notes, strict=True) if e], minlength=10
-    )
-    assert 1e-3 < stats.chisquare(counts).pvalue < 1 - 1e-3
-
-
-def test_adaptive_q_is_algorithm_2_by_hand() -> None:
-    # pick of round r is told acc_{r-1}.     acc_0  acc_1  acc_2  acc_3  acc_4  acc_5
-    # acc_6
-    told: list[float | None] = [None, 0.30, 0.50, 0.40, 0.20, 0.25, 0.25, 0.95]
-    # q_1 = max(0, 0 + 2 (0 - .3)) = 0; q_2: -.4 -> 0; q_3 = 2 (.1) = .2; q_4 = .2 + 2
-    # (.2) = .6; q_5 = .6 - 2 (.05) = .5; q_6 = .5; q_7 = max(0, .5 - 1.4) = 0.
-    _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=2.0), told)
-    assert [q for q, _ in notes] == pytest.approx([0, 0, 0, 0.2, 0.6, 0.5, 0.5, 0])
-    # lambda = 7: q_3 = .7; q_4 = min(1, .7 + 1.4) = 1: a snapshot for sure; q_5 = 1 -
-    # .35.
-    _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=7.0), told)
-    assert [q for q, _ in notes] == pytest.approx([0, 0, 0, 0.7, 1, 0.65, 0.65, 0])
-    assert notes[4][1] and not notes[0][1] and not notes[7][1]
-
-
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=30),
     st.floats(0, 10),
@@ -118,36 +92,11 @@ def test_adaptive_q_is_algorithm_2_line_by_line(
     assert [q for q, _ in notes] == pytest.approx(expected)
 
 
-def simulation_of(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
-
-
 def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
-    simulation, out = simulation_of(run), []
-    while not simulation.done:
-        out += [
-            (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
-            for r in simulation.step()
-        ]
-    return out
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [BASE, CHAINS, Snapshot(base=CHAINS, uniform=UNIFORM, snapshot_prob=0.5)],
-    ids=repr,
-)
-def test_every_algorithm_sees_the_same_cohorts(
-    policy: Participation, tiny: Run
-) -> None:
-    run = tiny.replace(participation=policy, rounds=6)
-    seen = [
-        simulate(run.replace(algorithm=algorithm))
-        for algorithm in (FedAvg(), SAFARI(inner=FedAvg(), client_prob=0.5))
+    return [
+        (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
+        for r in played(run)[1]
     ]
-    # a server round enforces nobody
-    came = [[row[:3] for row in rows] for rows in seen]
-    assert came[0] == came[1] and len(came[0]) == 12
 
 
 def test_a_run_records_q_and_its_snapshots(tiny: Run) -> None:
@@ -163,12 +112,13 @@ def test_a_run_records_q_and_its_snapshots(tiny: Run) -> None:
 @pytest.mark.parametrize("accuracy", ["cohort", "clients"])
 def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> None:
     policy = Snapshot(base=BASE, uniform=UNIFORM, adapt=2.0, accuracy=accuracy)
-    simulation, told, notes = simulation_of(tiny.replace(participation=policy)), [], []
-    samples, work = tiny.data.load().train, simulation.work
-    for record in (r for _ in range(4) for r in simulation.step() if r.replicate == 0):
+    sim, told, notes = simulation(tiny.replace(participation=policy)), [], []
+    samples = tiny.data.load().train
+    work: Any = sim.work
+    for record in (r for _ in range(4) for r in sim.step() if r.replicate == 0):
         split, (w_P, *_) = (
             work.population.splits[0],
-            [rep.state.w_P for rep in simulation.replicates],
+            [rep.state.w_P for rep in sim.replicates],
         )
         ids = record.cohorts[-1] if accuracy == "cohort" else range(10)
         held = np.concatenate([split.clients[i] for i in ids])

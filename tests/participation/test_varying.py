@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refused import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,9 +194,7 @@ def test_what_fits_no_three_clients_is_refused(
     fields: dict[str, Any], told: str
 ) -> None:
     policy = Varying(**{"base": 0.5, "factor": DAY, **fields})
-    with pytest.raises(ValueError) as caught:
-        policy.check(3)
-    assert told in str(caught.value)
+    assert told in refused(policy.check, 3)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +214,7 @@ def test_what_fits_no_three_clients_is_refused(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_values_out_of_range_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        Varying(**{"base": 0.5, "factor": DAY, **fields})
-    assert told in str(caught.value)
+    assert told in refused(Varying, **{"base": 0.5, "factor": DAY, **fields})
 
 
 def test_diurnal_clients_are_available_by_the_hour_of_their_zone() -> None:
@@ -254,9 +251,7 @@ def test_diurnal_clients_are_available_by_the_hour_of_their_zone() -> None:
     ids=str,
 )
 def test_a_day_that_cannot_be_is_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        diurnal(**{"clients": 3, "rounds_per_day": 24, **fields})
-    assert told in str(caught.value)
+    assert told in refused(diurnal, **{"clients": 3, "rounds_per_day": 24, **fields})
 
 
 def test_rates_that_follow_labels() -> None:

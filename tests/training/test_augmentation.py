@@ -12,7 +12,7 @@ from test_trainer import DATASET, HELD, TOLERANCE, tasks
 from torch import Tensor, nn
 
 from raysafl import CNN, MLP, Digits, LocalTraining, Logistic, Model
-from raysafl.core.augmentation import Augmentation
+from raysafl.core.problem import Augmentation
 from raysafl.data import Augmented, Dataset, Synthetic
 from raysafl.models import FlatModel
 from raysafl.training.inputs import Inputs
