@@ -119,7 +119,7 @@ def time_trials(job: Job) -> Told:
     are the bytes of a row in memory.
     """
     from raysafl.tracking.client import ping
-    from raysafl.tracking.sync import sync
+    from raysafl.tracking.tracker import sync
 
     with done_sweep(job.all_runs(), {}) as (told, outcome):
         rows = outcome.store.rounds()

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from raysafl.core.text import nearest
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.numbers import Numbers, Study
 from raysafl.report.figures.listed import FIGURES
-from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
-from raysafl.report.pages.latex import latex
+from raysafl.report.pages.document import latex
 from raysafl.report.pages.sections import (
     entries_text,
     marks_text,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from raysafl.report.analysis.method_statistics import MethodStatistics
+    from raysafl.report.analysis.numbers import Study
     from raysafl.report.analysis.winner import Winner
     from raysafl.report.export import Only
-    from raysafl.report.figures.study import Study
 
 
 def load(path: Any) -> "SweepResults":

@@ -4,7 +4,7 @@ import pandas as pd
 
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.pages import markdown as writer
-from raysafl.report.pages.results import results_document
+from raysafl.report.write import results_document
 from raysafl.storage.manifest import Manifest
 
 

@@ -18,11 +18,10 @@ from scipy import stats
 import raysafl as fl
 from raysafl.quickstart import BASE
 from raysafl.report import export
+from raysafl.report.analysis.numbers import Study
 from raysafl.report.figures.curves import curves
-from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import paper_style, to_file
-from raysafl.report.pages.document import Grid, Strong
-from raysafl.report.pages.latex import latex
+from raysafl.report.pages.document import Grid, Strong, latex
 from raysafl.report.results import SweepResults
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners

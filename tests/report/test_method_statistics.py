@@ -16,8 +16,8 @@ from raysafl.report.analysis.method_statistics import (
     proportion,
 )
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages.markdown import markdown
-from raysafl.report.pages.results import results_document
+from raysafl.report.pages.document import markdown
+from raysafl.report.write import results_document
 
 # J. Demsar, JMLR 2006, table 6: the AUC of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data
 # sets. The mean ranks below are printed there, too. Two values of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysafl.report.pages.origin import mlflow_text
+from raysafl.report.pages.sections import mlflow_text
 from raysafl.report.write import write_report
 from raysafl.storage.mlflow_view import NAME, MlflowView, read_view, write_view
 from raysafl.storage.store import Store

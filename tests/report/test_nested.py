@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl.report.analysis.nested import nested, units_of
+from raysafl.report.analysis.entries import nested, units_of
 
 
 def one_run(values: list[float], partitions: list[int]) -> "pd.Series[float]":

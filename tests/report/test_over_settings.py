@@ -7,11 +7,10 @@ from helpers.drawn import drawn, study_of
 from helpers.scored import made
 
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.figures.intervals import intervals
-from raysafl.report.pages.document import Grid
-from raysafl.report.pages.markdown import markdown
-from raysafl.report.pages.over_settings import OVER_SETTINGS, over_settings
-from raysafl.report.pages.results import results_document
+from raysafl.report.figures.means import intervals
+from raysafl.report.pages.document import Grid, markdown
+from raysafl.report.pages.methods import OVER_SETTINGS, over_settings
+from raysafl.report.write import results_document
 from raysafl.storage.manifest import Manifest
 
 HEADING = f"## {OVER_SETTINGS}"

@@ -11,9 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
-from raysafl.report.pages.document import Document, Grid, Picture, Strong
-from raysafl.report.pages.html import html
-from raysafl.report.pages.markdown import bullets, markdown
+from raysafl.report.pages.document import (
+    Document,
+    Grid,
+    Picture,
+    Strong,
+    bullets,
+    html,
+    markdown,
+)
 from raysafl.report.write import write_report
 from raysafl.storage.store import Store
 

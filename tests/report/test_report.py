@@ -25,7 +25,7 @@ from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import curves, enforcement_curves
-from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.figures.means import heatmap
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import methods

@@ -11,8 +11,7 @@ from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 
 from raysafl import Sweep
 from raysafl.report.analysis.entries import aggregate
-from raysafl.report.figures.curves import curves
-from raysafl.report.figures.lines import Quantity
+from raysafl.report.figures.curves import Quantity, curves
 from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.storage.runs_table import make_runs_table, write_runs_table

@@ -13,8 +13,7 @@ from rich.console import Console
 from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import BEST, curves
-from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.search import slices
+from raysafl.report.figures.means import heatmap, slices
 from raysafl.report.pages.screen import MOST as MOST_ON_SCREEN
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Entry, Label, Manifest, Table

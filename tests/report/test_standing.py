@@ -17,15 +17,13 @@ from raysafl.core.record import further_column
 from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.winner import best_of
 from raysafl.report.export import table_tex
-from raysafl.report.pages.answer import answer as answer_text
-from raysafl.report.pages.document import Grid
-from raysafl.report.pages.html import html
-from raysafl.report.pages.markdown import markdown
-from raysafl.report.pages.results import results_document
+from raysafl.report.pages.document import Grid, html, markdown
+from raysafl.report.pages.methods import answer as answer_text
 from raysafl.report.pages.screen import screen
 from raysafl.report.pages.sections import standings
+from raysafl.report.write import results_document
 from raysafl.storage.manifest import Manifest
-from raysafl.tracking.saved_view import saved_view
+from raysafl.tracking.descriptions import saved_view
 
 METHODS = ("FedAvg", "SAFARI", "FSL")
 SEEDS = 5

@@ -13,7 +13,7 @@ from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.server import server
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.projection import Projection
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 
 def quiet(message: str) -> None:

@@ -13,9 +13,9 @@ import raysafl as fl
 from raysafl.kept import pyfunc
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.tracking import models
+from raysafl.tracking import descriptions
 from raysafl.tracking.choice import Tracking
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 with warnings.catch_warnings():
     # Importing it raises warnings of its own.
@@ -99,7 +99,7 @@ def test_a_large_model_stays_in_the_folder_and_summaries_have_none(
     store, run = keeping
     sync(store.path, None, print, track=Tracking.SUMMARY)
     assert view().files(view().children[run.id].info.run_id) == []
-    monkeypatch.setattr(models, "MOST_BYTES", 1000)
+    monkeypatch.setattr(descriptions, "MOST_BYTES", 1000)
     sync(store.path, None, print)
     assert "model" not in view().files(view().children[run.id].info.run_id)
 

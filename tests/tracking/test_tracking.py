@@ -32,10 +32,9 @@ from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, disconnect
+from raysafl.tracking.descriptions import saved_view
 from raysafl.tracking.projection import Projection
-from raysafl.tracking.saved_view import saved_view
-from raysafl.tracking.sync import sync
-from raysafl.tracking.tracker import Tracker
+from raysafl.tracking.tracker import Tracker, sync
 
 
 def first_view(view: Any, run_id: str) -> View:

@@ -22,7 +22,7 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
 from raysafl.tracking.server import serve, server
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 RUN = "0123456789ab"
 

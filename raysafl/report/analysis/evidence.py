@@ -1,18 +1,16 @@
 """How certain the numbers are: intervals and paired tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.baseline import baselines
-from raysafl.report.analysis.entries import aggregate, factor
+from raysafl.report.analysis.entries import aggregate, factor, units_of
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Label, Manifest
 
 LEVEL = 0.95
 # An adjusted p-value below this tells two methods apart.
@@ -134,3 +132,20 @@ def paired_differences(
     return pd.DataFrame(
         {"seeds": found["size"], "diff": found["mean"], "half": half, "p": p}
     )
+
+
+def baselines(manifest: Manifest, labels: Mapping[str, Label]) -> list[str]:
+    """Return the run that each entry of a sweep differs from in these labels alone.
+
+    It is empty for entries that have these labels themselves, and where there is no such
+    run.
+
+    Args:
+        labels: the labels of a baseline on some axes.
+    """
+    # Entries are found by their labels, in any order of the axes.
+    keys = [frozenset(entry.labels.items()) for entry in manifest.entries]
+    of_key = dict(zip(keys, (entry.run_id for entry in manifest.entries), strict=True))
+    others = [frozenset({**e.labels, **labels}.items()) for e in manifest.entries]
+    pairs = zip(keys, others, strict=True)
+    return ["" if own == other else of_key.get(other, "") for own, other in pairs]

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.report.analysis.entries import factor
+from raysafl.report.analysis.entries import factor, units_of
 from raysafl.report.analysis.evidence import LEVEL, Floats, paired
 from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import UNTIL
