@@ -13,14 +13,14 @@ import numpy as np
 from raysafl.core.record import (
     FURTHER_NAME,
     VIRTUAL_SECONDS,
-    ColumnDescription,
     Summary,
     columns_with,
 )
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
-from raysafl.storage.run_results import RunResult
-from raysafl.storage.statistics import ACCURACY, summarise_each
+from raysafl.storage.run_results import RunResult, RunResults
+from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import Store
 
 if TYPE_CHECKING:
@@ -105,15 +105,12 @@ class Reading:
         return int(1000 * self.run.seconds)
 
 
-def read_runs(
-    store: Store, run_ids: Collection[str], manifest: Manifest, live: bool
-) -> dict[str, Reading]:
+def read_runs(store: Store, run_ids: Collection[str], live: bool) -> dict[str, Reading]:
     """Read some runs together, each of which may have no rows.
 
     Args:
         store: the folder of the sweep.
         run_ids: the ids of the runs.
-        manifest: the sweep, which declares the further columns of the rows.
         live: whether runs that have not ended go on.
     """
     results = store.read(run_ids, is_running=live)
@@ -121,9 +118,7 @@ def read_runs(
     rows: pd.DataFrame = sorted_rows(results.rows.select(needed)).to_pandas()
     every = curves_of(rows)
     curves = {str(i): part.droplevel(0) for i, part in every.groupby(level=0)}
-    statistics = final_statistics(
-        rows, manifest.columns, manifest.quality, manifest.named_statistics
-    )
+    statistics = final_statistics(store, results)
     rows_by_run = {str(i): part for i, part in rows.groupby("run_id")}
     return {
         i: Reading(
@@ -163,28 +158,16 @@ def further_of_rows(rows: "pd.DataFrame") -> list[str]:
     return [name for name in names if FURTHER_NAME.fullmatch(name)]
 
 
-def final_statistics(
-    rows: "pd.DataFrame",
-    columns: Mapping[str, ColumnDescription] | None = None,
-    quality: str = ACCURACY,
-    named: Collection[str] = (),
-) -> dict[str, dict[str, Spread]]:
-    """Return the statistics of many runs whose means are finite, by run id.
-
-    Args:
-        rows: the rows of the runs, sorted by run, replicate and round.
-        columns: what is known about the further columns of the rows, by name.
-        quality: the column by which the runs are judged.
-        named: statistics that are asked for by name.
-    """
-    if rows.empty:
+def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, Spread]]:
+    """Return the statistics of runs whose means are finite, by run id."""
+    table = make_runs_table(store, results)
+    if table.empty:
         return {}
-    lengths = np.asarray(rows.groupby(["run_id", "replicate"]).size(), np.int64)
-    parts = summarise_each(rows, lengths, columns, quality, named)
-    run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
-    groups = parts.groupby(run_ids)
-    means = groups.mean().to_dict("index")
-    stds = groups.std().to_dict("index")
+    known = {**STATISTICS, **store.manifest().known(table)}
+    # A replicate without rows has no statistics.
+    table = table[table["rounds"] > 0]
+    groups = table[[name for name in table if name in known]].groupby(table["run_id"])
+    means, stds = (part.to_dict("index") for part in (groups.mean(), groups.std()))
     return {
         str(run_id): {
             str(name): (mean, stds[run_id][name])

@@ -124,7 +124,7 @@ class Projection:
             self._run_labels = self.manifest.labels()
         for first in range(0, len(left), RUNS_AT_ONCE):
             ids = left[first : first + RUNS_AT_ONCE]
-            some = metrics.read_runs(self.store, ids, self.manifest, live)
+            some = metrics.read_runs(self.store, ids, live)
             for run_id, reading in some.items():
                 if reading.has_ended or not live:
                     self._log_to_the_end(run_id, reading)
