@@ -69,15 +69,6 @@ def shown_statistics(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def thinned(curves: "pd.DataFrame", k: int, ended: bool) -> "pd.DataFrame":
-    """Return every k-th round of the curves of a run, and the last one if it has ended."""
-    keep = np.arange(1, len(curves) + 1) % k == 0
-    if ended:
-        keep[-1:] = True
-    kept: pd.DataFrame = curves[keep]
-    return kept
-
-
 @dataclass(frozen=True)
 class Reading:
     """A run as the folder has it at a moment.
@@ -143,19 +134,14 @@ def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
     """
     keys = ["run_id", "round"]
     sums = [*SUMS, *{VIRTUAL_SECONDS}.intersection(rows)]
-    means = [*MEANS, *(name for name in further_of_rows(rows) if name not in sums)]
+    further = [n for n in map(str, rows) if FURTHER_NAME.fullmatch(n)]
+    means = [*MEANS, *(n for n in further if n not in (*MEANS, *sums))]
     running = rows[sums].groupby([rows["run_id"], rows["replicate"]]).cumsum()
     lines = rows[[*keys, *means, "seconds"]].join(running).groupby(keys)
     curves = lines[[*means, *sums]].mean()
     seconds = lines["seconds"].max().fillna(0.0)
     curves["time"] = (1000 * seconds.groupby(level=0).cumsum()).astype(np.int64)
     return curves
-
-
-def further_of_rows(rows: "pd.DataFrame") -> list[str]:
-    """Return the names of the further columns of rows."""
-    names = [str(name) for name in rows if name not in MEANS]
-    return [name for name in names if FURTHER_NAME.fullmatch(name)]
 
 
 def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, Spread]]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from raysafl.core.component import flatten
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import label_text
@@ -270,8 +272,10 @@ class Projection:
             last = reading.rows.groupby("replicate")["round"].max()
             is_whole = len(last) == len(reading.run.cells)
             curves = curves[curves.index <= (last.min() if is_whole else -1)]
-        curves = metrics.thinned(curves, stride(reading.run.config), decided)
-        curves = curves[curves.index > run.last_round]
+        # Every k-th round, and the last one of a run that has ended for good.
+        keep = np.arange(1, len(curves) + 1) % stride(reading.run.config) == 0
+        keep[-1:] |= decided
+        curves = curves[keep & (curves.index > run.last_round)]
         run.last_round = max([run.last_round, *curves.index.tolist()])
         return metrics.points(curves, run.start)
 

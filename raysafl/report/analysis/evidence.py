@@ -1,7 +1,6 @@
 """How certain the numbers are: intervals and paired tests."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,16 +70,11 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     """
     axis = layout.method
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
-    rows: list[dict[str, Any]] = []
-    pairs: list[tuple[str, str]] = []
-    if axis and len(done):
-        bases = baselines(manifest, {axis: layout.baseline})
-        for entry, base in zip(manifest.entries, bases, strict=True):
-            if base:
-                labels = {f"label.{name}": v for name, v in entry.labels.items()}
-                rows.append(labels | {"baseline": layout.baseline})
-                pairs.append((entry.run_id, base))
+    bases = baselines(manifest, {axis: layout.baseline}) if axis else []
+    both = [(e, base) for e, base in zip(manifest.entries, bases, strict=False) if base]
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
+    rows = [[*entry.key(manifest.axes), layout.baseline] for entry, _ in both]
+    pairs = [(entry.run_id, base) for entry, base in both]
     differences = paired_differences(pairs, done, manifest)
     compared = pd.DataFrame(rows, columns=columns).join(differences, how="inner")
     compared = compared.reset_index(drop=True)
@@ -108,7 +102,7 @@ def paired_differences(
     # Imported here, because scipy is large. Its `stats` would take a second more.
     from scipy.special import stdtr
 
-    if not pairs:
+    if not pairs or done.empty:
         return pd.DataFrame(columns=["seeds", "diff", "half", "p"], dtype=float)
     name = manifest.table.statistic
     values = done.reindex(columns=[name])[name].astype(float) * factor(manifest, name)

@@ -183,10 +183,15 @@ class MethodStatistics:
         return list(self.ranks.columns)
 
     @property
+    def are_compared(self) -> bool:
+        """Whether methods are compared with each other, and no run is chosen from all."""
+        return len(self.methods) > 1 and not self.manifest.goal
+
+    @property
     def is_told(self) -> bool:
         """Whether a report has a section on them: it compares methods in several settings."""
-        several = 2 <= len(self.methods) <= MOST_METHODS and len(self.ranks) > 1
-        return several and self.manifest.goal is None
+        is_readable = len(self.methods) <= MOST_METHODS
+        return self.are_compared and is_readable and len(self.ranks) > 1
 
     @cached_property
     def scores(self) -> pd.DataFrame:

@@ -70,7 +70,7 @@ class Numbers:
         marks = Marks()
         if winner is not None:
             marks = Marks(frozenset([winner.run_id]), frozenset(winner.ties))
-        elif compares_methods(methods):
+        elif methods.are_compared:
             marks = marks_of(runs, entries, manifest, layout)
         return cls(
             runs=runs,
@@ -120,14 +120,6 @@ def _ranking(runs: pd.DataFrame, manifest: Manifest) -> MethodStatistics:
         table = manifest.table.replace(statistic=quality_statistics(column)[0])
         manifest = manifest.replace(table=table)
     return MethodStatistics(runs, manifest)
-
-
-def compares_methods(methods: MethodStatistics) -> bool:
-    """Return whether methods are compared with each other.
-
-    They are not if one run is chosen.
-    """
-    return not methods.manifest.goal and len(methods.methods) > 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import (
-    Key,
     Layout,
     entries_by_labels,
     labels_text,
@@ -31,7 +30,6 @@ from raysafl.report.figures.style import (
     fitted,
     label_of_numbers,
     style_axes,
-    turn_labels,
     wrapped,
 )
 from raysafl.report.wording import NOTHING, number
@@ -65,7 +63,9 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
     # Panels without any number are left out.
     every = layout.combinations(begun, panel_axes)
-    left, below = (list(map(_tick_text, keys)) for keys in (rows, columns))
+    left, below = (
+        [", ".join(map(label_text, key)) for key in keys] for keys in (rows, columns)
+    )
     # Labels that are wider than an entry stand below it at an angle.
     turned = max(map(len, below)) > SHORT
     height = 0.42 * len(rows) + 0.4 + (0.05 * max(map(len, below)) if turned else 0.0)
@@ -95,7 +95,9 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         axes.set_yticks(range(len(left)), left)
         axes.set_xticks(range(len(below)), below)
         if turned:
-            turn_labels(axes)
+            # Labels end at their ticks, at an angle.
+            for label in axes.get_xticklabels():
+                label.set(rotation=40, ha="right", rotation_mode="anchor")
     figure.supxlabel(", ".join(across))
     figure.supylabel(", ".join(down))
     scale = ScalarMappable(norm, COLOURS)
@@ -145,11 +147,6 @@ def heatmap_axes(
         panel = [layout.method if layout.method in several else several[0]]
     rest = [axis for axis in several if axis not in panel]
     return panel, rest[:-1], rest[-1:]
-
-
-def _tick_text(key: Key) -> str:
-    """Write the labels of a row or a column."""
-    return ", ".join(map(label_text, key))
 
 
 def _draw_panel(

@@ -4,12 +4,10 @@ No global state of matplotlib is changed for longer than a figure is drawn.
 """
 
 import io
-import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
@@ -20,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from raysafl.core.text import in_brief
 from raysafl.report.analysis.layout import Layout, words_of
 from raysafl.storage.manifest import Entry, Manifest, Table
 
@@ -171,17 +168,8 @@ def paper_style(width: float) -> Style:
     """Return the style of figures that are printed so many inches wide, in letters like Times.
 
     Smaller letters than these cannot be read in print.
-
-    Raises:
-        ValueError: the width is no number above 0.
     """
-    if not isinstance(width, Real) or not 0 < width < math.inf:
-        raise ValueError(
-            f"width is {in_brief(width)}; give a number of inches above 0, such as 3.25"
-        )
-    return Style(
-        float(width), 8.0, is_fixed=True, scale=0.52, letters=8, small=7, font=TIMES
-    )
+    return Style(width, 8.0, is_fixed=True, scale=0.52, letters=8, small=7, font=TIMES)
 
 
 def looks(n: int) -> list[Look]:
@@ -259,12 +247,6 @@ def style_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
     axes.tick_params(color=GREY, length=3)
-
-
-def turn_labels(axes: Axes) -> None:
-    """Let the labels of the horizontal axis, which are fixed, end at their ticks at an angle."""
-    for label in axes.get_xticklabels():
-        label.set(rotation=40, ha="right", rotation_mode="anchor")
 
 
 def to_png(figure: Figure) -> bytes:

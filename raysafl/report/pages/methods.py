@@ -8,7 +8,7 @@ import pandas as pd
 from raysafl.core.text import count, first_of
 from raysafl.report.analysis.evidence import CLEAR, LEVEL
 from raysafl.report.analysis.layout import labels_text
-from raysafl.report.analysis.numbers import MOST, Numbers, compares_methods
+from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.pages.document import Block, Grid
 from raysafl.report.wording import (
     NOTHING,
@@ -26,7 +26,7 @@ NAMED = 4
 
 def answer(numbers: Numbers) -> str:
     """Say what a sweep shows, as Markdown."""
-    if compares_methods(numbers.methods):
+    if numbers.methods.are_compared:
         texts = [_first_text(numbers), _differences_text(numbers)]
     elif numbers.best is None:
         texts = [_range_text(numbers)]
@@ -197,7 +197,7 @@ def _with_interval(
 
 def standings(numbers: Numbers) -> list[Block]:
     """Say which method or entry is best, and how other methods stand."""
-    if not compares_methods(numbers.methods):
+    if not numbers.methods.are_compared:
         return []
     unit = numbers.manifest.table.unit
     shown = numbers.manifest.table.statistic
