@@ -140,13 +140,6 @@ def test_scores_of_several_partitions_are_their_means_and_are_drawn_together() -
     assert len(one.scores) == 30 and len(several.scores) == 15
 
 
-def test_with_one_seed_there_is_no_interval() -> None:
-    found = compared({"FedAvg": [[0.5], [0.6]], "FSL": [[0.4], [0.7]]})
-    frame = found.interquartile_means
-    assert frame["iqm"].notna().all() and frame["low"].isna().all()
-    assert list(found.improvement["probability"]) == [0.5]
-
-
 # --- what diverged
 
 

@@ -6,7 +6,6 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -104,29 +103,6 @@ def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -
     assert "8 of 8" in page.text and "raysafl quickstart" in page.text
     assert "data.partition.p: 1, 2" in page.text  # of what differs
     assert "seeds finished." in page.text and "not finished" not in page.text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_partial_sweep_says_what_is_missing_failed_and_diverged(copy: Store) -> None:
-    runs = copy.runs()
-    gone, bad = runs["run_id"].unique()[:2]
-    runs = runs[runs["run_id"] != gone]
-    worst = (runs["run_id"] == bad) & (runs["replicate"] == 0)
-    runs.loc[worst, ["status", "reason"]] = ["diverged", "round 3: <b>NaN</b>"]
-    copy.write_runs(runs)
-    write_report(copy)
-    page = Page((copy.path / "report.html").read_text())
-    assert "7 of 8" in page.text and "1 run of 8 missing: " in page.text
-    assert "1 seed diverged: round 3: <b>NaN</b>" in page.text  # shown, not obeyed
-    assert "b" not in page.tags and "nan " not in page.text.replace("NaN", "")
-
-
-def test_a_sweep_without_a_run_has_a_page(copy: Store) -> None:
-    copy.write_runs(pd.DataFrame(columns=["run_id", "status", "reason"]))
-    copy.forget(None)
-    files = {file.name for file in write_report(copy)}
-    assert files == {"table.md", "report.html"}
-    assert "0 of 8" in Page((copy.path / "report.html").read_text()).text
 
 
 @pytest.mark.usefixtures("no_pictures")

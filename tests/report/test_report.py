@@ -119,8 +119,9 @@ def stored(path: Path, sweep: Manifest, done: int | None = None) -> Store:
     store = Store(path)
     store.create()
     store.write_manifest(sweep)
-    frame, made = pd.DataFrame(rounds_of(sweep)), []
-    for entry in sweep.entries[:done]:
+    begun = sweep.replace(entries=sweep.entries[:done])
+    frame, made = pd.DataFrame(rounds_of(begun)), []
+    for entry in begun.entries:
         rows = frame[frame["run_id"] == entry.run_id]
         end(store, entry.run_id, rows.to_dict("records"))
         base = run_rows(entry.run_id, [0.0] * 3)

@@ -133,7 +133,7 @@ def test_a_run_that_is_damaged_loses_its_number_in_mlflow(
     assert now[B].to_dictionary() == before[B].to_dictionary()
 
 
-def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_files(
+def test_a_summary_has_metrics_parameters_and_tags_and_gets_curves_and_files_later(
     store: Store, view: Any
 ) -> None:
     complete(store)
@@ -149,7 +149,16 @@ def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_fi
     assert now.files(run.info.run_id) == []
     (parent,) = now.parents
     assert "no curves" in parent.data.tags["mlflow.note.content"]
-    assert parent.data.tags["runs.finished"] == "2"
+    # Curves are added to summaries, and then kept.
+    sync(store.path, None, quiet, track=Tracking.CURVES)
+    second = view()
+    assert steps(second) == [0, 1, 2, 3, 4]
+    files = second.files(second.children[A].info.run_id)
+    assert files == ["config.json", "statistics.json"]
+    sync(store.path, None, quiet, track=Tracking.SUMMARY)
+    third = view()
+    assert third.all_points() == second.all_points()
+    assert third.children[A].to_dictionary() == second.children[A].to_dictionary()
 
 
 def test_a_database_knows_its_sizes_so_that_a_sort_by_a_metric_is_no_nested_scan(
@@ -163,24 +172,6 @@ def test_a_database_knows_its_sizes_so_that_a_sort_by_a_metric_is_no_nested_scan
         sizes = [int(stat.split()[0]) for (stat,) in opened.execute(query)]
         (rows,) = opened.execute("SELECT COUNT(*) FROM latest_metrics").fetchone()
     assert sizes and set(sizes) == {rows}
-
-
-def test_curves_are_added_to_runs_that_had_summaries_and_then_kept(
-    store: Store, view: Any
-) -> None:
-    complete(store)
-    sync(store.path, None, quiet, track=Tracking.SUMMARY)
-    sync(store.path, None, quiet, track=Tracking.CURVES)
-    second = view()
-    assert steps(second) == [0, 1, 2, 3, 4]
-    assert second.files(second.children[A].info.run_id) == [
-        "config.json",
-        "statistics.json",
-    ]
-    sync(store.path, None, quiet, track=Tracking.SUMMARY)
-    third = view()
-    assert third.all_points() == second.all_points()
-    assert third.children[A].to_dictionary() == second.children[A].to_dictionary()
 
 
 def test_a_failed_run_that_is_tried_again_in_the_same_sweep_shows_its_last_end(

@@ -16,7 +16,6 @@ from helpers.made import end, save
 from helpers.patience import PATIENCE
 from helpers.servers import free_port
 from helpers.tracked import (
-    ORIGIN,
     A,
     B,
     View,
@@ -318,13 +317,6 @@ def test_failed_diverged_and_waiting_runs_say_so(store: Store, view: Any) -> Non
     reasons = [now.children[i].data.tags["reason"] for i in (A, third)]
     assert reasons == ["2 of 2 seeds: worker died", "2 of 2 seeds: after 1 of 5 rounds"]
     assert now.parents[0].info.status == "KILLED"
-    end(store, A, rows(0, 5), **ORIGIN)
-    log(store, A, third)
-    again = view()
-    assert again.children[A].data.tags["reason"] == ""
-    assert again.children[A].info.status == "FINISHED"
-    assert again.children[third].info.status == "RUNNING"
-    assert again.children[third].data.tags["status"] == "running"
 
 
 def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> None:
