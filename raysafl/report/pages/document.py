@@ -126,16 +126,13 @@ def markdown(document: Document) -> str:
     parts += [f"**{as_markdown(document.warning)}**"] if document.warning else []
     parts += [document.lead] if document.lead else []
     for title, own in document.sections.items():
-        texts = [_block_text(block) for block in own if not isinstance(block, Picture)]
+        texts = [
+            pipe_table(b.head, b.rows, b.heads) if isinstance(b, Grid) else b.strip()
+            for b in own
+            if not isinstance(b, Picture)
+        ]
         parts += [f"## {title}", *texts] if texts else []
     return printable("\n\n".join(parts)) + "\n"
-
-
-def _block_text(block: Block) -> str:
-    if isinstance(block, Grid):
-        return pipe_table(block.head, block.rows, block.heads)
-    assert isinstance(block, str)
-    return block.strip()
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -18,7 +18,6 @@ from raysafl.report.wording import (
     CLOSE,
     NOTHING,
     as_markdown,
-    caption,
     decimals_of,
     legend,
     number,
@@ -29,6 +28,7 @@ from raysafl.report.wording import (
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, label_text
 from raysafl.storage.mlflow_view import MlflowView, read_view
+from raysafl.storage.statistics import STATISTICS, final_of
 from raysafl.storage.store import Store
 
 # Largest number of missing runs that are named.
@@ -54,7 +54,24 @@ def table(numbers: Numbers) -> list[Block]:
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    return caption(numbers.manifest, numbers.shown_entries)
+    manifest = numbers.manifest
+    entries = numbers.shown_entries
+    table = manifest.table
+    meaning = as_markdown(manifest.meaning(table.statistic))
+    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
+    unit = f", in {as_markdown(table.unit)}" if table.unit else ""
+    used = set(entries["replicates"] - entries["without"]) - {0}
+    seeds = " or ".join(map(str, sorted(used))) or "no"
+    text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
+    if used == {1}:
+        text = f"Each entry shows {what}{unit}, of one seed."
+    known = manifest.statistic(table.statistic)
+    # What the statistics of every run mean is plain from their names.
+    if known and not known.higher_is_better and table.statistic not in STATISTICS:
+        text += " A lower value is better."
+    if final_of(table.statistic):
+        text += " Its round was chosen by the test set; *final* is the last round."
+    return text
 
 
 def share_text(numbers: Numbers) -> str:
