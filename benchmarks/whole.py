@@ -118,8 +118,8 @@ def time_trials(job: Job) -> Told:
     `sync` are the seconds and `database` the bytes of a fresh database of MLflow's; `row`
     are the bytes of a row in memory.
     """
-    from raysafl.tracking.client import ping
-    from raysafl.tracking.sync import sync
+    from raysafl.tracking.client import connect as ping
+    from raysafl.tracking.tracker import sync
 
     with done_sweep(job.all_runs(), {}) as (told, outcome):
         rows = outcome.store.rounds()

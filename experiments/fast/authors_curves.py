@@ -28,8 +28,7 @@ from scipy.stats import t
 from experiments.fast.setting import DISTRIBUTIONS
 from raysafl.data import data_root
 from raysafl.report.analysis.evidence import holm
-from raysafl.report.pages.document import Strong
-from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.document import Strong, pipe_table
 from raysafl.report.wording import NOTHING
 
 # For each dataset the windows of rounds whose mean accuracies are compared: the middle of

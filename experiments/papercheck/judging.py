@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 
 from experiments.papercheck.comparison import Claim, Comparison, Printed
 from raysafl.core.text import nearest
-from raysafl.report.analysis.baseline import baselines
-from raysafl.report.analysis.entries import LEARNT, aggregate, factor, statistics
-from raysafl.report.analysis.evidence import estimated, t_quantile
+from raysafl.report.analysis.entries import (
+    LEARNT,
+    aggregate,
+    factor,
+    nested,
+    partitions_of,
+    statistics,
+)
+from raysafl.report.analysis.evidence import baselines, estimated, t_quantile
 from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import METHOD_AXES, Label, Manifest, label_text
 from raysafl.storage.statistics import ACCURACIES, STATISTICS

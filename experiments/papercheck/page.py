@@ -24,8 +24,7 @@ from raysafl.core.text import count
 from raysafl.report.analysis.entries import LEARNT, statistics
 from raysafl.report.analysis.evidence import LEVEL
 from raysafl.report.analysis.layout import labels_text
-from raysafl.report.pages.document import Block, Cell, Document, Grid
-from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.document import Block, Cell, Document, Grid, markdown
 from raysafl.report.wording import (
     NOTHING,
     as_markdown,

@@ -12,7 +12,7 @@ from raysafl.report.figures.style import (
     style_axes,
     to_png,
 )
-from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.document import pipe_table
 
 
 def options(name, arguments=None):

@@ -5,9 +5,8 @@ import pandas as pd
 from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.evidence import t_quantile
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages.document import Grid
-from raysafl.report.pages.markdown import pipe_table
-from raysafl.report.pages.sections import standings
+from raysafl.report.pages.document import Grid, pipe_table
+from raysafl.report.pages.methods import standings
 from raysafl.report.wording import NOTHING, signed_spread, spread
 from raysafl.storage.manifest import Label
 

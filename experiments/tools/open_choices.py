@@ -13,7 +13,7 @@ from experiments.safari.readings_spread import ENTRIES as PRINTED_SPREAD
 from experiments.safari.readings_spread import SPREADS
 from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.entries import statistics
-from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.document import pipe_table
 from raysafl.report.wording import NOTHING, number, signed, spread
 
 NOT_MEASURED = "Not measured yet."

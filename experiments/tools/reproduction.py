@@ -45,7 +45,7 @@ from experiments.tools.open_choices import (
 from raysafl.core.text import count, duration
 from raysafl.report.analysis.evidence import LEVEL, t_quantile
 from raysafl.report.analysis.layout import labels_text
-from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.document import pipe_table
 from raysafl.report.wording import (
     NOTHING,
     number,

@@ -284,7 +284,7 @@ def recheck_command(
 @takes_options("track", "tracking_uri")
 def sync_command(path: Root, options: SweepOptions) -> None:
     """Update MLflow from the stored results."""
-    from raysafl.tracking.sync import sync
+    from raysafl.tracking.tracker import sync
 
     location = parse_location(path)
     synced = sync(location, options.tracking_uri, console.print, options.track)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
-from raysafl.report.figures.federation import label_histogram, participation_raster
+from raysafl.report.figures.clients import label_histogram, participation_raster
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.prepare import dataset_of

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysafl.kept.content import read_model
-from raysafl.kept.load import model_in
-from raysafl.kept.loaded import LoadedModel
+from raysafl.kept.load import LoadedModel, model_in
 
 # How MLflow calls the types in which classes are predicted.
 TYPES = {"str": "string", "bool": "boolean", "int64": "long", "float64": "double"}

@@ -3,19 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import pandas as pd
-import pyarrow as pa
 from matplotlib.figure import Figure
 
 from raysafl.core.text import nearest
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.numbers import Study
 from raysafl.report.figures.listed import FIGURES
-from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import FileKind, Style, to_file
-from raysafl.report.pages.latex import latex
+from raysafl.report.pages.document import latex
 from raysafl.report.pages.sections import (
     entries_text,
     marks_text,
@@ -23,9 +19,7 @@ from raysafl.report.pages.sections import (
     share_text,
 )
 from raysafl.report.wording import as_markdown, legend, spread_note, without_markup
-from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, label_text
-from raysafl.storage.paths import atomic_write, parse_location
 from raysafl.storage.statistics import final_of
 
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
@@ -137,29 +131,6 @@ def _renamed(manifest: Manifest, rename: Mapping[str, str]) -> Manifest:
     )
 
 
-def study_of(
-    runs: pd.DataFrame, manifest: Manifest, rounds: pa.Table, clients: pa.Table
-) -> Study:
-    """Return what figures and table are made from.
-
-    Args:
-        runs: rows as in `runs.parquet`, which may have runs that have not ended.
-        manifest: what is shown of the sweep.
-        rounds: rows as in `rounds/`.
-        clients: rows as in `clients/`.
-
-    Raises:
-        ValueError: no run that is shown has ended.
-    """
-    # As in the report, what has not ended has no numbers yet.
-    ended = [status for status in Status if not status.unended]
-    ids = [entry.run_id for entry in manifest.entries]
-    shown = runs[runs["run_id"].isin(ids) & runs["status"].isin(ended)]
-    if shown.empty:
-        raise ValueError(f"no run of {manifest.name} that is shown has ended yet")
-    return Study(Numbers.of(shown, manifest), rounds, clients)
-
-
 def draw(name: str, study: Study, style: Style) -> Figure | None:
     """Draw `curves`, `heatmap` ...; None if there are no numbers for it.
 
@@ -202,12 +173,3 @@ def files_of(study: Study, style: Style) -> dict[str, bytes]:
             with style.used():
                 made |= {f"{name}.{end}": to_file(figure, end) for end in KINDS}
     return made | {"captions.md": "\n".join([*captions, ""]).encode()}
-
-
-def write_files(study: Study, style: Style, to: str | Path) -> list[Path]:
-    """Write all files into a folder, after all of them are made."""
-    folder = parse_location(to)
-    made = files_of(study, style)
-    for name, content in made.items():
-        atomic_write(folder / name, content)
-    return [folder / name for name in made]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from raysafl.storage.paths import parse_location
+from raysafl.storage.ledger import Status
+from raysafl.storage.paths import atomic_write, parse_location
 from raysafl.storage.rows import sorted_rows
 from raysafl.storage.runs_table import label_columns, make_runs_table
 from raysafl.storage.store import RunResults, Store, sweeps_in
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from raysafl.report.analysis.method_statistics import MethodStatistics
+    from raysafl.report.analysis.numbers import Study
     from raysafl.report.analysis.winner import Winner
     from raysafl.report.export import Only
-    from raysafl.report.figures.study import Study
 
 
 def load(path: Any) -> "SweepResults":
@@ -200,19 +201,32 @@ class SweepResults:
             ValueError: a name is unknown, or no run that is shown has ended. Then nothing
                 is written.
         """
-        from raysafl.report.export import write_files
+        from raysafl.report.export import files_of
         from raysafl.report.figures.style import paper_style
 
+        folder = parse_location(to)
         style = paper_style(width)
-        return write_files(self._study(only, rename), style, to)
+        made = files_of(self._study(only, rename), style)
+        for name, content in made.items():
+            atomic_write(folder / name, content)
+        return [folder / name for name in made]
 
     def _study(self, only: "Only | None", rename: Mapping[str, str] | None) -> "Study":
         """Return what figures and table are made from."""
-        from raysafl.report.export import shown_sweep, study_of
+        from raysafl.report.analysis.numbers import Numbers, Study
+        from raysafl.report.export import shown_sweep
 
         shown = shown_sweep(self.store.manifest(), only or {}, rename or {})
+        # As in the report, what has not ended has no numbers yet.
+        ended = [status for status in Status if not status.unended]
+        ids = [entry.run_id for entry in shown.entries]
+        runs = self.runs[
+            self.runs["run_id"].isin(ids) & self.runs["status"].isin(ended)
+        ]
+        if runs.empty:
+            raise ValueError(f"no run of {shown.name} that is shown has ended yet")
         rows = self._results
-        return study_of(self.runs, shown, rows.rows, rows.clients)
+        return Study(Numbers.of(runs, shown), rows.rows, rows.clients)
 
     def _labelled(self, table: pa.Table, folder: str) -> "pd.DataFrame":
         """Return rows in order, with the labels of their runs after the run's id."""

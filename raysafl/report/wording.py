@@ -12,7 +12,7 @@ from raysafl.report.analysis.entries import COUNTS, LEARNT, LEVEL_STATISTIC
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.winner import Winner
 from raysafl.storage.manifest import Manifest, Table
-from raysafl.storage.statistics import STATISTICS, declaration_of, final_of
+from raysafl.storage.statistics import declaration_of, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = (*COUNTS, "missing")[1:]
@@ -161,26 +161,6 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         f"{text} {len(winner.ties)} of {count(winner.candidates - 1, 'other')} cannot be told "
         f"apart from it in `{winner.metric}`, seed by seed."
     )
-
-
-def caption(manifest: Manifest, entries: pd.DataFrame) -> str:
-    """Say what stands in the entries of a table."""
-    table = manifest.table
-    meaning = as_markdown(manifest.meaning(table.statistic))
-    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
-    unit = f", in {as_markdown(table.unit)}" if table.unit else ""
-    used = set(entries["replicates"] - entries["without"]) - {0}
-    seeds = " or ".join(map(str, sorted(used))) or "no"
-    text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
-    if used == {1}:
-        text = f"Each entry shows {what}{unit}, of one seed."
-    known = manifest.statistic(table.statistic)
-    # What the statistics of every run mean is plain from their names.
-    if known and not known.higher_is_better and table.statistic not in STATISTICS:
-        text += " A lower value is better."
-    if final_of(table.statistic):
-        text += " Its round was chosen by the test set; *final* is the last round."
-    return text
 
 
 def spread_note(entries: pd.DataFrame, table: Table) -> str:

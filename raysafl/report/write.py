@@ -1,20 +1,89 @@
-"""Write a sweep's report: `table.md`, `report.html` and the figures."""
+"""A sweep's report: its document, and the files `table.md`, `report.html` and figures."""
 
+import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raysafl.report.analysis.numbers import Numbers
+from raysafl.core.text import count, printable
+from raysafl.report.analysis.numbers import Numbers, Study
 from raysafl.report.current import PAGE, page_end
 from raysafl.report.figures.listed import FIGURES
-from raysafl.report.figures.study import Study
 from raysafl.report.figures.style import ON_SCREEN, to_png
-from raysafl.report.pages.document import Picture
-from raysafl.report.pages.html import html
-from raysafl.report.pages.markdown import markdown
-from raysafl.report.pages.origin import mlflow_text
-from raysafl.report.pages.results import results_document
+from raysafl.report.pages import sections
+from raysafl.report.pages.document import Document, Picture, bullets, html, markdown
+from raysafl.report.pages.methods import OVER_SETTINGS, answer, methods, over_settings
+from raysafl.report.wording import LOST, as_markdown, scale_note, search_note
 from raysafl.storage.paths import atomic_write
 from raysafl.storage.store import Store
+
+# The titles of the sections that a page shows when they are asked for.
+SEED_BY_SEED = "Methods, seed by seed"
+ENTRIES = "All entries"
+CONFIGURATION = "Configuration"
+
+
+def results_document(
+    numbers: Numbers,
+    pictures: Mapping[str, Sequence[Picture]] | None = None,
+    mlflow: str = "",
+    unreadable: int = 0,
+) -> Document:
+    """Put the sections of a sweep's report together.
+
+    Args:
+        pictures: the figures by the titles of their sections.
+        mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
+        unreadable: how many lines of the ledger cannot be read.
+    """
+    manifest = numbers.manifest
+    command = manifest.command
+    pictures = dict(pictures or {})
+    lines = count(unreadable, "line")
+    why = "and `raysafl verify` says why"
+    lost = f" **{lines} of the ledger cannot be read**, {why}." if unreadable else ""
+    facts = sections.origin_facts(numbers.runs, manifest)
+    ends = f"{_ends_text(numbers)}{lost} {search_note(manifest)}".strip()
+    return Document(
+        title=manifest.title or manifest.name,
+        warning=scale_note(manifest),
+        folded=[SEED_BY_SEED, ENTRIES, CONFIGURATION],
+        sections={
+            "Answer": [answer(numbers), ends],
+            "Table": sections.table(numbers),
+            "Seeds that have not finished": sections.losses(numbers),
+            "Curves": pictures.pop("Curves", []),
+            "Heat map": pictures.pop("Heat map", []),
+            OVER_SETTINGS: [*over_settings(numbers), *pictures.pop(OVER_SETTINGS, [])],
+            SEED_BY_SEED: methods(numbers),
+            ENTRIES: sections.all_entries(numbers),
+            **pictures,
+            "Cost": sections.cost(numbers),
+            # A tag in Markdown is one of HTML.
+            "Notes": [
+                re.sub(r"<(?=[A-Za-z/!?])", r"\<", printable(manifest.notes)).strip()
+            ],
+            CONFIGURATION: sections.configuration(numbers.runs),
+            "How it was made": [
+                bullets(f"{name}: {value}" for name, value in facts.items()),
+                f"To run it again:\n\n```sh\n{command}\n```" if command else "",
+                mlflow,
+            ],
+        },
+    )
+
+
+def _ends_text(numbers: Numbers) -> str:
+    """Say how many runs there are, and how their seeds ended."""
+    manifest = numbers.manifest
+    sums = {name: int(numbers.entries[name].sum()) for name in ("replicates", *LOST)}
+    done = sums.pop("replicates")
+    ends = [f"{done:,} seed{'s' if done != 1 else ''} finished"]
+    ends += [f"**{n:,} {name}**" for name, n in sums.items() if n]
+    ids = {entry.run_id for entry in manifest.entries}
+    begun = ids & set(numbers.runs["run_id"]) if len(numbers.runs) else set()
+    name = as_markdown(manifest.name)
+    return f"Sweep {name}, {len(begun)} of {len(ids)} runs: {', '.join(ends)}."
 
 
 def write_report(store: Store) -> list[Path]:
@@ -38,7 +107,7 @@ def write_report(store: Store) -> list[Path]:
     manifest = store.manifest()
     numbers = Numbers.of(runs, manifest)
     pictures = _pictures(store, numbers)
-    mlflow = mlflow_text(store)
+    mlflow = sections.mlflow_text(store)
     document = results_document(numbers, pictures, mlflow, len(store.lines().faults))
     files = {
         "table.md": markdown(document).encode(),

@@ -50,7 +50,7 @@ class Table(Component):
     """How a sweep becomes a table.
 
     An entry shows the mean of a statistic over the replicates of a run, and its standard
-    deviation for one new partition and seed (`raysafl.report.analysis.nested`).
+    deviation for one new partition and seed (`raysafl.report.analysis.entries`).
 
     Example:
         >>> table = Table(rows=["algorithm"], columns=["p"], statistic="last10")

@@ -12,7 +12,7 @@ from raysafl.storage.paths import atomic_write
 from raysafl.storage.store import Store
 
 NAME = "mlflow.json"
-# The saved view of a sweep's runs, see `raysafl.tracking.saved_view`.
+# The saved view of a sweep's runs, see `raysafl.tracking.descriptions`.
 VIEW_KEY = "raysafl"
 # Without this, MLflow's pages open in the mode for language models.
 MODE = {"workflowType": "machine_learning"}

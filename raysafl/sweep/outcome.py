@@ -107,8 +107,8 @@ class Outcome:
 
     def print_to(self, console: Console) -> None:
         """Print the table, what failed, and where the results are."""
-        from raysafl.report.pages.origin import ui_call
         from raysafl.report.pages.screen import screen
+        from raysafl.report.pages.sections import ui_call
         from raysafl.storage.mlflow_view import read_view
 
         if not self.runs.empty:

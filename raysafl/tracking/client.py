@@ -70,10 +70,7 @@ def connect(uri: str) -> "MlflowClient":
 
     Raises:
         MlflowException: it does not answer.
-        ValueError: the URI lacks its scheme; MLflow would make a folder of that name.
     """
-    if uri.startswith("//"):
-        raise ValueError(f"MLflow's URI {uri} lacks a scheme such as https:")
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -137,20 +134,6 @@ def explained(uri: str) -> Iterator[None]:
         raise ValueError(
             f"{file or f'MLflow at {uri}'} cannot be used: {reason(error)}"
         ) from error
-
-
-def ping(uri: str) -> int:
-    """Return how many experiments MLflow has; make the database if there is none.
-
-    Raises:
-        ValueError: MLflow does not answer.
-    """
-    with explained(uri):
-        client = connect(uri)
-        try:
-            return len(client.search_experiments())
-        finally:
-            disconnect(client)
 
 
 def disconnect(client: "MlflowClient") -> None:

@@ -1,15 +1,17 @@
-"""What MLflow shows of a sweep besides rows: tags, counts, files and the description."""
+"""What MLflow shows of a sweep besides rows: tags, files, description and saved view."""
 
 import json
 import math
+import platform
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, Table
-from raysafl.storage.mlflow_view import MlflowView
+from raysafl.storage.mlflow_view import VIEW_KEY, MlflowView
 from raysafl.storage.store import RunResult, Store
+from raysafl.tracking.metrics import allowed
 
 # MLflow's largest heading overlaps itself where it is longer than a line.
 HEADING = "### "
@@ -110,3 +112,72 @@ def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
         end = f"\n\n(cut: the whole is in table.md and report.html, among the artifacts){end}"
         text = text[: limit - len(end)].rpartition("\n")[0]
     return text.rstrip() + end
+
+
+# The tag in which MLflow stores the saved view.
+VIEW = f"mlflow.sharedViewState.{VIEW_KEY}"
+
+
+def saved_view(manifest: Manifest, created: int) -> str:
+    """Return the saved view of MLflow's page of a sweep, as the content of its tag.
+
+    Without it, the page shows the parent run alone, and no labels.
+
+    Args:
+        manifest: what the sweep is. The runs are ordered by what ranks them, and its
+            labels are columns.
+        created: the time of creation, in milliseconds since 1970.
+    """
+    ranked_by, lower_is_better = manifest.ranked_by
+    metrics = dict.fromkeys([ranked_by, manifest.table.statistic])
+    labels = [allowed(f"label.{axis}") for axis in manifest.axes]
+    state = {
+        "orderByKey": f"metrics.`{ranked_by}`",
+        "orderByAsc": lower_is_better,
+        "selectedColumns": [
+            # MLflow puts metrics before parameters: more of them would hide the labels.
+            *(f"metrics.`{name}`" for name in metrics),
+            *(f"params.`{label}`" for label in labels),
+            "tags.`result`",
+            "tags.`status`",
+        ],
+        "hideEmptyCharts": True,
+    }
+    view = {"name": "Sweep", "createdAt": created, "updatedAt": created}
+    return json.dumps(view | {"state": json.dumps(state)})
+
+
+# Files of models up to this size are logged.
+MOST_BYTES = 100_000_000
+# The module that MLflow imports to load the artifact.
+LOADER = "raysafl.kept.pyfunc"
+# The folder in the artifact with the file of each replicate.
+REPLICATES = "replicates"
+
+
+def model_files(store: Store, run: RunResult) -> dict[str, bytes]:
+    """Return the files of the artifact `model`; none without models, or if they are large."""
+    cells = {r: end.cell for r, end in enumerate(run.cells) if end.kept}
+    if not cells or sum(end.kept_bytes for end in run.cells) > MOST_BYTES:
+        return {}
+    # MLflow and torch take seconds to import, which runs without models need not pay for.
+    # MLflow's `pyfunc.add_to_model` does the same, and importing that raises warnings.
+    from mlflow.models import Model
+
+    from raysafl.kept.pyfunc import signature_of
+
+    files = {
+        f"{REPLICATES}/{r}.safetensors": store.model(cell).read_bytes()
+        for r, cell in cells.items()
+    }
+    first = next(iter(files.values()))
+    model = Model(signature=signature_of(first))
+    model.add_flavor(
+        "python_function",
+        loader_module=LOADER,
+        data=REPLICATES,
+        config={"replicate": None},
+        python_version=platform.python_version(),
+    )
+    found = {"model/MLmodel": model.to_yaml().encode()}
+    return found | {f"model/{name}": content for name, content in files.items()}

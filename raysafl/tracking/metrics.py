@@ -1,26 +1,31 @@
-"""Reads runs of a sweep's folder, and turns their rows into curves and final statistics."""
+"""Reads runs of a sweep's folder, and turns them into MLflow's own objects."""
 
+import math
+import re
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raysafl.core.record import (
     FURTHER_NAME,
     VIRTUAL_SECONDS,
-    ColumnDescription,
     Summary,
     columns_with,
 )
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
-from raysafl.storage.statistics import ACCURACY, summarise_each
-from raysafl.storage.store import RunResult, Store
+from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.store import RunResult, RunResults, Store
 
 if TYPE_CHECKING:
     import pandas as pd
+    from mlflow.entities import Metric, Param, RunTag
+
 
 # A statistic over the replicates of a run: its mean, and its standard deviation (n - 1),
 # which is NaN for one replicate.
@@ -63,15 +68,6 @@ def shown_statistics(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def thinned(curves: "pd.DataFrame", k: int, ended: bool) -> "pd.DataFrame":
-    """Return every k-th round of the curves of a run, and the last one if it has ended."""
-    keep = np.arange(1, len(curves) + 1) % k == 0
-    if ended:
-        keep[-1:] = True
-    kept: pd.DataFrame = curves[keep]
-    return kept
-
-
 @dataclass(frozen=True)
 class Reading:
     """A run as the folder has it at a moment.
@@ -99,15 +95,12 @@ class Reading:
         return int(1000 * self.run.seconds)
 
 
-def read_runs(
-    store: Store, run_ids: Collection[str], manifest: Manifest, live: bool
-) -> dict[str, Reading]:
+def read_runs(store: Store, run_ids: Collection[str], live: bool) -> dict[str, Reading]:
     """Read some runs together, each of which may have no rows.
 
     Args:
         store: the folder of the sweep.
         run_ids: the ids of the runs.
-        manifest: the sweep, which declares the further columns of the rows.
         live: whether runs that have not ended go on.
     """
     results = store.read(run_ids, is_running=live)
@@ -115,9 +108,7 @@ def read_runs(
     rows: pd.DataFrame = sorted_rows(results.rows.select(needed)).to_pandas()
     every = curves_of(rows)
     curves = {str(i): part.droplevel(0) for i, part in every.groupby(level=0)}
-    statistics = final_statistics(
-        rows, manifest.columns, manifest.quality, manifest.named_statistics
-    )
+    statistics = final_statistics(store, results)
     rows_by_run = {str(i): part for i, part in rows.groupby("run_id")}
     return {
         i: Reading(
@@ -142,7 +133,8 @@ def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
     """
     keys = ["run_id", "round"]
     sums = [*SUMS, *{VIRTUAL_SECONDS}.intersection(rows)]
-    means = [*MEANS, *(name for name in further_of_rows(rows) if name not in sums)]
+    further = [n for n in map(str, rows) if FURTHER_NAME.fullmatch(n)]
+    means = [*MEANS, *(n for n in further if n not in (*MEANS, *sums))]
     running = rows[sums].groupby([rows["run_id"], rows["replicate"]]).cumsum()
     lines = rows[[*keys, *means, "seconds"]].join(running).groupby(keys)
     curves = lines[[*means, *sums]].mean()
@@ -151,34 +143,16 @@ def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
     return curves
 
 
-def further_of_rows(rows: "pd.DataFrame") -> list[str]:
-    """Return the names of the further columns of rows."""
-    names = [str(name) for name in rows if name not in MEANS]
-    return [name for name in names if FURTHER_NAME.fullmatch(name)]
-
-
-def final_statistics(
-    rows: "pd.DataFrame",
-    columns: Mapping[str, ColumnDescription] | None = None,
-    quality: str = ACCURACY,
-    named: Collection[str] = (),
-) -> dict[str, dict[str, Spread]]:
-    """Return the statistics of many runs whose means are finite, by run id.
-
-    Args:
-        rows: the rows of the runs, sorted by run, replicate and round.
-        columns: what is known about the further columns of the rows, by name.
-        quality: the column by which the runs are judged.
-        named: statistics that are asked for by name.
-    """
-    if rows.empty:
+def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, Spread]]:
+    """Return the statistics of runs whose means are finite, by run id."""
+    table = make_runs_table(store, results)
+    if table.empty:
         return {}
-    lengths = np.asarray(rows.groupby(["run_id", "replicate"]).size(), np.int64)
-    parts = summarise_each(rows, lengths, columns, quality, named)
-    run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
-    groups = parts.groupby(run_ids)
-    means = groups.mean().to_dict("index")
-    stds = groups.std().to_dict("index")
+    known = {**STATISTICS, **store.manifest().known(table)}
+    # A replicate without rows has no statistics.
+    table = table[table["rounds"] > 0]
+    groups = table[[name for name in table if name in known]].groupby(table["run_id"])
+    means, stds = (part.to_dict("index") for part in (groups.mean(), groups.std()))
     return {
         str(run_id): {
             str(name): (mean, stds[run_id][name])
@@ -197,3 +171,72 @@ def milliseconds(when: str) -> int:
         return 0
     time = time if time.tzinfo else time.replace(tzinfo=UTC)
     return int(1000 * time.timestamp())
+
+
+# The largest number of characters of a tag, of a parameter and of a name in MLflow.
+TEXT = 8000
+PARAM = 6000
+NAME = 250
+
+
+def points(curves: "pd.DataFrame", start: int) -> list["Metric"]:
+    """Return the points of curves that are finite.
+
+    A running sum has no points as long as it is 0, so that MLflow draws no chart of what
+    never happens in a run.
+
+    Args:
+        curves: the curves of a run, see `raysafl.tracking.metrics.curves_of`.
+        start: when the run started, in milliseconds since 1970.
+    """
+    from mlflow.entities import Metric
+
+    rounds = curves.index.tolist()
+    times = (start + curves["time"]).tolist()
+    return [
+        Metric(metric_name(column), value, when, round)
+        for column in curves.columns.drop("time")
+        for round, when, value in zip(
+            rounds, times, curves[column].tolist(), strict=True
+        )
+        if math.isfinite(value) and (value or column not in SUMS)
+    ]
+
+
+def single_metrics(values: Mapping[str, float]) -> list["Metric"]:
+    """Return finite numbers that belong to no round."""
+    from mlflow.entities import Metric
+
+    when = now()
+    finite = {name: float(v) for name, v in values.items() if math.isfinite(v)}
+    return [Metric(allowed(name), value, when, 0) for name, value in finite.items()]
+
+
+def params(values: Mapping[str, Any]) -> list["Param"]:
+    """Return parameters of a run."""
+    from mlflow.entities import Param
+
+    texts = {allowed(name): str(value)[:PARAM] for name, value in values.items()}
+    return [Param(name, text) for name, text in texts.items()]
+
+
+def run_tags(tags: Mapping[str, str]) -> list["RunTag"]:
+    """Return tags of a run."""
+    from mlflow.entities import RunTag
+
+    return [RunTag(name, text) for name, text in allowed_tags(tags).items()]
+
+
+def allowed_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags with names and lengths that MLflow allows."""
+    return {allowed(name): text[:TEXT] for name, text in tags.items()}
+
+
+def allowed(name: str) -> str:
+    """Replace the characters that MLflow does not allow in a name."""
+    return re.sub(r"[^\w\-. :/]", "_", name)[:NAME]
+
+
+def now() -> int:
+    """Return the time in milliseconds since 1970."""
+    return int(1000 * time.time())

@@ -13,19 +13,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from raysafl.core.component import flatten
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import label_text
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import RunResult, Store
 from raysafl.tracking import client as mlflow_client
-from raysafl.tracking import descriptions, entities, metrics
+from raysafl.tracking import descriptions, metrics
 from raysafl.tracking.choice import Tracking, stride
 from raysafl.tracking.client import SWEEP
 from raysafl.tracking.metrics import Reading, milliseconds
-from raysafl.tracking.models import model_files
-from raysafl.tracking.saved_view import TAG as VIEW
-from raysafl.tracking.saved_view import saved_view
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
@@ -97,7 +96,7 @@ class Projection:
                 self._client, name, mlflow_client.artifacts(uri)
             )
             starts = [milliseconds(end.started) for end in store.ledger().values()]
-            start = min(filter(None, starts), default=entities.now())
+            start = min(filter(None, starts), default=metrics.now())
             tags = {SWEEP: name, KIND: "parent"}
             self._parent = self._find_runs() or self._create(name, tags, start)
             self._client.update_run(self._parent.info.run_id, "RUNNING")
@@ -126,7 +125,7 @@ class Projection:
             self._run_labels = self.manifest.labels()
         for first in range(0, len(left), RUNS_AT_ONCE):
             ids = left[first : first + RUNS_AT_ONCE]
-            some = metrics.read_runs(self.store, ids, self.manifest, live)
+            some = metrics.read_runs(self.store, ids, live)
             for run_id, reading in some.items():
                 if reading.has_ended or not live:
                     self._log_to_the_end(run_id, reading)
@@ -161,16 +160,16 @@ class Projection:
         manifest = self.store.manifest()
         parent = self._parent.info
         text = descriptions.description(
-            self.store, entities.TEXT, self._track.note, self._view
+            self.store, metrics.TEXT, self._track.note, self._view
         )
         tags = {NOTE: text, **counts, **descriptions.source_tags(manifest)}
-        self._client.log_batch(parent.run_id, tags=entities.run_tags(tags))
-        view = saved_view(manifest, parent.start_time)
+        self._client.log_batch(parent.run_id, tags=metrics.run_tags(tags))
+        view = descriptions.saved_view(manifest, parent.start_time)
         # The page of an experiment shows two lines, in which a heading would be too
         # large.
         for name, value in {
             NOTE: text.removeprefix(descriptions.HEADING),
-            VIEW: view,
+            descriptions.VIEW: view,
         }.items():
             self._client.set_experiment_tag(self._experiment, name, value)
 
@@ -201,7 +200,7 @@ class Projection:
     def _create(self, name: str, tags: Mapping[str, str], start: int) -> "Run":
         """Make a run that began at a time in milliseconds since 1970."""
         return self._client.create_run(
-            self._experiment, start, entities.allowed_tags(tags), name[:250]
+            self._experiment, start, metrics.allowed_tags(tags), name[:250]
         )
 
     def _log_running(self, run_id: str, reading: Reading) -> None:
@@ -238,7 +237,7 @@ class Projection:
         means = {n: reading.statistics[n][0] for n in shown if n in reading.statistics}
         fresh = self._new_points(run, reading)
         if reading.has_ended:
-            fresh += entities.single_metrics(means)
+            fresh += metrics.single_metrics(means)
         self._send(run, fresh, reading.run, tags)
         if self._track is Tracking.CURVES and reading.has_ended:
             self._upload(run.mlflow_id, self._files(reading))
@@ -254,7 +253,7 @@ class Projection:
             self._client.delete_run(before)
             self._stamps.pop(run_id, None)
         # Without a recorded start, it is reckoned back from the time the run has taken.
-        start = milliseconds(reading.run.started) or entities.now() - reading.lasted
+        start = milliseconds(reading.run.started) or metrics.now() - reading.lasted
         made = self._create(self._title(run_id), tags, start)
         self._mlflow_ids[run_id] = made.info.run_id
         self._being_logged[run_id] = RunBeingLogged(made.info.run_id, start)
@@ -272,10 +271,12 @@ class Projection:
             last = reading.rows.groupby("replicate")["round"].max()
             is_whole = len(last) == len(reading.run.cells)
             curves = curves[curves.index <= (last.min() if is_whole else -1)]
-        curves = metrics.thinned(curves, stride(reading.run.config), decided)
-        curves = curves[curves.index > run.last_round]
+        # Every k-th round, and the last one of a run that has ended for good.
+        keep = np.arange(1, len(curves) + 1) % stride(reading.run.config) == 0
+        keep[-1:] |= decided
+        curves = curves[keep & (curves.index > run.last_round)]
         run.last_round = max([run.last_round, *curves.index.tolist()])
-        return entities.points(curves, run.start)
+        return metrics.points(curves, run.start)
 
     def _send(
         self,
@@ -297,8 +298,8 @@ class Projection:
         self._client.log_batch(
             run.mlflow_id,
             fresh,
-            entities.params(values),
-            entities.run_tags(tags or {}),
+            metrics.params(values),
+            metrics.run_tags(tags or {}),
         )
 
     def _title(self, run_id: str) -> str:
@@ -353,7 +354,7 @@ class Projection:
             files["statistics.json"] = descriptions.statistics_file(reading.statistics)
         if traceback := run.worst.traceback:
             files["traceback.txt"] = traceback.encode()
-        return files | model_files(self.store, run)
+        return files | descriptions.model_files(self.store, run)
 
     def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:
         """Store files as artifacts of a run."""

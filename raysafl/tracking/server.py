@@ -13,7 +13,6 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlencode
 
 from raysafl.core.needs import need
@@ -145,7 +144,9 @@ def server(
             if process.poll() is not None:
                 raise RuntimeError("the MLflow server ended by itself")
         except RuntimeError as error:
-            raise RuntimeError(f"{error}:\n{_tail(log)}") from None
+            log.seek(0)
+            said = redacted(log.read().decode(errors="replace"))
+            raise RuntimeError(f"{error}:\n{said[-2000:].strip()}") from None
         finally:
             _end_group(process)
 
@@ -163,18 +164,17 @@ def _command(uri: str, host: str, port: int) -> list[str]:
 def _free_port(host: str, wanted: int) -> int:
     """Return a port if it is free, otherwise another one that is."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in (wanted, 0):
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-                return int(probe.getsockname()[1])
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise ValueError(
-                        f"cannot listen on {host}:{port}: {error.strerror}"
-                    ) from error
-    raise ValueError(f"all ports of {host} are taken")
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, wanted))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ValueError(
+                    f"cannot listen on {host}:{wanted}: {error.strerror}"
+                ) from error
+            probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -200,10 +200,3 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
             return
         time.sleep(0.2)
     raise RuntimeError(f"the MLflow server did not answer in {PATIENCE:g} s")
-
-
-def _tail(log: IO[bytes], limit: int = 2000) -> str:
-    """Return the end of the log of a server, without secrets."""
-    log.seek(0)
-    # They are hidden first: a half of one would not be recognized.
-    return redacted(log.read().decode(errors="replace"))[-limit:].strip()

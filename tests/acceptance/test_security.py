@@ -23,7 +23,7 @@ from raysafl.storage.paths import seal
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.tracking.descriptions import report_files
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"

@@ -22,7 +22,7 @@ from raysafl import (
     from_pandas,
 )
 from raysafl.cli.data_preview import preview
-from raysafl.report.figures.federation import (
+from raysafl.report.figures.clients import (
     MANY,
     label_histogram,
 )

@@ -8,8 +8,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from PIL import Image
 
-from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.figures.study import Study
+from raysafl.report.analysis.numbers import Numbers, Study
 from raysafl.report.figures.style import to_png
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners

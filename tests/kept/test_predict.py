@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import raysafl as fl
 from raysafl.kept import content
+from raysafl.kept.pyfunc import signature_of
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 
@@ -265,18 +266,16 @@ def test_the_examples_of_the_page_on_kept_models_run(
 
 
 @pytest.mark.parametrize(
-    ("values", "dtype"),
+    ("values", "dtype", "in_mlflow"),
     [
-        (np.array([0, 1]), "int64"),
-        (np.array([7, -3], np.int8), "int64"),
-        (np.array([False, True]), "bool"),
-        (np.array([True, False], object), "bool"),
-        (np.array([0.5, 2.0]), "float64"),
-        (np.array(["0", "1"]), "<U1"),
+        (np.array([7, -3], np.int8), "int64", "long"),
+        (np.array([True, False], object), "bool", "boolean"),
+        (np.array([0.5, 2.0]), "float64", "double"),
+        (np.array(["0", "1"]), "<U1", "string"),
     ],
 )
 def test_classes_are_predicted_in_the_type_of_the_target_so_that_they_compare_with_it(
-    values: NDArray[Any], dtype: str, tmp_path: Path
+    values: NDArray[Any], dtype: str, in_mlflow: str, tmp_path: Path
 ) -> None:
     frame = people()
     frame["ill"] = values[(frame.age > 50).to_numpy(int)]
@@ -300,5 +299,7 @@ def test_classes_are_predicted_in_the_type_of_the_target_so_that_they_compare_wi
     is_test = [row.tobytes() in test for row in inputs]
     reported = store.rounds()["test_accuracy"].iloc[-1]
     assert (predicted == frame["ill"])[is_test].mean() == reported
-    classes, _ = content.read_model(store.model(run.id).read_bytes())
-    assert classes.classes == run.data.load().names
+    file = store.model(run.id).read_bytes()
+    assert content.read_model(file)[0].classes == run.data.load().names
+    (given,) = signature_of(file).outputs.to_dict()
+    assert given == {"type": in_mlflow, "name": "ill", "required": True}

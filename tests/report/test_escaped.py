@@ -12,12 +12,9 @@ from markdown_it import MarkdownIt
 
 from raysafl.core.text import CONTROL, printable
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages.document import Document, Grid
-from raysafl.report.pages.html import html
-from raysafl.report.pages.latex import latex
-from raysafl.report.pages.markdown import markdown
-from raysafl.report.pages.results import results_document
+from raysafl.report.pages.document import Document, Grid, html, latex, markdown
 from raysafl.report.pages.screen import screen
+from raysafl.report.write import results_document
 from raysafl.sweep.progress import plain_console
 
 NASTY = (

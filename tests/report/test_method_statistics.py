@@ -1,11 +1,13 @@
-"""The statistics of methods over all settings, against definitions and printed numbers."""
+"""The statistics of methods over all settings, against definitions, and the section on them."""
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
+from helpers.drawn import drawn, study_of
 from helpers.scored import made
 from scipy import stats
 
@@ -16,31 +18,13 @@ from raysafl.report.analysis.method_statistics import (
     proportion,
 )
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages.markdown import markdown
-from raysafl.report.pages.results import results_document
+from raysafl.report.figures.means import intervals
+from raysafl.report.pages.document import Grid, markdown
+from raysafl.report.pages.methods import OVER_SETTINGS, over_settings
+from raysafl.report.write import results_document
+from raysafl.storage.manifest import Manifest
 
-# J. Demsar, JMLR 2006, table 6: the AUC of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data
-# sets. The mean ranks below are printed there, too. Two values of
-# 0.975 have the ranks 2 and 3, so the first of them is a little higher here.
-DEMSAR = np.array(
-    [
-        [0.763, 0.768, 0.771, 0.798],
-        [0.599, 0.591, 0.590, 0.569],
-        [0.954, 0.971, 0.968, 0.967],
-        [0.628, 0.661, 0.654, 0.657],
-        [0.882, 0.888, 0.886, 0.898],
-        [0.936, 0.931, 0.916, 0.931],
-        [0.661, 0.668, 0.609, 0.685],
-        [0.583, 0.583, 0.563, 0.625],
-        [0.775, 0.838, 0.866, 0.875],
-        [1.000, 1.000, 1.000, 1.000],
-        [0.940, 0.962, 0.965, 0.962],
-        [0.619, 0.666, 0.614, 0.669],
-        [0.972, 0.981, 0.9751, 0.975],
-        [0.957, 0.978, 0.946, 0.970],
-    ]
-)
-METHODS = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
+HEADING = f"## {OVER_SETTINGS}"
 
 
 def compared(
@@ -156,13 +140,6 @@ def test_scores_of_several_partitions_are_their_means_and_are_drawn_together() -
     assert len(one.scores) == 30 and len(several.scores) == 15
 
 
-def test_with_one_seed_there_is_no_interval() -> None:
-    found = compared({"FedAvg": [[0.5], [0.6]], "FSL": [[0.4], [0.7]]})
-    frame = found.interquartile_means
-    assert frame["iqm"].notna().all() and frame["low"].isna().all()
-    assert list(found.improvement["probability"]) == [0.5]
-
-
 # --- what diverged
 
 
@@ -182,17 +159,11 @@ def test_a_replicate_that_diverged_is_worse_than_all_others_and_is_counted(
     wins = np.array(values["SAFARI"]) > np.array(values["FedAvg"])
     wins[0, 2] = False
     assert better["probability"] == pytest.approx(wins.mean())
-
-
-def test_if_over_a_quarter_diverged_the_interquartile_mean_is_infinite(
-    values: dict[str, list[list[float]]],
-) -> None:
-    found = compared(values)
-    for seed in range(4):
-        lost(found, "FSL", 1, seed)
-        lost(found, "FSL", 2, seed)
-    assert found.interquartile_means.set_index("method").loc["FSL", "iqm"] == -math.inf
-    assert found.ranks.loc["setting = 1", "FSL"] == 3
+    # If over a quarter diverged, the middle half has no mean.
+    for setting, seed in itertools.product((1, 2), range(4)):
+        lost(found, "FSL", setting, seed)
+    frame = MethodStatistics(found.runs, found.manifest).interquartile_means
+    assert frame.set_index("method").loc["FSL", "iqm"] == -math.inf
 
 
 def test_two_that_diverged_are_equal_and_those_that_failed_have_no_score(
@@ -241,6 +212,7 @@ def test_the_probability_of_improvement_counts_pairs_of_equal_setting_and_seed(
     values["FSL"][0] = values["FedAvg"][0]
     values["SAFARI"][4] = values["SAFARI"][4][:2]
     found = compared(values)
+    assert found.ranks.loc["setting = 0", "FSL"] in (1.5, 2.5)
     frame = found.improvement.set_index(["method", "over"])["probability"]
     assert set(found.improvement["over"]) == {"FedAvg", found.methods[1]}
     for (method, over), probability in frame.items():
@@ -299,26 +271,7 @@ def test_with_so_few_scores_that_it_would_fail_the_mean_has_no_interval(
     assert np.isfinite(value) and np.isnan(ends).all()
 
 
-# --- ranks
-
-
-def demsar() -> MethodStatistics:
-    return compared({m: DEMSAR[:, [k]].tolist() for k, m in enumerate(METHODS)})
-
-
-def test_seed_by_seed_each_method_is_compared_with_the_first_in_each_setting(
-    values: dict[str, list[list[float]]],
-) -> None:
-    found = compared(values).seed_by_seed.set_index(
-        ["label.algorithm", "label.setting"]
-    )
-    assert len(found) == 2 * 5 and set(found["baseline"]) == {"FedAvg"}
-    for (method, setting), row in found.iterrows():
-        ours, base = (100 * np.array(values[m][setting]) for m in (method, "FedAvg"))
-        test = stats.ttest_rel(ours, base)
-        low, high = test.confidence_interval(0.95)
-        expected = [(ours - base).mean(), (high - low) / 2, test.pvalue]
-        assert list(row[["diff", "half", "p"]]) == pytest.approx(expected)
+# --- the section on them, and its figure
 
 
 @pytest.mark.parametrize("baseline", ["", "SAFARI", "FSL"])
@@ -339,6 +292,60 @@ def test_all_that_compares_pairs_takes_the_baseline_or_else_the_first_method(
     assert f"| better than {wanted} |" in report
 
 
-def test_mean_ranks_are_those_that_demsar_prints() -> None:
-    ranks = demsar().ranks.mean()[list(METHODS)]
-    assert list(ranks.round(3)) == [3.143, 2.000, 2.893, 1.964]
+def planted(methods: int, settings: int, seeds: int) -> tuple[pd.DataFrame, Manifest]:
+    """The runs of a sweep of methods with long names in some settings."""
+    rng = np.random.default_rng(6)
+    values = {
+        (f"setting {s}", f"A method with a long name {m}"): 0.5
+        + 0.02 * (m // 2)
+        + 0.01 * rng.normal(size=seeds)
+        for s in range(settings)
+        for m in range(methods)
+    }
+    return made(values)
+
+
+def test_the_section_has_the_numbers_of_the_frames() -> None:
+    numbers = Numbers.of(*planted(4, 8, seeds=3))
+    text, grid = over_settings(numbers)
+    assert isinstance(grid, Grid)
+    assert "in the 8 settings in which all methods" in str(text)
+    means = numbers.methods.interquartile_means
+    better = numbers.methods.improvement
+    # The baseline is the sweep's first method, and the runner-up is another one.
+    over = list(dict.fromkeys(better["over"]))
+    assert over[0].endswith("name 0") and len(over) == 2
+    for row, (_, own) in zip(grid.rows, means.iterrows(), strict=True):
+        assert row[0] == own["method"]
+        assert row[4] == f"{own['iqm']:.2f} [{own['low']:.2f}, {own['high']:.2f}]"
+        for cell, other in zip(row[5:], over, strict=True):
+            pair = better[(better["method"] == row[0]) & (better["over"] == other)]
+            share = f"{100 * pair['probability'].item():.1f}" if len(pair) else "–"  # noqa: RUF001
+            assert str(cell).split(" ")[0] == share
+
+
+@pytest.mark.parametrize(("methods", "settings"), [(1, 8), (4, 1)])
+def test_the_section_is_absent_where_there_is_nothing_to_compare(
+    methods: int, settings: int
+) -> None:
+    document = results_document(Numbers.of(*planted(methods, settings, seeds=1)))
+    assert HEADING not in markdown(document)
+
+
+def test_intervals_are_those_of_the_frames_in_the_order_of_the_ranks() -> None:
+    runs, manifest = planted(3, 4, seeds=3)
+    study = study_of(manifest, runs=runs)
+    figure = drawn(intervals(study))
+    means = study.numbers.methods.interquartile_means
+    better = study.numbers.methods.improvement
+    better = better[better["over"] == better["over"][0]].assign(
+        probability=lambda own: 100 * own["probability"]
+    )
+    left, right = figure.axes
+    names = [text.get_text() for text in left.get_yticklabels()]
+    assert names == list(means["method"])
+    for axes, own, column in ((left, means, "iqm"), (right, better, "probability")):
+        at = [names.index(name) for name in own["method"]]
+        points = np.asarray(axes.get_lines()[0].get_xydata())
+        np.testing.assert_allclose(points, np.stack([own[column], at], axis=1))
+    assert intervals(study_of(manifest)) is None

@@ -6,16 +6,24 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
-from raysafl.report.pages.document import Document, Grid, Picture, Strong
-from raysafl.report.pages.html import html
-from raysafl.report.pages.markdown import bullets, markdown
+from raysafl.report.pages.document import (
+    Document,
+    Grid,
+    Picture,
+    Strong,
+    bullets,
+    html,
+    markdown,
+)
+from raysafl.report.pages.sections import mlflow_text
 from raysafl.report.write import write_report
+from raysafl.storage.mlflow_view import NAME, MlflowView, read_view, write_view
 from raysafl.storage.store import Store
+from raysafl.tracking.client import default_uri
 
 TITLES = ["Table", "All entries", "Methods, seed by seed", "Curves", "Heat map"]
 TITLES += ["Participation", "Cost"]
@@ -27,13 +35,9 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.links, self.ids, self.images, self.said = [], [], [], []
+        self.links, self.ids, self.said, self.tags = (list[str]() for _ in range(4))
         self.addresses: list[str] = []
-        self.links: list[str]
-        self.ids: list[str]
-        self.images: list[dict[str, str | None]]
-        self.said: list[str]
-        self.tags: list[str] = []
+        self.images: list[dict[str, str | None]] = []
         self.feed(text)
         self.text = " ".join(" ".join(self.said).split())
 
@@ -59,8 +63,9 @@ def page(real_results: Path) -> Page:
 @pytest.fixture
 def copy(real_results: Path, tmp_path: Path) -> Store:
     """The real sweep, to change."""
-    shutil.copytree(real_results / "quickstart", tmp_path / "quickstart")
-    return Store(tmp_path / "quickstart")
+    store = Store(tmp_path / "my results" / "quickstart")
+    shutil.copytree(real_results / "quickstart", store.path)
+    return store
 
 
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:
@@ -101,29 +106,6 @@ def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_partial_sweep_says_what_is_missing_failed_and_diverged(copy: Store) -> None:
-    runs = copy.runs()
-    gone, bad = runs["run_id"].unique()[:2]
-    runs = runs[runs["run_id"] != gone]
-    worst = (runs["run_id"] == bad) & (runs["replicate"] == 0)
-    runs.loc[worst, ["status", "reason"]] = ["diverged", "round 3: <b>NaN</b>"]
-    copy.write_runs(runs)
-    write_report(copy)
-    page = Page((copy.path / "report.html").read_text())
-    assert "7 of 8" in page.text and "1 run of 8 missing: " in page.text
-    assert "1 seed diverged: round 3: <b>NaN</b>" in page.text  # shown, not obeyed
-    assert "b" not in page.tags and "nan " not in page.text.replace("NaN", "")
-
-
-def test_a_sweep_without_a_run_has_a_page(copy: Store) -> None:
-    copy.write_runs(pd.DataFrame(columns=["run_id", "status", "reason"]))
-    copy.forget(None)
-    files = {file.name for file in write_report(copy)}
-    assert files == {"table.md", "report.html"}
-    assert "0 of 8" in Page((copy.path / "report.html").read_text()).text
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_the_command_reports_each_sweep(
     copy: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,15 +138,7 @@ def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
     assert shown.ids == ["one", "two"]
     (image,) = shown.images
     assert image["alt"] == "Two: cap The numbers are in the table."
-    for word in (
-        "T < 1",
-        "Mind",
-        "lead",
-        "a, b c",
-        "x, y higher",
-        "told",
-        "cap",
-    ):
+    for word in ("T < 1", "Mind", "lead", "a, b c", "x, y higher", "told", "cap"):
         assert word in shown.text, word
     # What is told as it is, is not interpreted, and a text is.
     assert "<b> | *l*" in shown.text and "em" in shown.tags and "b" not in shown.tags
@@ -175,12 +149,30 @@ def test_code_in_an_entry_of_a_table_is_code_and_html_is_text() -> None:
     assert "<i> <i>" in shown.text and "code" in shown.tags and "i" not in shown.tags
 
 
-# --- figures
+# --- the link to MLflow
+
+PAGE = "/#/experiments/3/runs?viewStateShareKey=raysafl&workflowType=machine_learning"
 
 
-BETA = {"kind": "Arbitrary", "m": 2}
-POLICIES: dict[str, dict[str, object]] = {
-    "beta": BETA,
-    "half": {"kind": "Snapshot", "base": BETA, "snapshot_prob": 0.5},
-    "full": {"kind": "Full"},
-}
+@pytest.mark.parametrize("content", [None, b"{", b'{"uri": "x"}', b"[]"])
+def test_without_a_readable_file_there_is_no_link_to_mlflow(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / NAME).write_bytes(content)
+    store = Store(tmp_path)
+    assert read_view(store) is None and mlflow_text(store) == ""
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_page_links_to_the_server_that_raysafl_ui_starts(copy: Store) -> None:
+    root = copy.path.parent
+    page = copy.path / "report.html"
+    assert "In MLflow" not in page.read_text()
+    write_view(copy, MlflowView(default_uri(root), "3", "abc"))
+    assert f"`raysafl ui '{root}'`" in mlflow_text(copy)
+    write_report(copy)
+    text = page.read_text()
+    href = f"http://127.0.0.1:5000{PAGE}".replace("&", "&amp;")
+    assert f'<a href="{href}">all runs and their charts</a>' in text
+    assert text.index("To run it again") < text.index("In MLflow")

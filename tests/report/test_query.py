@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +137,10 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
         ('"algorithm.inner.lr" == 1', 4),
         ("n0 == 100 and zero_init == True", 8),
         ("last10_std >= 0 and rounds == 30", 8),
-        ("-p == -(1) and p % 2 == 1 and p // 2 == 0 -- a remark", 4),
         ("best >= (select max(best) from runs)", 1),
         ("config->>'$.algorithm.kind' == 'FedAvg'", 4),
         ("client_prob is null", 4),
-        ("limit 3", 3),
-        (" ORDER by best desc", 8),
+        (" ORDER by best desc limit 3", 3),
         ("best > 0; -- one statement", 8),
     ],
 )
@@ -166,13 +163,10 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("algoritm == 'SAFARI'", 'Candidate bindings: "algorithm"'),
         ("algorithm == SAFARI", "with texts in 'quotes'"),
         ("lr > 0", '"algorithm.lr", "algorithm.inner.lr"'),
         ("best >", "cannot be answered (Parser Error: syntax error"),
-        ("select bst from runs", 'Referenced column "bst" not found'),
         ("1=1; select 2", "it has 2 statements in place of one"),
-        ("select 1; select 2", "it has 2 statements in place of one"),
     ],
 )
 def test_a_query_that_cannot_be_answered_says_why(
@@ -186,13 +180,10 @@ def test_a_query_that_cannot_be_answered_says_why(
 @pytest.mark.parametrize(
     "query",
     [
-        "select * from read_csv('{file}')",
         "from '{file}'",
         "1 in (select 1 from read_text('{file}'))",
         "copy runs to '{file}'",
-        "select 1; copy runs to '{file}'",
         "true); copy runs to '{file}'; select (1",
-        "attach '{file}'",
         "set enable_external_access = true",
         "select * from frame",
     ],
@@ -213,20 +204,15 @@ def copy_of(real_results: Path, folder: Path) -> Store:
     return Store(folder)
 
 
-def relabel(store: Store, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the labels of each run in the manifest."""
-    manifest = store.manifest().model_copy(deep=True)
-    for entry in manifest.entries:
-        change(entry.labels)
-    store.write_manifest(manifest)
-
-
 def test_what_a_terminal_would_obey_is_not_printed(
     real_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = copy_of(real_results, tmp_path / "evil")
     evil = "\x1b]0;owned\x07\x1b[2J\u202elabel"
-    relabel(store, lambda labels: labels.update(p=f"{evil} {labels['p']}"))
+    manifest = store.manifest().model_copy(deep=True)
+    for entry in manifest.entries:
+        entry.labels.update(p=f"{evil} {entry.labels['p']}")
+    store.write_manifest(manifest)
     table = call(monkeypatch, "", str(store.path))
     csv = call(monkeypatch, "", str(store.path), "--csv")
     for said in (table, csv):

@@ -12,23 +12,22 @@ import pandas as pd
 import pytest
 from helpers.drawn import drawn, picture_of, study_of
 from helpers.made import end
-from helpers.reports import markdown
+from helpers.reports import markdown, on_screen
 from helpers.scored import made
 from helpers.summaries import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from rich.console import Console
 from scipy import stats
 
 from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import curves, enforcement_curves
-from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.figures.means import heatmap
 from raysafl.report.pages.document import Grid
-from raysafl.report.pages.screen import screen
-from raysafl.report.pages.sections import methods
+from raysafl.report.pages.methods import methods
+from raysafl.report.pages.sections import share_text
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
 from raysafl.storage.store import Store
@@ -120,8 +119,9 @@ def stored(path: Path, sweep: Manifest, done: int | None = None) -> Store:
     store = Store(path)
     store.create()
     store.write_manifest(sweep)
-    frame, made = pd.DataFrame(rounds_of(sweep)), []
-    for entry in sweep.entries[:done]:
+    begun = sweep.replace(entries=sweep.entries[:done])
+    frame, made = pd.DataFrame(rounds_of(begun)), []
+    for entry in begun.entries:
         rows = frame[frame["run_id"] == entry.run_id]
         end(store, entry.run_id, rows.to_dict("records"))
         base = run_rows(entry.run_id, [0.0] * 3)
@@ -152,12 +152,6 @@ def section(text: str, title: str) -> list[str]:
     return [line for line in part.splitlines() if line.startswith("|")]
 
 
-def as_shown(sweep: Manifest, runs: pd.DataFrame, width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(screen(runs, sweep, width))
-    return console.export_text()
-
-
 # --- numbers
 
 
@@ -178,6 +172,9 @@ def test_entries_without_runs_are_missing_not_zero() -> None:
     assert entries["replicates"].tolist() == [3] + [0] * 7
     assert entries["missing"].tolist() == [0] + [3] * 7
     assert entries["mean.final"].notna().tolist() == [True] + [False] * 7
+    # So are replicates of the configuration that have no row.
+    rows = run_rows(sweep.entries[0].run_id, [0.4, 0.5], **{"config.replicates": "5"})
+    assert aggregate(pd.DataFrame(rows), sweep)["missing"][0] == 3
 
 
 def test_diverged_and_failed_replicates_are_counted_but_not_averaged() -> None:
@@ -194,19 +191,10 @@ def test_diverged_and_failed_replicates_are_counted_but_not_averaged() -> None:
     ]
 
 
-def test_replicates_of_the_configuration_that_have_no_row_are_missing() -> None:
-    sweep = manifest({"algorithm": ["FedAvg"]})
-    rows = run_rows(sweep.entries[0].run_id, [0.4, 0.5], **{"config.replicates": "5"})
-    assert aggregate(pd.DataFrame(rows), sweep)["missing"].tolist() == [3]
-
-
-def test_an_unknown_statistic_or_axis_names_the_nearest() -> None:
+def test_an_unknown_statistic_names_the_nearest() -> None:
     sweep = manifest(table={"statistic": "finale"})
     with pytest.raises(ValueError, match="did you mean 'final'"):
         aggregate(runs_of(sweep), sweep)
-    sweep = manifest(table={"rows": ["algoritm"]})
-    with pytest.raises(ValueError, match="did you mean 'algorithm'"):
-        markdown(runs_of(sweep), sweep)
 
 
 # --- table.md and the screen
@@ -243,7 +231,7 @@ def test_instead_of_a_table_that_is_wider_than_the_screen_each_entry_has_a_line(
     None
 ):
     sweep = manifest(AXES | {"p": [i / 16 for i in range(16)]})
-    lines = as_shown(sweep, runs_of(sweep)).splitlines()
+    lines = on_screen(runs_of(sweep), sweep).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 100
     words = [line.replace("†", "").split() for line in lines if "60.00 ± 10.00" in line]
     labels = [own[-4] for own in words]
@@ -257,7 +245,7 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
     runs.loc[runs["run_id"] == first, ["final", "last5"]] = 0.12
     lost = runs.index[runs["run_id"] == second][0]
     runs.loc[lost, "status"] = "diverged"
-    for text in (as_shown(sweep, runs), markdown(runs, sweep)):
+    for text in (on_screen(runs, sweep), markdown(runs, sweep)):
         plain = " ".join(text.replace("`", "").split())
         assert plain.count("‡ 12.00 ±") == 1
         assert (
@@ -266,13 +254,13 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
         )
         assert "[3 of 5] says that only three of five seeds" in plain
     # Without a level of chance, nothing is marked.
-    unknown = as_shown(sweep, runs.assign(chance=math.nan, status="finished"))
+    unknown = on_screen(runs.assign(chance=math.nan, status="finished"), sweep)
     assert "‡" not in unknown and "[3 of 5]" not in unknown
 
 
 def test_labels_in_square_brackets_reach_the_screen() -> None:
     sweep = manifest({"algorithm": ["[red]FedAvg[/red]"]})
-    assert "[red]FedAvg[/red]" in as_shown(sweep, runs_of(sweep))
+    assert "[red]FedAvg[/red]" in on_screen(runs_of(sweep), sweep)
 
 
 def test_a_method_is_called_higher_or_lower_where_holms_p_is_below_5_percent() -> None:
@@ -493,8 +481,48 @@ def test_the_spread_is_called_that_of_a_new_partition_wherever_it_is_shown() -> 
     said = "± is for one new partition and seed, from 2 partitions."
     study = study_of(sweep, rounds_of(sweep), runs)
     text = table_tex(study)
-    assert said in " ".join(as_shown(sweep, runs).split())
+    assert said in " ".join(on_screen(runs, sweep).split())
     assert said in text
     assert f"{said} Over all" in markdown(runs, sweep)
     assert "All entries are listed below." in markdown(runs, sweep)
     assert "listed below" not in text
+
+
+# --- very many entries
+
+
+def grid(*sizes: int) -> Manifest:
+    """A grid of numbered labels, of which the last ones go across."""
+    axes = zip("abc", sizes, strict=True)
+    return manifest({axis: list(range(size)) for axis, size in axes})
+
+
+def test_an_ordinary_sweep_is_shown_whole_and_nothing_is_said() -> None:
+    sweep = grid(10, 10, 10)
+    numbers = Numbers.of(runs_of(sweep, (0.5,)), sweep)
+    assert numbers.shown == sweep and len(numbers.shown_entries) == 1000
+    assert numbers.share == share_text(numbers) == ""
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_files_of_a_report_are_bounded_and_say_what_is_left_out(
+    tmp_path: Path,
+) -> None:
+    store = stored(tmp_path / "many", grid(60, 6, 5), 40)
+    write_report(store)
+    note = "Shown one by one are the first 1,000 of 1,800 entries; the numbers of all are in "
+    table = (store.path / "table.md").read_text()
+    assert len(section(table, "All entries")) == 2 + MOST
+    page = (store.path / "report.html").read_text()
+    assert note in table
+    assert note in page and page.count("<tr>") < 2.5 * MOST
+    # What summarises the sweep counts all of its runs.
+    assert "40 of 1800" in page and "1760 runs of 1800 missing" in table
+
+
+def test_a_terminal_shows_few_entries_and_says_so() -> None:
+    sweep = grid(60, 6, 5)
+    text = on_screen(runs_of(sweep, (0.5,)), sweep)
+    assert len(text.splitlines()) < 400
+    note = "Shown one by one are the first 300 of 1,800 entries"
+    assert note in " ".join(text.split())

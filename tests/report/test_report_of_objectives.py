@@ -11,8 +11,7 @@ from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 
 from raysafl import Sweep
 from raysafl.report.analysis.entries import aggregate
-from raysafl.report.figures.curves import curves
-from raysafl.report.figures.lines import Quantity
+from raysafl.report.figures.curves import Quantity, curves
 from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -127,9 +126,8 @@ def test_mlflow_gets_the_curves_and_statistics_of_further_columns(
     regressions: Store, classifiers: Store
 ) -> None:
     for store, name in ((regressions, "mae"), (classifiers, "f1")):
-        manifest = store.manifest()
-        run_id = manifest.entries[-1].run_id
-        reading = read_runs(store, [run_id], manifest, live=False)[run_id]
+        run_id = store.manifest().entries[-1].run_id
+        reading = read_runs(store, [run_id], live=False)[run_id]
         runs = store.runs()
         own = runs[runs["run_id"] == run_id]
         expected = own[f"final_{name}"].mean()

@@ -1,22 +1,17 @@
 """Reports of searches whose runs are no grid: a list, slices, and the lines of the best."""
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import drawn, study_of
-from helpers.reports import markdown
+from helpers.reports import markdown, on_screen
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import BEST, curves
-from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.search import slices
+from raysafl.report.figures.means import heatmap, slices
 from raysafl.report.pages.screen import MOST as MOST_ON_SCREEN
-from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
 
 RATES = (0.1, 0.001, 0.9, 0.03, 0.3, 0.01, 0.2)
@@ -127,12 +122,11 @@ def test_the_terminal_and_latex_list_every_label_of_every_run() -> None:
     search = search_of([(METHODS[i % 2], rate) for i, rate in enumerate(RATES)], AXES)
     # The first three have the same method.
     finals = (0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.5)
-    text = io.StringIO()
-    Console(file=text, width=100).print(screen(runs_of(search, finals), search))
-    lines = [line.split() for line in text.getvalue().splitlines()]
+    text = on_screen(runs_of(search, finals), search)
+    lines = [line.split() for line in text.splitlines()]
     listed = [tuple(line[:2]) for line in lines if line and line[0] in METHODS]
     assert listed[:3] == [("FedAvg", "0.1"), ("FedAvg", "0.9"), ("FedAvg", "0.3")]
-    assert len(listed) == len(RATES) and "→" not in text.getvalue()
+    assert len(listed) == len(RATES) and "→" not in text
     study = study_of(search, runs=runs_of(search, finals))
     made = table_tex(study).splitlines()
     assert sum(line.startswith("FedAvg & ") for line in made) == 4
@@ -148,16 +142,18 @@ def test_of_very_many_runs_the_best_are_listed_and_counted() -> None:
     assert len(shown) == MOST and shown.is_monotonic_decreasing
     assert shown.min() > numbers.entries["mean.final"].nsmallest(200).max()
     assert numbers.share == "the first 1,000 of 1,200 entries"
-    text = io.StringIO()
-    Console(file=text, width=100).print(screen(runs_of(search, finals), search))
-    words = " ".join(text.getvalue().split())
+    words = " ".join(on_screen(runs_of(search, finals), search).split())
     assert f"the first {MOST_ON_SCREEN} of 1,200 entries" in words
 
 
 def test_a_search_has_no_heat_map_and_a_panel_of_slices_for_each_axis() -> None:
     study = study_of(DRAWN, rows_of(DRAWN), runs_of(DRAWN))
     assert heatmap(study) is None
-    rates, methods = drawn(slices(study)).axes
+    figure = drawn(slices(study))
+    rates, methods = figure.axes
+    _, star = rates.lines
+    assert star.get_marker() == "*" and list(star.get_xdata()) == [0.3]
+    assert "The star is the best run by test_accuracy." in figure.get_label()
     assert (rates.get_xlabel(), methods.get_xlabel()) == ("lr", "method")
     assert (rates.get_xscale(), methods.get_xscale()) == ("log", "linear")
     assert [text.get_text() for text in methods.get_xticklabels()] == list(METHODS)
@@ -169,19 +165,10 @@ def test_a_search_has_no_heat_map_and_a_panel_of_slices_for_each_axis() -> None:
         assert {(float(x), round(float(y), 9)) for x, y in points} == expected
 
 
-def test_the_star_is_the_best_run() -> None:
-    figure = slices_of(DRAWN)
-    others, best = figure.axes[0].lines
-    assert best.get_marker() == "*" and list(best.get_xdata()) == [0.3]
-    assert len(others.get_xdata()) == 6
-    assert "The star is the best run by test_accuracy." in figure.get_label()
-
-
 @pytest.mark.parametrize(
     ("values", "scale", "ticks"),
     [
         ((0, 4, 2, 0, 4, 2, 0), "linear", None),
-        ((True, False, True, False, True, False, True), "linear", [0, 1]),
         ((None, 0.5, None, 0.5, 0.5, 0.5, 0.5), "linear", [0, 1]),
         ((1, 10, 100, 1000, 1, 10, 100), "log", None),
     ],

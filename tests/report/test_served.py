@@ -5,8 +5,8 @@ import pyarrow as pa
 from helpers.drawn import drawn, study_of
 from helpers.scored import made
 
-from raysafl.report.figures.served import clients_served
-from raysafl.report.figures.study import Study
+from raysafl.report.analysis.numbers import Study
+from raysafl.report.figures.clients import clients_served
 from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners
 
 

@@ -22,7 +22,7 @@ from raysafl import (
 )
 from raysafl.algorithms import Key
 from raysafl.participation import Bernoulli, Cyclic, Markov
-from raysafl.report.figures import participation
+from raysafl.report.figures import clients
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
@@ -96,7 +96,7 @@ def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
         for seed in run.seeds:
             assert stored(store, run, seed) == truth(run, seed)
 
-    monkeypatch.setattr(participation, "draw_raster", draw_raster)
+    monkeypatch.setattr(clients, "draw_raster", draw_raster)
     write_report(store)
     assert len(drawn) == len(runs)
     for share, run in zip(drawn, runs.values(), strict=True):

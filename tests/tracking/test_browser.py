@@ -13,7 +13,7 @@ from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.server import server
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
@@ -29,8 +29,8 @@ LATE = "ResizeObserver loop"  # a notice, not an error: a busy browser lays out 
 class Seen:
     """A page, and what went wrong or out on it."""
 
-    def __init__(self, page: Any) -> None:
-        self.page = page
+    def __init__(self, browser: Any, width: int = 1440) -> None:
+        self.page = page = browser.new_page(viewport={"width": width, "height": 1000})
         self.errors: list[str] = []
         self.asked: set[str] = set()
         page.set_default_timeout(PATIENCE)
@@ -54,8 +54,8 @@ def browser() -> Iterator[Any]:
 def test_the_report_opens_from_disk_and_can_be_read(
     width: int, browser: Any, real_results: Path
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    seen = Seen(page)
+    seen = Seen(browser, width)
+    page = seen.page
     file = real_results / "quickstart" / "report.html"
     page.goto(file.as_uri())
     assert (
@@ -78,7 +78,6 @@ def test_the_report_opens_from_disk_and_can_be_read(
     assert page.evaluate("document.documentElement.scrollWidth") == width
     seen.asked -= {url for url in seen.asked if url.startswith("data:")}
     assert seen.asked == {file.as_uri()} and seen.errors == []
-    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +106,8 @@ def test_mlflow_draws_the_curves_of_all_runs_of_the_sweep(
     browser: Any, mlflow: tuple[str, str, str], real_results: Path
 ) -> None:
     url, experiment, parent = mlflow
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    seen = Seen(page)
+    seen = Seen(browser)
+    page = seen.page
     view = MlflowView(url, experiment, parent)
     page.goto(f"{url}{view.page}&compareRunsMode=CHART")
     for name in ("s=4, SAFARI, p=1", "s=0, FedAvg, p=2"):
@@ -128,7 +127,6 @@ def test_mlflow_draws_the_curves_of_all_runs_of_the_sweep(
     assert seen.errors == [] and all(
         a.startswith((url, "data:", "blob:")) for a in seen.asked
     )
-    page.close()
 
 
 @pytest.mark.acceptance
@@ -136,8 +134,8 @@ def test_the_page_of_a_sweep_lists_the_number_that_ranks_its_runs_the_best_one_f
     browser: Any, mlflow: tuple[str, str, str], real_results: Path
 ) -> None:
     url, experiment, parent = mlflow
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.set_default_timeout(PATIENCE)
+    seen = Seen(browser)
+    page = seen.page
     page.goto(url + MlflowView(url, experiment, parent).page)
     page.get_by_role("columnheader", name="last10").wait_for()
     page.get_by_role("link", name="s=4, SAFARI, p=1").first.wait_for()
@@ -148,7 +146,6 @@ def test_the_page_of_a_sweep_lists_the_number_that_ranks_its_runs_the_best_one_f
     means = Store(real_results / "quickstart").runs().groupby("run_id")["last10"].mean()
     best = means.sort_values(ascending=False)[: len(numbers)]
     assert len(numbers) > 3 and numbers == pytest.approx(list(best), abs=1e-6)
-    page.close()
 
 
 @pytest.mark.acceptance
@@ -156,8 +153,8 @@ def test_mlflow_s_parent_run_shows_the_report(
     browser: Any, mlflow: tuple[str, str, str]
 ) -> None:
     url, experiment, parent = mlflow
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    seen = Seen(page)
+    seen = Seen(browser)
+    page = seen.page
     page.goto(f"{url}/#/experiments/{experiment}/runs/{parent}/artifacts/report.html")
     for file in ("table.md", "curves.png", "runs.parquet", "heatmap.png"):
         page.get_by_text(file, exact=True).first.wait_for()
@@ -165,7 +162,6 @@ def test_mlflow_s_parent_run_shows_the_report(
     inside.get_by_role("heading", name="Table", exact=True).wait_for()
     assert inside.get_by_text("8 of 8").first.is_visible()
     assert seen.errors == []
-    page.close()
 
 
 @pytest.mark.acceptance
@@ -173,8 +169,8 @@ def test_the_page_of_a_run_has_its_curves_first_and_few_charts(
     browser: Any, mlflow: tuple[str, str, str]
 ) -> None:
     url, experiment, parent = mlflow
-    page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    seen = Seen(page)
+    seen = Seen(browser, 1280)
+    page = seen.page
     runs = f"{url}/#/experiments/{experiment}/runs"
     page.goto(f"{runs}/{parent}?workflowType=machine_learning")
     page.get_by_role("link", name="s=4, SAFARI, p=1").first.click()
@@ -188,4 +184,3 @@ def test_the_page_of_a_run_has_its_curves_first_and_few_charts(
     for chart in ("accuracy", "loss"):
         playwright.expect(page.get_by_text(chart, exact=True).first).to_be_in_viewport()
     assert seen.errors == []
-    page.close()

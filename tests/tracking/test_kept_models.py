@@ -10,12 +10,11 @@ from helpers.here import run_in_process
 from helpers.tracked import uri_of
 
 import raysafl as fl
-from raysafl.kept import pyfunc
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.tracking import models
+from raysafl.tracking import descriptions
 from raysafl.tracking.choice import Tracking
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 with warnings.catch_warnings():
     # Importing it raises warnings of its own.
@@ -99,26 +98,6 @@ def test_a_large_model_stays_in_the_folder_and_summaries_have_none(
     store, run = keeping
     sync(store.path, None, print, track=Tracking.SUMMARY)
     assert view().files(view().children[run.id].info.run_id) == []
-    monkeypatch.setattr(models, "MOST_BYTES", 1000)
+    monkeypatch.setattr(descriptions, "MOST_BYTES", 1000)
     sync(store.path, None, print)
     assert "model" not in view().files(view().children[run.id].info.run_id)
-
-
-@pytest.mark.parametrize(
-    ("ill", "kind"),
-    [(["no", "yes"], "string"), ([0, 1], "long"), ([False, True], "boolean")],
-)
-def test_the_signature_says_in_which_type_classes_are_predicted(
-    ill: list[Any], kind: str, store: Store, tiny: fl.Run
-) -> None:
-    frame = pd.DataFrame({"age": np.arange(40.0), "ill": np.repeat(ill, 20)})
-    source = fl.from_pandas(frame, label="ill", test_share=0.25)
-    data = fl.Federation(dataset=source, partition=fl.Iid())
-    run = tiny.replace(data=data, keep="last", model=fl.Logistic(), rounds=1)
-    store.write_manifest(fl.Sweep("demo", [run]).manifest())
-    run_in_process(run, store, Worker(run.cells, source.load(), run.model))
-    content = store.model(run.id).read_bytes()
-    given = pyfunc.signature_of(content).outputs.to_dict()
-    assert given == [{"type": kind, "name": "ill", "required": True}]
-    predicted = fl.load_model(store.path, run).predict(frame)
-    assert predicted.dtype == np.array(ill).dtype

@@ -13,7 +13,7 @@ from helpers.servers import free_port, process
 from raysafl import Hardware, Run, Runner, Sweep
 from raysafl.tracking.client import connect
 from raysafl.tracking.server import ENVIRONMENT
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 ROUNDS = 150
 

@@ -22,7 +22,7 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
 from raysafl.tracking.server import serve, server
-from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import sync
 
 RUN = "0123456789ab"
 
@@ -112,71 +112,48 @@ def test_a_folder_without_a_database_is_told_how_to_get_one(tmp_path: Path) -> N
         serve(tmp_path)
 
 
-def test_a_server_named_in_the_environment_is_pointed_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org/x")
-    serve(tmp_path)
-    told = capsys.readouterr().out
-    assert "MLflow UI: https://mlflow.example.org/x/#/experiments?" in told
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:secret@mlflow.example.org/x")
-    with pytest.raises(ValueError, match="holds a password") as error:
-        serve(tmp_path)
-    assert "secret" not in str(error.value)
-
-
-def page_of(store: Store, uri: str, experiment: str = "7") -> MlflowView:
-    """MLflow at a URI shows a sweep in this experiment."""
-    view = MlflowView(uri, experiment, "parent")
-    write_view(store, view)
-    return view
-
-
-def made(path: Path, name: str) -> Store:
-    """A folder of a sweep of which nothing has run."""
+def made(path: Path, name: str, uri: str = "", experiment: str = "7") -> Store:
+    """A folder of a sweep of which nothing has run, and which MLflow may show at a URI."""
     store = Store(path / name)
     store.create()
     entry = Entry(run_id=RUN, labels={"q": 0.5}, config={"lr": 3})
     store.write_manifest(
         Manifest(name=name, axes=["q"], entries=[entry], table=Table(rows=["q"]))
     )
+    if uri:
+        write_view(store, MlflowView(uri, experiment, "parent"))
     return store
 
 
-def test_the_address_of_a_sweep_is_its_saved_view_and_not_the_mode_for_language_models(
+def test_a_server_named_in_the_environment_is_pointed_to_with_its_pages_of_the_sweeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = "https://mlflow.example.org"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
-    store = made(tmp_path, "demo")
-    page_of(store, url)
+    url = "https://mlflow.example.org/x"
+    plain = f"MLflow UI: {url}/#/experiments?workflowType=machine_learning ("
     page = (
         f"{url}/#/experiments/7/runs?viewStateShareKey=raysafl"
         "&workflowType=machine_learning"
     )
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    serve(tmp_path)
+    assert capsys.readouterr().out.startswith(plain)
+    store = made(tmp_path, "demo", url)
     # The folder of the sweep, and the folder that holds it.
     for path in (store.path, tmp_path):
         serve(path)
         assert capsys.readouterr().out.startswith(f"MLflow UI: {page} (")
-
-
-def test_the_addresses_of_several_sweeps_are_listed_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = "https://mlflow.example.org"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
-    for number in range(3):
-        page_of(made(tmp_path, f"sweep-{number:02}"), url, str(number))
-    elsewhere = made(tmp_path, "logged elsewhere")
-    page_of(elsewhere, "sqlite:///other.db")
+    made(tmp_path, "other", url, "8")
+    made(tmp_path, "third", "sqlite:///other.db")
     serve(tmp_path)
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.split()[2] == f"{url}/#/experiments?workflowType=machine_learning"
-    assert (
-        len(lines) == 4
-        and lines[3] == "  logged elsewhere: logged to sqlite:///other.db"
-    )
-    assert lines[1].startswith(f"  sweep-01: {url}/#/experiments/1/runs?")
+    assert first.startswith(plain)
+    other = page.replace("/7/", "/8/")
+    shown = [f"demo: {page}", f"other: {other}", "third: logged to sqlite:///other.db"]
+    assert lines == [f"  {line}" for line in shown]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:secret@mlflow.example.org/x")
+    with pytest.raises(ValueError, match="holds a password") as error:
+        serve(tmp_path)
+    assert "secret" not in str(error.value)
 
 
 def test_an_address_of_another_machine_is_refused(root: Path) -> None:
@@ -197,10 +174,14 @@ def test_of_a_server_that_ends_before_it_answers_the_log_is_shown_without_secret
     assert str(error.value) == f"the MLflow server did not start:\n{said}"
 
 
-@pytest.mark.acceptance
-def test_a_server_that_dies_is_noticed(root: Path) -> None:
-    uri = f"sqlite:///{root / 'mlflow.db'}"
+def test_a_server_that_dies_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "health").touch()
+    port = free_port()
+    answers = [sys.executable, "-m", "http.server", str(port), "-d", str(tmp_path)]
+    monkeypatch.setattr("raysafl.tracking.server._command", lambda *_: answers)
     with pytest.raises(RuntimeError, match="ended by itself"):
-        with server(uri, "127.0.0.1", free_port()) as (process, _):
+        with server("sqlite:///any.db", "127.0.0.1", port) as (process, _):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

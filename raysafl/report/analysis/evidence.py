@@ -1,18 +1,15 @@
 """How certain the numbers are: intervals and paired tests."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.baseline import baselines
-from raysafl.report.analysis.entries import aggregate, factor
+from raysafl.report.analysis.entries import aggregate, factor, units_of
 from raysafl.report.analysis.layout import Layout
-from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Label, Manifest
 
 LEVEL = 0.95
 # An adjusted p-value below this tells two methods apart.
@@ -73,16 +70,11 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     """
     axis = layout.method
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
-    rows: list[dict[str, Any]] = []
-    pairs: list[tuple[str, str]] = []
-    if axis and len(done):
-        bases = baselines(manifest, {axis: layout.baseline})
-        for entry, base in zip(manifest.entries, bases, strict=True):
-            if base:
-                labels = {f"label.{name}": v for name, v in entry.labels.items()}
-                rows.append(labels | {"baseline": layout.baseline})
-                pairs.append((entry.run_id, base))
+    bases = baselines(manifest, {axis: layout.baseline}) if axis else []
+    both = [(e, base) for e, base in zip(manifest.entries, bases, strict=False) if base]
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
+    rows = [[*entry.key(manifest.axes), layout.baseline] for entry, _ in both]
+    pairs = [(entry.run_id, base) for entry, base in both]
     differences = paired_differences(pairs, done, manifest)
     compared = pd.DataFrame(rows, columns=columns).join(differences, how="inner")
     compared = compared.reset_index(drop=True)
@@ -110,7 +102,7 @@ def paired_differences(
     # Imported here, because scipy is large. Its `stats` would take a second more.
     from scipy.special import stdtr
 
-    if not pairs:
+    if not pairs or done.empty:
         return pd.DataFrame(columns=["seeds", "diff", "half", "p"], dtype=float)
     name = manifest.table.statistic
     values = done.reindex(columns=[name])[name].astype(float) * factor(manifest, name)
@@ -134,3 +126,20 @@ def paired_differences(
     return pd.DataFrame(
         {"seeds": found["size"], "diff": found["mean"], "half": half, "p": p}
     )
+
+
+def baselines(manifest: Manifest, labels: Mapping[str, Label]) -> list[str]:
+    """Return the run that each entry of a sweep differs from in these labels alone.
+
+    It is empty for entries that have these labels themselves, and where there is no such
+    run.
+
+    Args:
+        labels: the labels of a baseline on some axes.
+    """
+    # Entries are found by their labels, in any order of the axes.
+    keys = [frozenset(entry.labels.items()) for entry in manifest.entries]
+    of_key = dict(zip(keys, (entry.run_id for entry in manifest.entries), strict=True))
+    others = [frozenset({**e.labels, **labels}.items()) for e in manifest.entries]
+    pairs = zip(keys, others, strict=True)
+    return ["" if own == other else of_key.get(other, "") for own, other in pairs]

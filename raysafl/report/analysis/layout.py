@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from raysafl.core.text import nearest
 from raysafl.storage.manifest import (
     Entry,
     Label,
@@ -45,18 +44,9 @@ class Layout:
         """Lay out the axes of a sweep; an axis that its table does not name goes down.
 
         The method's axis is that of `method_axis`. If the runs were drawn, all axes go down.
-
-        Raises:
-            ValueError: the table names an axis that the sweep does not have.
         """
         rows = list(manifest.table.rows)
         across = list(manifest.table.columns)
-        lines = [axis for axis in [manifest.table.lines] if axis]
-        for axis in [*rows, *across, *lines]:
-            if axis not in manifest.axes:
-                hint = nearest(axis, manifest.axes)
-                raise ValueError(f"the table has an unknown axis '{axis}': {hint}")
-
         down = rows + [axis for axis in manifest.axes if axis not in [*rows, *across]]
         values = {
             axis: list(

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.report.analysis.entries import factor
+from raysafl.report.analysis.entries import factor, units_of
 from raysafl.report.analysis.evidence import LEVEL, Floats, paired
 from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.analysis.nested import units_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import UNTIL
@@ -184,10 +183,15 @@ class MethodStatistics:
         return list(self.ranks.columns)
 
     @property
+    def are_compared(self) -> bool:
+        """Whether methods are compared with each other, and no run is chosen from all."""
+        return len(self.methods) > 1 and not self.manifest.goal
+
+    @property
     def is_told(self) -> bool:
         """Whether a report has a section on them: it compares methods in several settings."""
-        several = 2 <= len(self.methods) <= MOST_METHODS and len(self.ranks) > 1
-        return several and self.manifest.goal is None
+        is_readable = len(self.methods) <= MOST_METHODS
+        return self.are_compared and is_readable and len(self.ranks) > 1
 
     @cached_property
     def scores(self) -> pd.DataFrame:

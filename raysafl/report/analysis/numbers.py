@@ -1,16 +1,18 @@
-"""All numbers of a report, computed once from the stored rows."""
+"""All numbers of a report, computed once from the stored rows, and the rows themselves."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
+import pyarrow as pa
 
 from raysafl.report.analysis.evidence import estimated
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.method_statistics import MethodStatistics
-from raysafl.report.analysis.standing import Marks, marks_of
-from raysafl.report.analysis.winner import Winner, judging, winner_of
+from raysafl.report.analysis.winner import Marks, Winner, judging, marks_of, winner_of
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.rows import of_runs, sorted_rows
 from raysafl.storage.statistics import ROUNDS_TO, quality_statistics
 
 # Largest number of entries that tables and curves show. A page with more of them is slow
@@ -68,7 +70,7 @@ class Numbers:
         marks = Marks()
         if winner is not None:
             marks = Marks(frozenset([winner.run_id]), frozenset(winner.ties))
-        elif compares_methods(methods):
+        elif methods.are_compared:
             marks = marks_of(runs, entries, manifest, layout)
         return cls(
             runs=runs,
@@ -120,9 +122,44 @@ def _ranking(runs: pd.DataFrame, manifest: Manifest) -> MethodStatistics:
     return MethodStatistics(runs, manifest)
 
 
-def compares_methods(methods: MethodStatistics) -> bool:
-    """Return whether methods are compared with each other.
+@dataclass(frozen=True)
+class Study:
+    """A sweep as its figures see it: each is drawn by a function of a study and a style.
 
-    They are not if one run is chosen.
+    Attributes:
+        numbers: all numbers of its report.
+        every_round: the rows of all runs but the damaged ones, as in `rounds/`.
+        every_client: rows as in `clients/`.
     """
-    return not methods.manifest.goal and len(methods.methods) > 1
+
+    numbers: Numbers
+    every_round: pa.Table
+    every_client: pa.Table
+
+    @cached_property
+    def there(self) -> set[str]:
+        """The ids of the runs that have rows."""
+        return set(self.every_round["run_id"].unique().to_pylist())
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """The rows of the entries that are shown one by one.
+
+        They are without the cohorts, which take most of the memory.
+        """
+        shown = [entry.run_id for entry in self.numbers.shown.entries]
+        rows = of_runs(self.every_round.drop_columns(["cohorts"]), shown)
+        frame: pd.DataFrame = sorted_rows(rows).to_pandas()
+        return frame
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """The rows of `clients/`, in order."""
+        frame: pd.DataFrame = sorted_rows(self.every_client, "clients").to_pandas()
+        return frame
+
+    def with_cohorts(self, run_ids: Iterable[str]) -> pd.DataFrame:
+        """Return the rows of some runs with their cohorts."""
+        rows = of_runs(self.every_round, run_ids)
+        frame: pd.DataFrame = sorted_rows(rows).to_pandas()
+        return frame

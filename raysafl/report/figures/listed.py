@@ -5,15 +5,12 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from raysafl.report.analysis.numbers import Study
+from raysafl.report.figures.clients import clients_served, rasters
 from raysafl.report.figures.curves import curves, enforcement_curves, over_time
-from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.figures.intervals import intervals
-from raysafl.report.figures.participation import rasters
-from raysafl.report.figures.search import slices
-from raysafl.report.figures.served import clients_served
-from raysafl.report.figures.study import Study
+from raysafl.report.figures.means import heatmap, intervals, slices
 from raysafl.report.figures.style import Style
-from raysafl.report.pages.over_settings import OVER_SETTINGS
+from raysafl.report.pages.methods import OVER_SETTINGS
 from raysafl.report.wording import quality_text
 from raysafl.storage.manifest import Manifest
 

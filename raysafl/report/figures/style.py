@@ -1,15 +1,13 @@
-"""The style of every figure: sizes, letters, colours.
+"""The style of every figure: sizes, letters, colours, and how methods look.
 
 No global state of matplotlib is changed for longer than a figure is drawn.
 """
 
 import io
-import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
@@ -17,10 +15,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
-from raysafl.core.text import in_brief
-from raysafl.storage.manifest import Table
+from raysafl.report.analysis.layout import Layout, words_of
+from raysafl.storage.manifest import Entry, Manifest, Table
 
 DPI = 150
 # A font of the family of Times, which comes with matplotlib.
@@ -169,17 +168,8 @@ def paper_style(width: float) -> Style:
     """Return the style of figures that are printed so many inches wide, in letters like Times.
 
     Smaller letters than these cannot be read in print.
-
-    Raises:
-        ValueError: the width is no number above 0.
     """
-    if not isinstance(width, Real) or not 0 < width < math.inf:
-        raise ValueError(
-            f"width is {in_brief(width)}; give a number of inches above 0, such as 3.25"
-        )
-    return Style(
-        float(width), 8.0, is_fixed=True, scale=0.52, letters=8, small=7, font=TIMES
-    )
+    return Style(width, 8.0, is_fixed=True, scale=0.52, letters=8, small=7, font=TIMES)
 
 
 def looks(n: int) -> list[Look]:
@@ -259,12 +249,6 @@ def style_axes(axes: Axes) -> None:
     axes.tick_params(color=GREY, length=3)
 
 
-def turn_labels(axes: Axes) -> None:
-    """Let the labels of the horizontal axis, which are fixed, end at their ticks at an angle."""
-    for label in axes.get_xticklabels():
-        label.set(rotation=40, ha="right", rotation_mode="anchor")
-
-
 def to_png(figure: Figure) -> bytes:
     """Draw a figure as a PNG file with 256 colours, which takes a third of the bytes."""
     small = io.BytesIO()
@@ -288,3 +272,73 @@ def to_file(figure: Figure, kind: FileKind) -> bytes:
         drawn, format=kind, dpi=PRINTED_DPI, metadata=dict.fromkeys(dates[kind])
     )
     return drawn.getvalue()
+
+
+# Largest number of methods that a legend names one by one.
+NAMED = 48
+# The name of a line, and its look.
+Line = tuple[str, Look]
+
+
+def lines_of(manifest: Manifest, layout: Layout) -> dict[str, Line]:
+    """Return the line of each run: that of its method, or in a search one of its own."""
+
+    def name_of(entry: Entry) -> str:
+        if manifest.is_drawn:
+            return words_of({axis: entry.labels.get(axis) for axis in layout.varying})
+        return layout.method_name(layout.method_of(entry)) if layout.method else ""
+
+    names = {entry.run_id: name_of(entry) for entry in manifest.entries}
+    each = list(dict.fromkeys(names.values()))
+    look_of = dict(zip(each, looks(len(each)), strict=True))
+    return {run_id: (name, look_of[name]) for run_id, name in names.items()}
+
+
+def name_below(
+    figure: Figure, drawn: Iterable[Line], style: Style, is_line: bool
+) -> None:
+    """Add a legend below a figure, to which room is added for it.
+
+    Very many names would leave no room, so the first and the last one are named then.
+
+    Args:
+        figure: the figure.
+        drawn: the lines, in order; the only one of a sweep without methods has no name.
+        style: the style of the figure.
+        is_line: whether lines are named, or marks alone.
+    """
+    named = [line for line in dict.fromkeys(drawn) if line[0]]
+    if not named:
+        return
+    if len(named) > NAMED:
+        named = [named[0], named[-1]]
+    width = figure.get_figwidth()
+    names = [wrapped(name, 0.85 * width, style.small) for name, _ in named]
+    # A name has its line, and the room up to the next one, of eight letters together.
+    letters = width * CHARACTERS * LETTERS / style.small
+    fitting = max(1, int(letters // (max(map(len, names)) + 8)))
+    # Columns are evenly filled.
+    columns = -(-len(names) // -(-len(names) // fitting))
+    lines = -(-len(names) // columns) + sum(name.count("\n") for name in names)
+    figure.set_figheight(figure.get_figheight() + lines * 1.4 * style.small / 72)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            linestyle=look.dash if is_line else "none",
+            marker=look.mark,
+            markerfacecolor=look.face,
+            markersize=4.5,
+        )
+        for _, look in named
+    ]
+    figure.legend(
+        handles,
+        names,
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=3.2 if is_line else 1.0,
+        columnspacing=1.2,
+        frameon=False,
+    )

@@ -46,7 +46,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
             one with a line for each entry.
 
     Raises:
-        ValueError: the table names an unknown axis or statistic.
+        ValueError: the table names an unknown statistic.
     """
     numbers = Numbers.of(runs, manifest, MOST)
     table = _filled(numbers)

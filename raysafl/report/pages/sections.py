@@ -1,33 +1,35 @@
-"""The sections of a report on the sweep itself: its table, entries, methods and cost."""
+"""The sections of a report on the sweep itself: its table, entries, cost and origin."""
 
 import math
+import shlex
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from raysafl.core.text import count, duration, first_of, format_bytes
 from raysafl.report.analysis.entries import statistics, unit_of
-from raysafl.report.analysis.evidence import CLEAR, LEVEL
+from raysafl.report.analysis.evidence import LEVEL
 from raysafl.report.analysis.layout import entries_by_labels, labels_text
-from raysafl.report.analysis.numbers import MOST, Numbers, compares_methods
-from raysafl.report.pages.document import Block, Cell, Grid, Strong
-from raysafl.report.pages.markdown import bullets
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.pages.document import Block, Cell, Grid, Strong, bullets
 from raysafl.report.wording import (
     CLOSE,
     NOTHING,
     as_markdown,
-    caption,
     decimals_of,
     legend,
     number,
     ours,
-    signed_spread,
     spread,
     spread_note,
 )
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest, label_text
+from raysafl.storage.mlflow_view import MlflowView, read_view
+from raysafl.storage.statistics import STATISTICS, final_of
+from raysafl.storage.store import Store
 
 # Largest number of missing runs that are named.
 NAMED = 6
@@ -52,57 +54,30 @@ def table(numbers: Numbers) -> list[Block]:
 
 def entries_text(numbers: Numbers) -> str:
     """Say what stands in the entries of the table."""
-    return caption(numbers.manifest, numbers.shown_entries)
+    manifest = numbers.manifest
+    entries = numbers.shown_entries
+    table = manifest.table
+    meaning = as_markdown(manifest.meaning(table.statistic))
+    what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
+    unit = f", in {as_markdown(table.unit)}" if table.unit else ""
+    used = set(entries["replicates"] - entries["without"]) - {0}
+    seeds = " or ".join(map(str, sorted(used))) or "no"
+    text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
+    if used == {1}:
+        text = f"Each entry shows {what}{unit}, of one seed."
+    known = manifest.statistic(table.statistic)
+    # What the statistics of every run mean is plain from their names.
+    if known and not known.higher_is_better and table.statistic not in STATISTICS:
+        text += " A lower value is better."
+    if final_of(table.statistic):
+        text += " Its round was chosen by the test set; *final* is the last round."
+    return text
 
 
 def share_text(numbers: Numbers) -> str:
     """Say which entries are shown one by one, and where the others are, if there are any."""
     rest = "the numbers of all are in `runs.parquet`, which `raysafl results` filters and sorts"
     return f"Shown one by one are {numbers.share}; {rest}." if numbers.share else ""
-
-
-def standings(numbers: Numbers) -> list[Block]:
-    """Say which method or entry is best, and how other methods stand."""
-    if not compares_methods(numbers.methods):
-        return []
-    unit = numbers.manifest.table.unit
-    shown = numbers.manifest.table.statistic
-    ranked_by = numbers.ranking.manifest.table.statistic
-    ranks = numbers.ranking.ranks
-    entries = numbers.entries.set_index("run_id")
-    # No mean is one of the replicates alone that reached a value, or of easy settings alone.
-    means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
-    runs = numbers.ranking.rows.groupby("method")["run_id"].unique()
-    rows = [
-        [
-            method,
-            number(means[runs[method]].mean(skipna=False), unit),
-            f"{ranks[method].mean():.1f}",
-            f"{len(numbers.marks.best.intersection(runs[method]))} of {len(ranks)}",
-        ]
-        for method in numbers.ranking.methods
-    ]
-    data = (
-        f"Means and ranks are of `{shown}`, so the mean of the first method is optimistic."
-        if ranked_by == shown
-        else f"The ranks are by `{ranked_by}`, on the validation samples. The means, the table "
-        f"and its marks are by `{shown}`, on the test set, which had no part in the ranks."
-    )
-    text = (
-        f"{setting_text(numbers)}*Best mean* counts the settings in which a method has the best "
-        f"mean of `{shown}`. {data}"
-    )
-    head = [numbers.layout.method or "", "mean", "mean rank", "best mean"]
-    return [text, Grid("How methods stand", head, rows)]
-
-
-def setting_text(numbers: Numbers) -> str:
-    """Say over which labels settings range."""
-    axes = numbers.layout.settings
-    if not axes:
-        return ""
-    names = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
-    return f"A setting is a choice of {as_markdown(names)}. "
 
 
 def marks_text(numbers: Numbers) -> str:
@@ -200,58 +175,6 @@ def _named(statistic: str, manifest: Manifest) -> str:
     """Name a statistic, with its unit unless that is per cent."""
     unit = unit_of(manifest, statistic)
     return statistic if unit in ("", "%") else f"{statistic} ({unit})"
-
-
-def methods(numbers: Numbers) -> list[Block]:
-    """Write the paired comparisons of every method with the baseline."""
-    manifest = numbers.manifest
-    method = numbers.layout.method
-    pairs = numbers.methods.seed_by_seed
-    if pairs.empty or method is None:
-        return []
-    axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
-    order = numbers.layout.values
-    places = pairs[[f"label.{axis}" for axis in axes]].apply(
-        lambda column: column.map(order[column.name.removeprefix("label.")].index)
-    )
-    pairs = pairs.loc[places.sort_values([*places], kind="stable").index]
-    decimals = decimals_of(pairs["diff"])
-    unit = manifest.table.unit
-    rows = []
-    for _, pair in pairs.iloc[:MOST].iterrows():
-        verdict = "higher" if pair["diff"] > 0 else "lower"
-        p = [pair["p"], pair["holm"]]
-        rows.append(
-            [
-                *(label_text(pair[f"label.{axis}"]) for axis in axes),
-                f"{pair['seeds']:.0f}",
-                signed_spread(pair["diff"], pair["half"], unit, decimals),
-                *map(_p_text, p),
-                verdict if pair["holm"] < CLEAR else "",
-            ]
-        )
-    base = as_markdown(numbers.layout.method_name(pairs["baseline"].iloc[0]))
-    where = "shown here"
-    if len(rows) < len(pairs):
-        where = f"of the sweep, of which {len(rows):,} are shown here"
-    text = (
-        f"Each method minus {base} in `{manifest.table.statistic}`. Runs with the same seed "
-        f"have the same cohorts, so their differences are tested (those of the means over each "
-        f"partition, where there are several partitions): paired t test, two-sided, with "
-        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
-        f"{len(pairs):,} comparisons {where}; below "
-        f"{CLEAR:g} the method is called higher or lower. With few seeds and many comparisons few "
-        "are: an empty verdict is no evidence that methods are equal."
-    )
-    head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
-    return [text, Grid("Paired comparisons", head, rows, len(axes))]
-
-
-def _p_text(p: float) -> str:
-    """Write a p-value with three decimals."""
-    if math.isnan(p):
-        return NOTHING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def losses(numbers: Numbers) -> list[Block]:
@@ -362,3 +285,70 @@ def _natural(value: str) -> tuple[float, str]:
         return float(value), ""
     except ValueError:
         return math.inf, value
+
+
+# Where `raysafl ui` listens, unless the port is taken.
+UI = "http://127.0.0.1:5000"
+VERSIONS = ("raysafl", "python", "numpy", "torch", "ray")
+
+
+def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
+    """Describe how a sweep was made: experiment, commit, versions, machines and time.
+
+    If the sweep was continued after an update or on another machine, all values are
+    named with the number of runs that have each. What is not known is left out.
+    """
+    each = runs.drop_duplicates("run_id") if len(runs) else runs
+    versions = {name: _values_text(each, name) for name in VERSIONS}
+    facts = {
+        "experiment": manifest.source,
+        "commit": _values_text(each, "commit"),
+        "versions": ", ".join(f"{name} {v}" for name, v in versions.items() if v),
+        "host": _values_text(each, "host"),
+        "device": _values_text(each, "device"),
+        "total time": duration(float(each["seconds"].sum()))
+        if "seconds" in each
+        else "",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def mlflow_text(store: Store) -> str:
+    """Say where MLflow shows a sweep, and how to start it, as Markdown; empty if not known."""
+    view = read_view(store)
+    if view is None:
+        return ""
+    if view.is_served:
+        page = view.uri.rstrip("/") + view.page
+        return f"In MLflow: [all runs and their charts]({page})."
+    root = store.path.parent
+    return (
+        f"In MLflow: start its server with `{ui_call(view, root, str(root))}`, and open "
+        f"[all runs and their charts]({UI}{view.page}). If the server names another port, take "
+        "that one."
+    )
+
+
+def ui_call(view: MlflowView, root: Path, shown: str) -> str:
+    """Return the command that serves the database to which a sweep in `root` is logged.
+
+    Args:
+        view: where MLflow shows the sweep.
+        root: the folder that holds the sweep.
+        shown: how the command names it.
+    """
+    beside = f"sqlite:///{root.resolve() / 'mlflow.db'}"
+    uri = f"MLFLOW_TRACKING_URI={shlex.quote(view.uri)} "
+    return f"{'' if view.uri == beside else uri}raysafl ui {shlex.quote(shown)}"
+
+
+def _values_text(each: pd.DataFrame, column: str) -> str:
+    """Write the values of a column, with the number of runs if there are several."""
+    if column not in each:
+        return ""
+    counts = each[column].dropna().astype(str).value_counts()
+    if len(counts) == 1:
+        return str(counts.index[0])
+    return ", ".join(
+        f"{value} ({count(n, 'run')})" for value, n in counts.items() if value
+    )

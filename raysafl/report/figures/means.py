@@ -1,6 +1,8 @@
-"""The table as a heat map: one panel per method, one axis across, the others down."""
+"""Figures of the table's means: a heat map, a search's runs, and methods over all settings."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,26 +10,30 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import (
-    Key,
     Layout,
     entries_by_labels,
     labels_text,
 )
-from raysafl.report.figures.study import Study
+from raysafl.report.analysis.numbers import Study
 from raysafl.report.figures.style import (
+    GREY,
+    LINES,
+    OKABE_ITO,
     ON_SCREEN,
     Style,
     entitle,
     first_ones,
     fitted,
     label_of_numbers,
-    turn_labels,
+    style_axes,
+    wrapped,
 )
 from raysafl.report.wording import NOTHING, number
-from raysafl.storage.manifest import Manifest, label_text
+from raysafl.storage.manifest import Label, Manifest, label_text
 
 # Number of entries down or across that can still be read.
 LARGEST = 40
@@ -57,7 +63,9 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
     # Panels without any number are left out.
     every = layout.combinations(begun, panel_axes)
-    left, below = (list(map(_tick_text, keys)) for keys in (rows, columns))
+    left, below = (
+        [", ".join(map(label_text, key)) for key in keys] for keys in (rows, columns)
+    )
     # Labels that are wider than an entry stand below it at an angle.
     turned = max(map(len, below)) > SHORT
     height = 0.42 * len(rows) + 0.4 + (0.05 * max(map(len, below)) if turned else 0.0)
@@ -87,7 +95,9 @@ def heatmap(study: Study, style: Style = ON_SCREEN) -> Figure | None:
         axes.set_yticks(range(len(left)), left)
         axes.set_xticks(range(len(below)), below)
         if turned:
-            turn_labels(axes)
+            # Labels end at their ticks, at an angle.
+            for label in axes.get_xticklabels():
+                label.set(rotation=40, ha="right", rotation_mode="anchor")
     figure.supxlabel(", ".join(across))
     figure.supylabel(", ".join(down))
     scale = ScalarMappable(norm, COLOURS)
@@ -139,11 +149,6 @@ def heatmap_axes(
     return panel, rest[:-1], rest[-1:]
 
 
-def _tick_text(key: Key) -> str:
-    """Write the labels of a row or a column."""
-    return ", ".join(map(label_text, key))
-
-
 def _draw_panel(
     axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str
 ) -> None:
@@ -160,3 +165,103 @@ def _draw_panel(
         text = axes.text(column, row, NOTHING if is_none else short)
         text.set(ha="center", va="center")
         text.set_color("black" if is_none or value > middle else "white")
+
+
+# Numbers whose largest is at least so many times the smallest stand on a logarithmic axis.
+DECADES = 50
+
+
+def slices(study: Study, style: Style = ON_SCREEN) -> Figure | None:
+    """Draw the table's statistic of each run over its value on each axis, a panel per axis.
+
+    Only searches have this figure, whose runs were drawn.
+    """
+    numbers = study.numbers
+    manifest = numbers.shown
+    name = f"mean.{manifest.table.statistic}"
+    entries = numbers.shown_entries
+    shown = entries[np.isfinite(entries[name].astype(float))]
+    varying = numbers.layout.varying
+    if not manifest.is_drawn or shown.empty or not varying:
+        return None
+    winner = numbers.winner
+    is_best = shown["run_id"] == (winner.run_id if winner else "")
+    figure, panels = style.panels(len(varying), 2.5, 2.4, sharey=True)
+    for axes, axis in zip(panels, varying, strict=False):
+        places = _places_on(axes, shown[f"label.{axis}"].tolist())
+        finals = shown[name]
+        axes.plot(places[~is_best], finals[~is_best], "o", color=LINES[0], markersize=5)
+        axes.plot(places[is_best], finals[is_best], "*", color=LINES[1], markersize=11)
+        axes.set_xlabel(fitted(axes, axis))
+    figure.supylabel(label_of_numbers(manifest.table))
+    meaning = manifest.meaning(manifest.table.statistic) or manifest.table.statistic
+    metric = winner.metric if winner else ""
+    notes = [
+        f"a point is a run, its mean over seeds of the {meaning}",
+        f"the star is the best run by {metric}" if is_best.any() else "",
+        f"shown are {numbers.share}" if numbers.share else "",
+        first_ones(len(panels), len(varying), "axes"),
+    ]
+    entitle(figure, manifest.title or manifest.name, notes, style)
+    return figure
+
+
+def _places_on(axes: Axes, labels: Sequence[Label]) -> NDArray[Any]:
+    """Scale the horizontal axis of a panel to labels, and return where they are on it."""
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in labels):
+        places = np.array(labels, float)
+        if places.min() > 0 and places.max() >= DECADES * places.min():
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+        return places
+    axes.tick_params(axis="x", rotation=40)
+    axes.margins(x=0.15)
+    # matplotlib puts words side by side.
+    return np.array([label_text(value) for value in labels])
+
+
+def intervals(study: Study, style: Style = ON_SCREEN) -> Figure | None:
+    """Draw the interquartile mean of each method, and its share of wins over the baseline.
+
+    The numbers and their 95 % intervals are those of the table of methods; one that has no
+    interval is a mark alone. There is no figure where the report has no such table.
+    """
+    methods = study.numbers.methods
+    if not methods.is_told:
+        return None
+    means = methods.interquartile_means
+    better = methods.improvement
+    better = better[better["over"] == better["over"].iloc[:1].squeeze()]
+    shares = better.assign(
+        **{name: 100 * better[name] for name in ("probability", "low", "high")}
+    )
+    names = means["method"].tolist()
+    height = 0.3 * len(names)
+    # Both fit side by side into a column of any paper.
+    figure, (left, right) = style.panels(2, 1.0, height, beside=1.6, sharey=True)
+    _draw(left, means, "iqm", names)
+    left.set_xlabel(f"IQM of {label_of_numbers(methods.manifest.table)}")
+    left.set_yticks(range(len(names)), names)
+    # The best mean rank stands above.
+    left.set_ylim(len(names) - 0.5, -0.5)
+    if shares.empty:
+        right.set_visible(False)
+    else:
+        _draw(right, shares, "probability", names)
+        right.axvline(50, color=GREY, linewidth=0.8, linestyle="--")
+        right.set_xlim(-2, 102)
+        baseline = f"better than {shares['over'].iloc[0]} (%)"
+        right.set_xlabel(wrapped(baseline, figure.get_figwidth() / 3, style.letters))
+    entitle(figure, "", [], style)
+    return figure
+
+
+def _draw(axes: Axes, numbers: pd.DataFrame, column: str, names: list[str]) -> None:
+    """Draw a mark for each method, in the row of its name, and a bar from `low` to `high`."""
+    style_axes(axes)
+    shown = numbers[np.isfinite(numbers[column])]
+    rows = [names.index(name) for name in shown["method"]]
+    axes.hlines(rows, shown["low"], shown["high"], color=OKABE_ITO[0], linewidth=2)
+    axes.plot(shown[column], rows, "o", color=OKABE_ITO[0], markersize=5)
