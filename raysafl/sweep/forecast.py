@@ -20,9 +20,9 @@ from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.execution import Room, room_on
 from raysafl.sweep.executor_choice import choose, ray_runs
 from raysafl.sweep.here import Here
-from raysafl.sweep.hosting import simulation_of
 from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.packs import WORK_PER_SECOND, form_packs, needs_of, seconds_of
+from raysafl.sweep.simulate import simulation_of
 
 # Rounds are timed for so long, and longer if few of them are evaluated.
 SECONDS = 1.0

@@ -18,12 +18,12 @@ from raysafl.cluster.hardware import Hardware
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.sweep.execution import Datasets, Job, Room, scratch
-from raysafl.sweep.hosting import torch_threads, worker_of
 from raysafl.sweep.news import News
 from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.session import is_interrupt
+from raysafl.sweep.simulate import torch_threads, worker_of
 from raysafl.sweep.watch import Watch
 from raysafl.training.device import keep_to_share
 from raysafl.training.resident import Resident

@@ -20,10 +20,10 @@ from raysafl.storage.store import Store
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.execution import Job, execute
 from raysafl.sweep.executor_choice import choose_executor
-from raysafl.sweep.hosting import torch_threads
 from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
+from raysafl.sweep.simulate import torch_threads
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:

@@ -116,11 +116,11 @@ class Runner(Options):
         check_executor(self)
         # Imported here, because Tune's import takes a second.
         if not isinstance(self.callbacks, list | tuple) or self.callbacks:
-            from raysafl.sweep.on_ray.callbacks import check_callbacks
+            from raysafl.sweep.on_ray.watching import check_callbacks
 
             check_callbacks(self.callbacks)
         if self.stop is not None:
-            from raysafl.sweep.on_ray.stop_rules import rules_of
+            from raysafl.sweep.on_ray.watching import rules_of
 
             rules_of(self.stop, self.sweep.reported)
         if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):

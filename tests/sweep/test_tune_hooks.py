@@ -15,9 +15,7 @@ from rich.console import Console
 from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
-from raysafl.sweep.on_ray.callbacks import Shown
-from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials
+from raysafl.sweep.on_ray.watching import HaltTrials, Shown, rules_of
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import Display
 from raysafl.sweep.watch import Watch

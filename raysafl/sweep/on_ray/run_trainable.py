@@ -1,4 +1,4 @@
-"""The trainable of Ray Tune that `raysafl.sweep.on_ray.trainable` returns."""
+"""The trainable of Ray Tune that `raysafl.sweep.simulate` returns."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.simulation.checkpoint import dump, load, restore, save
 from raysafl.simulation.run import Run
-from raysafl.sweep.hosting import simulation_of
 from raysafl.sweep.open_cell import metrics_of
+from raysafl.sweep.simulate import simulation_of
 
 # The files of a checkpoint: the states of all replicates, and their last records.
 STATES = "states.safetensors"

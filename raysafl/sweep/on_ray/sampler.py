@@ -14,7 +14,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.sweep.execution import Job, Room, packs_of
 from raysafl.sweep.measures import LOSS, Measures
-from raysafl.sweep.on_ray.callbacks import NotRestored
+from raysafl.sweep.on_ray.watching import NotRestored
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.sampling import labels_of

@@ -19,11 +19,15 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.execution import Datasets, Job, Room, room_on, scratch
-from raysafl.sweep.on_ray.callbacks import Shown, keep_logs
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.sampler import InOrder, Packs, Sampler
-from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
+from raysafl.sweep.on_ray.watching import (
+    HaltTrials,
+    Shown,
+    WatchTrials,
+    keep_logs,
+    rules_of,
+)
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.watch import Watch
 

@@ -1,9 +1,15 @@
-"""What Tune calls while it runs trials: the driver's `Watch` hears of them by this."""
+"""What Tune calls while it runs trials: what tells the `Watch`, and what is the user's.
+
+The user's are callbacks, and rules by which runs stop early.
+"""
 
 import logging
+import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -11,18 +17,34 @@ from ray.tune.stopper import NoopStopper
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_session import resources_of_nodes
-from raysafl.core.text import count
+from raysafl.core.text import count, nearest
+from raysafl.storage.manifest import Label, run_name
 from raysafl.sweep.news import News
-from raysafl.sweep.on_ray.callbacks import NotRestored
 from raysafl.sweep.on_ray.coordinator import NEWS, Given
-from raysafl.sweep.on_ray.stop_rules import StopRule
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.watch import Watch
 
 # Seconds without a running trial until it is said what trials wait for. On a busy machine
 # starting one takes as long.
 WAIT_SECONDS = 60.0
+# The largest number of characters of a run's labels in the name of its folder.
+MOST_CHARACTERS = 100
+# The numbers by which `stop={...}` may stop a run, besides what it measures. The last three
+# are Tune's: the reports, the rounds, and the seconds of this attempt.
+COUNTS = ("round", "training_iteration", "timesteps_total", "time_total_s")
+# Says after a report whether a run stops. Tune's stoppers have `stop_all` besides.
+StopRule: TypeAlias = Callable[[str, dict[str, Any]], bool]
 log = logging.getLogger(__name__)
+
+
+class NotRestored:
+    """What Tune pickles to restore it later, which raysafl never does: `nothing` in its place."""
+
+    nothing: ClassVar[type]
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Let Tune pickle an object that does nothing."""
+        return self.nothing, ()
 
 
 class WatchTrials(NotRestored, tune.Callback):
@@ -176,6 +198,103 @@ class HaltTrials(NotRestored, tune.Stopper):
             log.warning("`stop` ends the sweep: the same command goes on where it was")
             self.watch.interrupt()
         return self.watch.ends_early
+
+
+class Shown(tune.Callback):
+    """What the user's callbacks see of the trials of a sweep: its runs, by their labels.
+
+    It stands before them in the list of callbacks.
+
+    Args:
+        labels: the labels of the one run of each pack, by the id of the pack; a search
+            algorithm adds to them.
+    """
+
+    def __init__(self, labels: Mapping[str, Mapping[str, Label]]) -> None:
+        self.labels = labels
+
+    def of(self, trial: Trial) -> dict[str, Any]:
+        """Return the labels of a trial's run."""
+        return dict(self.labels[trial.config[PACK_KEY].id])
+
+    def name(self, trial: Trial) -> str:
+        """Name a trial by its run's labels."""
+        return run_name(self.of(trial), str(trial.trial_id))
+
+    def folder(self, trial: Trial) -> str:
+        """Name the folder of a trial, the same whenever its run goes on."""
+        text = re.sub(r"[^\w=,.+-]+", "_", self.name(trial).replace(", ", ","))
+        key = trial.config[PACK_KEY].id[:6]
+        return f"{text[:MOST_CHARACTERS].lstrip('.')}_{key}"
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Put the labels where Tune's loggers look for hyperparameters."""
+        labels = self.of(trial)
+        trial.config = {**trial.config, **labels}
+        trial.evaluated_params = labels
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Refuse what is no list of callbacks of Tune's."""
+    of_tune = tune.Callback
+    if isinstance(callbacks, of_tune) or not all(
+        isinstance(one, of_tune) for one in callbacks
+    ):
+        raise ValueError(
+            f"callbacks is {callbacks!r}; give a list of Tune's callbacks, such as "
+            "[ray.tune.logger.TBXLoggerCallback()]"
+        )
+
+
+def keep_logs(written: Path, logs: Path) -> None:
+    """Copy the files that callbacks have written of trials out of Tune's folder.
+
+    Args:
+        written: Tune's folder of an experiment. It has a folder for each trial.
+        logs: the folder that gets them.
+    """
+    for trial in written.iterdir() if written.is_dir() else ():
+        if trial.is_dir() and any(trial.iterdir()):
+            shutil.copytree(trial, logs / trial.name, dirs_exist_ok=True)
+
+
+def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]:
+    """Return the rules that `Runner(stop=)` stands for.
+
+    Args:
+        stop: a mapping from the name of a number to the value at which a run stops; a
+            function of (trial id, result) that returns whether it stops; a stopper of
+            Tune's, or a list of them; or None.
+        measured: the columns that the runs report; None if they are not known.
+
+    Raises:
+        ValueError: it is something else, or names a number that no run reports.
+    """
+    if stop is None:
+        return []
+    if isinstance(stop, Mapping):
+        numbers = [*(measured or stop), *COUNTS]
+        for name in stop:
+            if name not in numbers:
+                raise ValueError(
+                    f"stop names '{name}', which no run reports: {nearest(name, numbers)}"
+                )
+        limits = dict(stop)
+
+        def has_reached(trial_id: str, result: Mapping[str, Any]) -> bool:
+            return any(result.get(name, 0) >= own for name, own in limits.items())
+
+        return [has_reached] if limits else []
+    if isinstance(stop, list | tuple):
+        return [rule for one in stop for rule in rules_of(one, measured)]
+    if isinstance(stop, type) or not callable(stop):
+        raise ValueError(
+            f"stop is {stop!r}; give a mapping such as {{'test_accuracy': 0.9}}, a function "
+            "of (trial id, result), or an object of a class of ray.tune.stopper"
+        )
+    return [stop]
 
 
 def _news_in(result: Mapping[str, Any]) -> News:
