@@ -16,11 +16,10 @@ from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.code.old_results import cells_to_forget
-from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display
+from raysafl.sweep.runner import Runner, command_of_script, part_of
 from raysafl.sweep.sampling import known_runs
-from raysafl.sweep.shard import in_shard
 
 
 class Attempt:
@@ -33,7 +32,7 @@ class Attempt:
         ValueError: a run of the sweep cannot be made, or no run was chosen.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Runner) -> None:
         self.options = options
         self.sweep = options.sweep
         self.store = options.store
@@ -43,7 +42,8 @@ class Attempt:
         only = {axis: str(label) for axis, label in options.only.items()}
         self.chosen = self.manifest.select(only)
         if options.shard is not None:
-            self.chosen = in_shard(self.chosen, options.shard)
+            part, parts = part_of(options.shard)
+            self.chosen = [i for i in self.chosen if int(i, 16) % parts == part - 1]
         # The manifest that was in the folder before, or None.
         self.earlier: Manifest | None = None
         # The cells whose results are deleted; None for all results.

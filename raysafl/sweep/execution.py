@@ -1,7 +1,7 @@
 """The cells of a sweep as packs, whoever carries these out."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.provenance import commit, package_digest
+from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
+from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.measures import Measures
 from raysafl.sweep.more_rounds import MoreRounds
-from raysafl.sweep.open_pack import GivenPack, Terms
-from raysafl.sweep.options import Options
+from raysafl.sweep.news import GivenPack, Terms
 from raysafl.sweep.packs import Pack, form_packs
 from raysafl.sweep.progress import Display
+from raysafl.sweep.runner import Runner, ray_runs
 from raysafl.sweep.watch import Watch
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 # Seconds between two reports of a pack, unless every evaluated round is reported, or
 # checkpoints are to be made more often.
 REPORT_SECONDS = 2.0
+# The seconds that Ray and the processes of the first trial take to start and to end on
+# two cores.
+STARTING_RAY_SECONDS = 8.0
 Datasets = Mapping[str, Dataset]
 
 
@@ -102,6 +107,51 @@ class Executor(Protocol):
         """
 
 
+def choose_executor(options: Runner, seconds: Callable[[], float]) -> Executor:
+    """Return who carries out the runs, and say so unless it was asked for; see `choose`."""
+    name, why = choose(options, seconds)
+    if options.executor == ExecutorName.AUTO and not options.quiet:
+        where = "in this process" if name is ExecutorName.HERE else "on Ray"
+        options.console.print(f"Runs {where}: {why}", soft_wrap=True)
+    # Each is imported where it is needed: Ray and Tune take seconds.
+    if name is ExecutorName.HERE:
+        from raysafl.cluster.gpus import num_gpus, used_note
+        from raysafl.sweep.here import Here
+
+        hardware = options.hardware.where_there_are(count := num_gpus())
+        if note := used_note(hardware, 1, count):
+            options.note(note)
+        return Here(hardware)
+    from raysafl.sweep.on_ray.tuning import OnRay
+
+    return OnRay(options.hardware, options.address, options.note, options.wait_nodes)
+
+
+def choose(options: Runner, seconds: Callable[[], float]) -> tuple[ExecutorName, str]:
+    """Return the name of who carries out the sweep, and why.
+
+    Args:
+        options: what was asked for.
+        seconds: returns about how long the work takes on one core. It is called only if
+            the choice depends on it.
+    """
+    if options.executor != ExecutorName.AUTO:
+        return ExecutorName(options.executor), "it was asked for"
+    if not is_installed("ray"):
+        return ExecutorName.HERE, "Ray is not installed"
+    if why := options.only_ray:
+        return ExecutorName.RAY, why
+    if options.hardware.gpu_share:
+        return ExecutorName.RAY, "GPUs are asked for"
+    if ray_runs():
+        return ExecutorName.RAY, "this program has started Ray"
+    # No number: it is estimated without any measurement, and grows more wrong with the work.
+    than = "than Ray takes to start, by a rough estimate"
+    if seconds() < STARTING_RAY_SECONDS:
+        return ExecutorName.HERE, f"the work takes less time {than}"
+    return ExecutorName.RAY, f"the work takes longer {than}"
+
+
 @dataclass(frozen=True)
 class Job:
     """A sweep that is being carried out.
@@ -117,7 +167,7 @@ class Job:
         more_rounds: which cells go on from shorter ones.
     """
 
-    options: Options
+    options: Runner
     store: Store
     todo: Mapping[str, Sequence[Run]]
     digests: CodeDigests
@@ -166,7 +216,7 @@ class Job:
                 continue
             # The cells begin anew if their states are damaged.
             if (whole := self.store.checkpoint(file)) is not None:
-                found.append(whole.to_bytes())
+                found.append(whole)
         found += self.more_rounds.checkpoints(pack.runs)
         return GivenPack(pack, code, found)
 

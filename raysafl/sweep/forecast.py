@@ -17,11 +17,11 @@ from raysafl.core.text import about, count
 from raysafl.simulation.run import Run
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.choices import ExecutorName
-from raysafl.sweep.execution import Room, room_on
-from raysafl.sweep.executor_choice import choose, ray_runs
+from raysafl.sweep.execution import Room, choose, room_on
 from raysafl.sweep.here import Here
 from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.packs import WORK_PER_SECOND, form_packs, needs_of, seconds_of
+from raysafl.sweep.runner import ray_runs
 from raysafl.sweep.simulate import simulation_of
 
 # Rounds are timed for so long, and longer if few of them are evaluated.

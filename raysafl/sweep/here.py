@@ -22,7 +22,6 @@ from raysafl.sweep.news import News
 from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.prepare import dataset_of
-from raysafl.sweep.session import is_interrupt
 from raysafl.sweep.simulate import torch_threads, worker_of
 from raysafl.sweep.watch import Watch
 from raysafl.training.device import keep_to_share
@@ -67,12 +66,12 @@ class Here:
             for pack in packs:
                 if watch.ends_early:
                     return
-                opened = OpenPack(job.given(pack), job.terms, host, is_interrupt)
+                opened = OpenPack(job.given(pack), job.terms, host)
                 news = News()
                 watch.show([(pack, news)])
                 try:
                     while not (news.done or watch.ends_early):
-                        news = opened.advance()
+                        news = opened.report()
                         watch.take(news, pack)
                         watch.show([(pack, news)])
                 finally:

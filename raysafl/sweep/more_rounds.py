@@ -73,8 +73,8 @@ class MoreRounds:
             parts.append(f"{text} computed from the first round, because {why}")
         return "; ".join(parts)
 
-    def checkpoints(self, cells: Iterable[Run]) -> list[bytes]:
-        """Return the files from which some cells go on."""
+    def checkpoints(self, cells: Iterable[Run]) -> list[Checkpoint]:
+        """Return from where some cells go on."""
         pairs = {self.shorter[run.id]: run for run in cells if run.id in self.shorter}
         if not pairs:
             return []
@@ -84,7 +84,7 @@ class MoreRounds:
             own = of_cells(rows, [shorter])
             checkpoint = self.store.checkpoint(self.store.state(shorter))
             if checkpoint is not None and len(own):
-                found.append(_of_longer(checkpoint, shorter, run, own).to_bytes())
+                found.append(_of_longer(checkpoint, shorter, run, own))
         return found
 
 

@@ -18,8 +18,7 @@ from raysafl.storage.paths import StorageError
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.attempt import Attempt
-from raysafl.sweep.execution import Job, execute
-from raysafl.sweep.executor_choice import choose_executor
+from raysafl.sweep.execution import Job, choose_executor, execute
 from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare

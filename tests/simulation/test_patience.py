@@ -19,7 +19,7 @@ from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session
+from raysafl.sweep.open_pack import OpenPack
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def folder(path: Path, sweep: Sweep) -> Store:
     return store
 
 
-def session(sweep: Sweep, store: Store) -> tuple[Session, list[Run]]:
+def session(sweep: Sweep, store: Store) -> tuple[OpenPack, list[Run]]:
     """What is still to be done, by cells, and these."""
     ended = store.ledger()
     cells = [cell for run in sweep.labelled().values() for cell in run.split()]

@@ -1,5 +1,6 @@
 """The coordinator itself, stepped here as Tune steps it, with real client actors."""
 
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,9 +16,9 @@ from helpers.here import session_of
 from raysafl import Hardware, Run
 from raysafl.participation import Markov
 from raysafl.runtime.in_process import Worker
-from raysafl.sweep.news import News
+from raysafl.storage.checkpoint import Checkpoint
+from raysafl.sweep.news import GivenPack, News, Terms
 from raysafl.sweep.on_ray.coordinator import NEWS, Coordinator, Given
-from raysafl.sweep.open_pack import GivenPack, Terms
 from raysafl.sweep.packs import PACK_KEY, Pack
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -27,7 +28,11 @@ Start = Callable[..., Coordinator]
 def config_of(run: Run, *checkpoints: bytes) -> dict[str, Any]:
     """The configuration of a trial of a run's cells."""
     pack = Pack(tuple(run.split()))
-    given = GivenPack(pack, {cell: {} for cell in run.cell_ids}, checkpoints)
+    given = GivenPack(
+        pack,
+        {cell: {} for cell in run.cell_ids},
+        [Checkpoint.read(io.BytesIO(file)) for file in checkpoints],
+    )
     dataset = ray.put(run.data.load())
     return {PACK_KEY: Given(pack.id, ray.put(given), dataset)}
 
@@ -113,7 +118,7 @@ def test_reset_for_another_run_equals_a_fresh_start(start: Start, tiny: Run) -> 
     trial.config = config_of(other)
     assert trial.reset_config(trial.config)
     # Tune may set up one coordinator for a trial, and then give the trial to another.
-    assert trial.open.session is None
+    assert trial.open.lockstep is None
     assert_reference(to_the_end(trial), other)
 
 

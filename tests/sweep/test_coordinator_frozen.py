@@ -13,8 +13,8 @@ from torch import nn
 
 from raysafl import Hardware, Model, Run
 from raysafl.runtime.in_process import Worker
+from raysafl.sweep.news import GivenPack, Terms
 from raysafl.sweep.on_ray.coordinator import NEWS, Coordinator, Given
-from raysafl.sweep.open_pack import GivenPack, Terms
 from raysafl.sweep.packs import PACK_KEY, Pack
 
 

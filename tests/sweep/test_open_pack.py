@@ -1,5 +1,6 @@
 """A pack that has begun: what it says of its cells, of errors, and from where it goes on."""
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
+from raysafl.storage.checkpoint import Checkpoint
 from raysafl.storage.ledger import Status
-from raysafl.sweep.news import News
-from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
+from raysafl.sweep.news import GivenPack, News, Terms
+from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.session import is_interrupt
 
 
 def hosted(runs: Sequence[Run]) -> Hosted:
@@ -26,7 +27,7 @@ def opened(
 ) -> OpenPack:
     terms = Terms(commit="", package=package, report_seconds=0.0)
     content = GivenPack(Pack(cells), {cell.id: {} for cell in cells}, **given)  # type: ignore[arg-type]
-    return OpenPack(content, terms, host, is_interrupt)  # type: ignore[arg-type]
+    return OpenPack(content, terms, host)  # type: ignore[arg-type]
 
 
 def rows_of(news: Sequence[News]) -> pd.DataFrame:
@@ -36,14 +37,13 @@ def rows_of(news: Sequence[News]) -> pd.DataFrame:
 
 
 def where(pack: OpenPack) -> News:
-    assert pack.session is not None
-    return pack.session.news(at_once=True)
+    return pack.news(at_once=True)
 
 
 def to_the_end(pack: OpenPack) -> list[News]:
-    told = [pack.advance()]
+    told = [pack.report()]
     while not told[-1].done:
-        told.append(pack.advance())
+        told.append(pack.report())
     return told
 
 
@@ -51,14 +51,15 @@ def test_a_pack_that_is_paused_goes_on_in_another_process_with_the_same_rows(
     tiny: Run,
 ) -> None:
     first = opened(*tiny.split())
-    first.advance()
+    first.report()
     paused = where(first)
     assert paused.checkpoint and set(paused.saved) == set(tiny.cell_ids)
     # Of two checkpoints, the newer one is farther.
     again = opened(*tiny.split())
-    again.advance()
-    again.advance()
-    checkpoints = (paused.checkpoint, where(again).checkpoint)
+    again.report()
+    again.report()
+    files = (paused.checkpoint, where(again).checkpoint)
+    checkpoints = [Checkpoint.read(io.BytesIO(file)) for file in files]
     rest = to_the_end(opened(*tiny.split(), checkpoints=checkpoints))
     assert [news.round for news in rest[:-1]] == [3]
     whole = rows_of(to_the_end(opened(*tiny.split())))
@@ -72,9 +73,9 @@ def test_a_pack_that_cannot_be_hosted_is_to_be_halved_and_a_single_cell_fails(
         raise SystemExit("no room")
 
     one, other = tiny.split()
-    both = opened(one, other, host=host).advance()
+    both = opened(one, other, host=host).report()
     assert both.done and both.halve and not both.ends
-    alone = opened(one, host=host).advance()
+    alone = opened(one, host=host).report()
     (end,) = alone.ends
     assert alone.done and not alone.halve and end.cell == one.id
     assert end.status is Status.FAILED and "no room" in end.reason
@@ -84,16 +85,15 @@ def test_an_error_that_ends_the_process_leaves_nothing_of_the_round_that_it_cuts
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack = opened(*tiny.split())
-    pack.advance()
-    assert pack.session is not None
+    pack.report()
 
     def cut(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack.session.lockstep, "advance", cut)
+    monkeypatch.setattr(pack.lockstep, "advance", cut)
     with pytest.raises(KeyboardInterrupt):
-        pack.advance()
-    assert pack.session is None
+        pack.report()
+    assert pack.lockstep is None and not pack.open
 
 
 def test_a_machine_with_another_raysafl_computes_nothing_and_ends_the_sweep(
@@ -102,6 +102,6 @@ def test_a_machine_with_another_raysafl_computes_nothing_and_ends_the_sweep(
     def host(runs: object) -> Hosted:
         raise AssertionError("no client may be hosted")
 
-    news = opened(tiny.split()[0], host=host, package="0" * 64).advance()
+    news = opened(tiny.split()[0], host=host, package="0" * 64).report()
     assert news.done and "another raysafl" in news.lost and not news.ends
     assert np.isnan(news.metrics["test_accuracy"])

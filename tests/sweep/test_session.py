@@ -1,6 +1,7 @@
 """A pack's cells in this process: what their news say, and from where they go on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.simulation import checkpoint as states
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
-from raysafl.sweep import session
-from raysafl.sweep.session import Session
+from raysafl.sweep import open_pack
 from raysafl.training import ContinuedTraining
 
 
@@ -74,7 +74,7 @@ def test_a_damaged_state_of_a_checkpoint_is_named_and_its_cells_begin_anew(
     # A checkpoint of other cells is none of these cells.
     assert not session_of([other], work(other), store).begun_anew
     for state in (saved.state[:-1], b"", b"\x00" * 200):
-        cut = session.Checkpoint(saved.cells, saved.rows, saved.clients, state)
+        cut = replace(saved, state=state)
         store.save(file.stem, cut.to_bytes())
         again = session_of([tiny], work(tiny), store)
         assert "the checkpoint cannot be used" in again.begun_anew
@@ -100,8 +100,8 @@ def test_checkpoints_that_take_longer_to_make_are_made_more_seldom(
         now += takes
         return b""
 
-    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(session, "dump", dump)
+    monkeypatch.setattr(open_pack, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(open_pack, "dump", dump)
     run = tiny.replace(rounds=300)
     going = session_of([run], work(run), flush_seconds=30.0)
     for rounds in range(1, run.rounds):
@@ -242,7 +242,7 @@ def test_of_two_checkpoints_with_the_same_cell_the_farther_one_is_used_and_no_ro
 
 def test_a_cell_that_has_diverged_has_no_last_value(tiny: Run, tmp_path: Path) -> None:
     wild = tiny.replace(local=LocalTraining(lr=3e38, batch_size=4, steps=3))
-    going: Session = session_of([wild], work(wild))
+    going = session_of([wild], work(wild))
     going.advance(np.inf)
     ends = going.news().ends
     assert {end.status for end in ends} == {Status.DIVERGED}

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from ray.tune.search import Searcher
 
 from raysafl.cluster.provenance import provenance
@@ -15,10 +17,10 @@ from raysafl.storage.manifest import Entry, Label
 from raysafl.sweep.execution import Job, Room, packs_of
 from raysafl.sweep.measures import LOSS, Measures
 from raysafl.sweep.on_ray.watching import NotRestored
+from raysafl.sweep.open_cell import failure
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.sampling import labels_of
-from raysafl.sweep.session import failure, mean_metrics
 from raysafl.sweep.watch import Watch
 
 # So many runs a search algorithm is asked for at a time. Of more, the later ones would know too
@@ -168,7 +170,7 @@ class Sampler(Packs):
             if len(done) < len(ends):
                 self.algorithm.on_trial_complete(name, error=True)
             else:
-                result = mean_metrics([end.metrics for end in done])
+                result = _mean_metrics([end.metrics for end in done])
                 self.algorithm.on_trial_complete(name, result=result)
             del self._untold[name]
         return before - len(self._untold)
@@ -245,6 +247,16 @@ class Sampler(Packs):
                 # unknown.
                 self.job.options.note(str(error))
             self.job.store.write_manifest(manifest)
+
+
+def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of what was reported of several cells, NaN where one has none."""
+    names = dict.fromkeys(name for own in metrics for name in own)
+    means = {
+        n: float(np.mean([own.get(n, math.nan) for own in metrics])) for n in names
+    }
+    rounds = max((own.get("round", 0) for own in metrics), default=0)
+    return {**means, "round": rounds}
 
 
 def _id_of_failed(config: Mapping[str, Any]) -> str:
