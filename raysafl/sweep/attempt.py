@@ -61,6 +61,11 @@ class Attempt:
         return [i for i in self.chosen if not ended >= set(self.runs[i].cell_ids)]
 
     @property
+    def looked_at(self) -> dict[str, Run]:
+        """The runs to do, by id, or the one that stands for those of a search."""
+        return self.example or {i: self.runs[i] for i in self.todo}
+
+    @property
     def seeds_there(self) -> str:
         """How many seeds of the runs to do have ended before, in words; empty if none has."""
         cells = {cell for run_id in self.todo for cell in self.runs[run_id].cell_ids}
@@ -96,18 +101,13 @@ class Attempt:
                 self.display.enter("writing the report")
                 write_runs_table(store)
                 write_report(store)
-            cells = store.ledger()
-            entries = store.manifest().entries
-            chosen = set(self.chosen)
-            missing = sum(
-                not cells.keys() >= set(entry.cells)
-                for entry in entries
-                if entry.run_id in chosen
-            )
-            if self.sweep.is_searched and self.display.is_cut:
-                missing = self.display.total - self.display.done
-            every = [entry.run_id for entry in entries]
-            new = every if self.sweep.is_searched else self.unended
+            over = store.ledger().keys()
+            new = self.unended
+            missing = sum(not over >= set(self.runs[i].cell_ids) for i in self.chosen)
+            if self.sweep.is_searched:
+                new = [entry.run_id for entry in store.manifest().entries]
+                display = self.display
+                missing = display.total - display.done if display.is_cut else 0
             return Outcome(
                 store=store,
                 manifest=store.manifest(),

@@ -1,37 +1,23 @@
 """The cells of a sweep as packs, whoever carries these out."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from raysafl.cluster.hardware import Hardware
-from raysafl.cluster.provenance import commit, package_digest
 from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError
-from raysafl.storage.store import Store
 from raysafl.sweep.choices import ExecutorName
-from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.definition import Sweep
-from raysafl.sweep.measures import Measures
-from raysafl.sweep.more_rounds import MoreRounds
-from raysafl.sweep.news import GivenPack, Terms
 from raysafl.sweep.packs import Pack, form_packs
-from raysafl.sweep.progress import Display
 from raysafl.sweep.runner import Runner, ray_runs
 from raysafl.sweep.watch import Watch
 
 if TYPE_CHECKING:
-    from raysafl.tracking.tracker import Tracker
+    pass
 
-# Seconds between two reports of a pack, unless every evaluated round is reported, or
-# checkpoints are to be made more often.
-REPORT_SECONDS = 2.0
 # The seconds that Ray and the processes of the first trial take to start and to end on
 # two cores.
 STARTING_RAY_SECONDS = 8.0
@@ -88,19 +74,18 @@ class Executor(Protocol):
         """Return what there is room for, once it is started."""
 
     def carry_out(
-        self, job: "Job", packs: Sequence[Pack], datasets: Datasets, watch: Watch
+        self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Carry out packs, and tell the watch what becomes of them.
 
         It returns early where the watch says that the sweep ends.
 
         Args:
-            job: the sweep, and how it is carried out.
             packs: the packs, those with the most work first. There are none where a search
                 algorithm asks for the runs as results come.
             datasets: the loaded datasets, by the `source_key` of the data that load
                 them. The runs of a search may have others.
-            watch: takes the news.
+            watch: says what is given with each pack, and takes the news.
 
         Raises:
             ValueError: the search algorithm takes no search space.
@@ -152,83 +137,14 @@ def choose(options: Runner, seconds: Callable[[], float]) -> tuple[ExecutorName,
     return ExecutorName.RAY, f"the work takes longer {than}"
 
 
-@dataclass(frozen=True)
-class Job:
-    """A sweep that is being carried out.
-
-    Args:
-        options: what was asked for.
-        store: the sweep's folder.
-        todo: the cells to do of each run, as runs of one seed each, by the run's id; empty
-            if a search algorithm asks for the runs.
-        digests: the digests of the user's classes.
-        display: shows the progress.
-        tracker: logs to MLflow; None for a sweep that is not tracked.
-        more_rounds: which cells go on from shorter ones.
-    """
-
-    options: Runner
-    store: Store
-    todo: Mapping[str, Sequence[Run]]
-    digests: CodeDigests
-    display: Display
-    tracker: "Tracker | None"
-    more_rounds: MoreRounds
-
-    @property
-    def sweep(self) -> Sweep:
-        """The sweep."""
-        return self.options.sweep
-
-    @cached_property
-    def goal(self) -> tuple[str, str]:
-        """The metric that searchers and schedulers go by, and its mode."""
-        return self.store.manifest().goal or Measures().goal
-
-    @property
-    def stopped_by(self) -> str:
-        """What may stop a run early, for the reason in its ledger entry."""
-        parts = {"the scheduler": self.sweep.scheduler, "`stop`": self.options.stop}
-        return " or ".join(name for name, part in parts.items() if part)
-
-    @property
-    def terms(self) -> Terms:
-        """What holds for all packs."""
-        seconds = min(REPORT_SECONDS, self.options.flush_seconds)
-        return Terms(
-            commit=commit(),
-            package=package_digest() if self.options.address else "",
-            report_seconds=0.0 if self.options.is_one_by_one else seconds,
-            flush_seconds=self.options.flush_seconds,
-            engine=self.options.engine,
-            metric=self.goal[0],
-            keep_states=self.options.keep_states,
-        )
-
-    def given(self, pack: Pack) -> GivenPack:
-        """Return what whoever carries out a pack is given, with where its cells were."""
-        code = {run.id: self.digests.of_run(run) for run in pack.runs}
-        cells = {run.id for run in pack.runs}
-        found = []
-        for file in self.store.files("open"):
-            head = self.store.checkpoint(file, with_state=False)
-            if head is None or not head.cells.keys() & cells:
-                continue
-            # The cells begin anew if their states are damaged.
-            if (whole := self.store.checkpoint(file)) is not None:
-                found.append(whole)
-        found += self.more_rounds.checkpoints(pack.runs)
-        return GivenPack(pack, code, found)
-
-
-def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
+def execute(watch: Watch, executor: Executor, datasets: Datasets) -> None:
     """Carry out all runs of a sweep by an executor that was started before.
 
     A pack of several runs that could not be carried out is tried in halves, down to
     single runs, when the other packs have ended.
 
     Args:
-        job: the sweep, and how it is carried out.
+        watch: knows what is to be done, and takes the news.
         executor: carries out the packs.
         datasets: the loaded datasets, by the `source_key` of the data that load them.
 
@@ -236,52 +152,35 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         StorageError: results could not be written any more; the other runs have not
             run.
     """
-    display = job.display
-    entries = job.store.manifest().entries
-    watch = Watch(
-        job.store,
-        display,
-        job.tracker,
-        entries,
-        job.digests.of_run,
-        job.stopped_by,
-    )
-    packs: list[Pack] = []
-    if job.sweep.is_searched:
-        display.planned = job.sweep.num_samples
-        executor.carry_out(job, [], datasets, watch)
-    else:
-        packs = packs_of(job, job.todo.values(), executor.room(), datasets)
-    while packs:
-        display.planned = display.finished + sum(pack.work for pack in packs)
-        executor.carry_out(job, packs, datasets, watch)
-        unfinished = [] if watch.ends_early else watch.unfinished
-        packs = [half for pack in unfinished for half in pack.halves(watch.ended)]
+    display = watch.display
+    is_searched = watch.sweep.is_searched
+    display.planned = watch.sweep.num_samples
+    room = executor.room()
+    packs = [] if is_searched else packs_of(watch, watch.todo, room, datasets)
+    while packs or is_searched:
+        if packs:
+            display.planned = display.finished + sum(pack.work for pack in packs)
+        try:
+            executor.carry_out(packs, datasets, watch)
+        finally:
+            # What callbacks wrote there was copied to `logs/` before; other processes are
+            # told nothing more (`write_heartbeat`).
+            shutil.rmtree(watch.store.path / "tune", ignore_errors=True)
+        if is_searched or watch.ends_early:
+            break
+        packs = [half for pack in watch.unfinished for half in pack.halves(watch.ended)]
         watch.unfinished = []
     if watch.lost:
         raise StorageError(watch.lost)
 
 
 def packs_of(
-    job: Job, todo: Iterable[Sequence[Run]], room: Room, datasets: Datasets
+    watch: Watch, todo: Iterable[Sequence[Run]], room: Room, datasets: Datasets
 ) -> list[Pack]:
     """Form packs of cells that an executor has room for; see `form_packs`."""
-    if job.options.is_one_by_one:
+    if watch.options.is_one_by_one:
         return [
             Pack(tuple(cells), sum(cell.rounds for cell in cells)) for cells in todo
         ]
-    return form_packs(todo, datasets, job.options.hardware, room.packs, room.memory)
-
-
-@contextmanager
-def scratch(store: Store) -> Iterator[Path]:
-    """Provide a folder for Tune in the sweep's folder.
-
-    Tune and callbacks write files into it. What callbacks wrote is copied to `logs/` before
-    (`keep_logs`); then it is deleted. So is what other processes are told (`write_heartbeat`).
-    """
-    folder = store.path / "tune"
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    hardware = watch.options.hardware
+    return form_packs(todo, datasets, hardware, room.packs, room.memory)

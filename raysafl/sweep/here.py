@@ -17,8 +17,7 @@ from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.sweep.execution import Datasets, Job, Room, scratch
-from raysafl.sweep.news import News
+from raysafl.sweep.execution import Datasets, Room
 from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.prepare import dataset_of
@@ -58,34 +57,32 @@ class Here:
         return Room(1, memory)
 
     def carry_out(
-        self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
+        self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Carry out packs one after the other; see `Executor.carry_out`."""
-        host = partial(self._host, job, dict(datasets))
-        with scratch(job.store):
-            for pack in packs:
-                if watch.ends_early:
-                    return
-                opened = OpenPack(job.given(pack), job.terms, host)
-                news = News()
-                watch.show([(pack, news)])
-                try:
-                    while not (news.done or watch.ends_early):
-                        news = opened.report()
-                        watch.take(news, pack)
-                        watch.show([(pack, news)])
-                finally:
-                    opened.close()
-                watch.complete(news, pack)
-                watch.show([])
+        host = partial(self._host, watch.options.engine, dict(datasets))
+        for pack in packs:
+            if watch.ends_early:
+                return
+            opened = OpenPack(watch.given(pack), watch.terms, host)
+            watch.begin(pack)
+            try:
+                is_done = False
+                while not (is_done or watch.ends_early):
+                    news = opened.report()
+                    watch.take(news, pack)
+                    is_done = news.done
+            finally:
+                opened.close()
+            watch.complete(pack)
 
     def _host(
-        self, job: Job, datasets: dict[str, Dataset], runs: Sequence[Run]
+        self, engine: str, datasets: dict[str, Dataset], runs: Sequence[Run]
     ) -> Hosted:
         """Host the cells of runs with one dataset, model and objective in this process.
 
         Args:
-            job: the sweep, and how it is carried out.
+            engine: the engine's name, or "auto".
             datasets: the datasets that are loaded; others are added.
             runs: the runs.
         """
@@ -93,7 +90,7 @@ class Here:
         work = worker_of(
             runs,
             dataset_of(runs[0], datasets),
-            job.options.engine,
+            engine,
             "cuda" if gpus else "cpu",
             self.resident,
             gpus or 1.0,

@@ -1,9 +1,9 @@
 """Carries out the runs of an attempt that have not ended, or says what it would do."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
@@ -12,17 +12,17 @@ from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
 from raysafl.core.text import count
 from raysafl.core.users_parts import is_users_class
-from raysafl.simulation.run import Run
 from raysafl.storage.manifest import run_name
 from raysafl.storage.paths import StorageError
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.attempt import Attempt
-from raysafl.sweep.execution import Job, choose_executor, execute
+from raysafl.sweep.execution import choose_executor, execute
 from raysafl.sweep.more_rounds import MoreRounds
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
 from raysafl.sweep.simulate import torch_threads
+from raysafl.sweep.watch import Watch
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:
@@ -48,52 +48,47 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> None:
         attempt: the attempt, which has been planned.
         refusal: what is undone if the attempt is refused.
     """
-    store = attempt.store
     display = attempt.display
+    options = attempt.options
     display.enter("loading data")
     loading = _load(attempt)
-    executor = choose_executor(
-        attempt.options, lambda: _seconds(attempt, loading.result())
-    )
+    executor = choose_executor(options, lambda: _seconds(attempt, loading.result()))
     tracker = None
     display.enter(executor.preparation)
     try:
-        with _advised(), executor.started():
+        with executor.started():
             display.enter("loading data")
             datasets = loading.result()
-            more_rounds = _more_rounds(attempt)
+            more_rounds = MoreRounds(attempt)
             attempt.begin(refusal)
             for text in filter(None, (attempt.seeds_there, str(more_rounds))):
-                attempt.options.note(text)
+                options.note(text)
             tracker = _tracker(attempt)
-            job = Job(
-                attempt.options,
-                store,
-                attempt.todo,
-                attempt.digests,
-                display,
-                tracker,
-                more_rounds,
-            )
-            total = len(attempt.unended) or attempt.sweep.num_samples
-            skipped = len(attempt.chosen) - len(attempt.unended)
-            display.start(total, skipped, executor.beginning)
+            watch = Watch(attempt, tracker, more_rounds)
+            unended = len(attempt.unended)
+            total = unended or attempt.sweep.num_samples
+            display.start(total, len(attempt.chosen) - unended, executor.beginning)
             # It is needed when the trials have ended, and its import takes seconds.
             _in_thread(partial(import_module, "raysafl.report.write"))
             try:
-                execute(job, executor, datasets)
+                execute(watch, executor, datasets)
             except KeyboardInterrupt:
                 if display.running or display.done:
-                    _write_all(store, tracker)
+                    _write_all(attempt.store, tracker)
                 raise
             display.enter("writing the report")
             # The report is written in a thread, so that Ray can stop meanwhile.
-            writing = _in_thread(partial(_write_all, store, tracker))
-        with _advised():
-            writing.result()
+            writing = _in_thread(partial(_write_all, attempt.store, tracker))
+        writing.result()
+    except StorageError as error:
+        raise StorageError(f"{error}. The same command goes on where it was") from error
     finally:
         if tracker is not None:
-            _finish(attempt, tracker)
+            if tracker.waiting:
+                waiting = count(tracker.waiting, "run")
+                options.note(f"still to be logged to MLflow: {waiting}")
+            display.enter("logging to MLflow")
+            tracker.finish()
 
 
 @torch_threads(1)
@@ -104,54 +99,34 @@ def forecast(attempt: Attempt) -> "Forecast":
     attempt.plan()
     with closing(attempt.display):
         datasets = _load(attempt).result()
-    return foretell(attempt, datasets, _more_rounds(attempt))
-
-
-# Before anything runs
-
-
-def _looked_at(attempt: Attempt) -> dict[str, Run]:
-    """Return the runs to do, by id, or the one that stands for them."""
-    return attempt.example or {i: attempt.runs[i] for i in attempt.todo}
+    return foretell(attempt, datasets, MoreRounds(attempt))
 
 
 def _seconds(attempt: Attempt, datasets: dict[str, Dataset]) -> float:
     """Return about how long the work takes on one core."""
     copies = attempt.sweep.num_samples if attempt.example else 1
-    return copies * seconds_of(_looked_at(attempt).values(), datasets)
+    return copies * seconds_of(attempt.looked_at.values(), datasets)
 
 
 def _load(attempt: Attempt) -> "Future[dict[str, Dataset]]":
     """Try the user's own classes, if there are any, and begin to load the data."""
-    runs = _looked_at(attempt)
+    runs = attempt.looked_at
     loaded: dict[str, Dataset] = {}
     parts = (part for run in runs.values() for part in run.components())
     if attempt.options.try_first and any(is_users_class(type(part)) for part in parts):
-        # Imported here, because runs of raysafl's own classes are not tried.
+        # Imported here, because it is needed seldom.
         from raysafl.sweep.preflight import preflight
 
         labels = attempt.manifest.labels()
         named = {run_name(labels.get(i, {}), i): runs[i] for i in runs}
         loaded = preflight(named, attempt.display)
-    work = partial(prepare, runs.values(), attempt.options.engine, loaded)
-    loading = _in_thread(work)
+    loading = _in_thread(
+        partial(prepare, runs.values(), attempt.options.engine, loaded)
+    )
     # Whatever is the user's own is right as a whole before Ray starts.
     if wait([loading], None if loaded else LOADING_SECONDS).done:
         loading.result()
     return loading
-
-
-def _more_rounds(attempt: Attempt) -> MoreRounds:
-    """Find the cells that go on from shorter ones that have ended."""
-    # A rule would stop new cells by the last rounds of the shorter ones.
-    goes_on = attempt.options.resume and not attempt.options.is_one_by_one
-    entries = attempt.earlier.entries if attempt.earlier else []
-    lengths = {int(entry.config.get("rounds", 0)) for entry in entries}
-    cells = [cell for cells in attempt.todo.values() for cell in cells]
-    return MoreRounds(attempt.store, cells if goes_on else [], lengths)
-
-
-# While runs are carried out, and afterwards
 
 
 def _tracker(attempt: Attempt) -> "Tracker | None":
@@ -181,24 +156,6 @@ def _write_all(store: Store, tracker: "Tracker | None") -> None:
     if tracker is not None:
         tracker.wait_until_opened(TRACKER_SECONDS)
     write_report(store)
-
-
-def _finish(attempt: Attempt, tracker: "Tracker") -> None:
-    """Log what is still to be logged."""
-    if tracker.waiting:
-        waiting = count(tracker.waiting, "run")
-        attempt.options.note(f"still to be logged to MLflow: {waiting}")
-    attempt.display.enter("logging to MLflow")
-    tracker.finish()
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    """Let an error of the storage say how to go on, too."""
-    try:
-        yield
-    except StorageError as error:
-        raise StorageError(f"{error}. The same command goes on where it was") from error
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:

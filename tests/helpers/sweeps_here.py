@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from raysafl import Hardware, Runner, Sweep
-from raysafl.sweep.execution import Datasets, Job
+from raysafl.sweep.execution import Datasets
 from raysafl.sweep.here import Here
 from raysafl.sweep.on_ray.sampler import Sampler
 from raysafl.sweep.outcome import Outcome
@@ -39,18 +39,18 @@ class TuneHere(Here):
     """
 
     def carry_out(
-        self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
+        self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         if packs:
-            super().carry_out(job, packs, datasets, watch)
+            super().carry_out(packs, datasets, watch)
             return
         known = dict(datasets)
-        sampler = Sampler(job, known, watch, self.room(), lambda pack, _: pack)
+        sampler = Sampler(watch, known, self.room(), lambda pack, _: pack)
         for number in itertools.count():
             config = sampler.suggest(str(number))
             if not isinstance(config, dict):
                 return
-            super().carry_out(job, [config[PACK_KEY]], known, watch)
+            super().carry_out([config[PACK_KEY]], known, watch)
             sampler.on_trial_complete(str(number))
 
 

@@ -8,9 +8,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.stopper import NoopStopper
@@ -18,9 +20,9 @@ from ray.tune.stopper import NoopStopper
 from raysafl.cluster.hardware import Hardware
 from raysafl.cluster.ray_session import resources_of_nodes
 from raysafl.core.text import count, nearest
-from raysafl.storage.manifest import Label, run_name
+from raysafl.storage.manifest import run_name
 from raysafl.sweep.news import News
-from raysafl.sweep.on_ray.coordinator import NEWS, Given
+from raysafl.sweep.on_ray.coordinator import NEWS
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.watch import Watch
 
@@ -56,7 +58,6 @@ class WatchTrials(NotRestored, tune.Callback):
         watch: takes the news.
         packs: the packs of the trials, by id; a search algorithm adds to them.
         hardware: what a trial needs.
-        hand_over: returns what a trial is given of a pack that goes on.
     """
 
     nothing = tune.Callback
@@ -66,21 +67,23 @@ class WatchTrials(NotRestored, tune.Callback):
         watch: Watch,
         packs: Mapping[str, Pack],
         hardware: Hardware,
-        hand_over: Callable[[Pack, Given], Given],
     ) -> None:
         self.watch = watch
         self.packs = packs
         self.hardware = hardware
-        self.hand_over = hand_over
-        self.ended: set[str] = set()
         # When a trial was last seen to run; None once it is said that none does.
         self.last_ran: float | None = time.monotonic()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Update the display, as one more trial runs."""
-        self._show(trials, trial)
+        """Take note of a trial; put labels where Tune's loggers look for hyperparameters."""
+        pack = self.pack_of(trial)
+        self.watch.begin(pack)
+        if self.watch.options.callbacks:
+            labels = self.watch.labels_of(pack)
+            trial.config = {**trial.config, **labels}
+            trial.evaluated_params = labels
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Show once what trials wait for if none has run for a while; warn if none can run."""
@@ -110,63 +113,51 @@ class WatchTrials(NotRestored, tune.Callback):
         result: dict[str, Any],
         **info: Any,
     ) -> None:
-        """Take a report. Tune keeps it, so that what is written is taken out of it."""
-        news = _news_in(result)
-        self.watch.take(news, self._pack(trial))
-        result[NEWS] = news.in_brief
-        self._show(trials)
+        """Take a report. Tune keeps it, so what is for the driver alone is taken out of it."""
+        self.watch.take(result.pop(NEWS, News()), self.pack_of(trial))
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Take a trial that has ended, or that was stopped."""
-        self.watch.complete(_news_in(trial.last_result or {}), self._pack(trial))
-        self._ended(trial, trials)
+        self.watch.complete(self.pack_of(trial))
 
     def on_trial_recover(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Say that a trial broke off, and what becomes of its runs."""
-        pack = self._pack(trial)
+        pack = self.pack_of(trial)
         log.warning(
             "a trial broke off, perhaps as its process or its node was lost: %s will go on from "
             "the last checkpoint when there is room",
             count(len(pack.runs), "seed"),
         )
         left = [run for run in pack.runs if run.id not in self.watch.ended]
-        given = self.hand_over(pack.of(left or pack.runs), trial.config[PACK_KEY])
+        content = ray.put(self.watch.given(pack.of(left or pack.runs)))
+        given = replace(trial.config[PACK_KEY], content=content)
         trial.set_config({**trial.config, PACK_KEY: given})
-        self._show(trials)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Take a trial whose process was lost again and again."""
         last = str(trial.get_pickled_error() or "its process was lost").strip()
-        self.watch.lose(last.splitlines()[-1], self._pack(trial))
-        self._ended(trial, trials)
+        self.watch.lose(last.splitlines()[-1], self.pack_of(trial))
 
-    def _pack(self, trial: Trial) -> Pack:
+    def pack_of(self, trial: Trial) -> Pack:
         """Return the pack of a trial."""
         return self.packs[trial.config[PACK_KEY].id]
 
-    def _ended(self, trial: Trial, trials: list[Trial]) -> None:
-        """Forget a trial that has ended."""
-        # Tune takes it for one that runs until its process has stopped.
-        self.ended.add(trial.trial_id)
-        self._show(trials)
+    def name(self, trial: Trial) -> str:
+        """Name a trial by its run's labels."""
+        labels = self.watch.labels_of(self.pack_of(trial))
+        return run_name(labels, str(trial.trial_id))
 
-    def _show(self, trials: list[Trial], starting: Trial | None = None) -> None:
-        """Show what runs now, with a trial that Tune does not yet count."""
-        running = [
-            trial
-            for trial in trials
-            if (trial is starting or trial.status == Trial.RUNNING)
-            and trial.trial_id not in self.ended
-        ]
-        self.watch.show(
-            [(self._pack(t), _news_in(t.last_result or {})) for t in running]
-        )
+    def folder(self, trial: Trial) -> str:
+        """Name the folder of a trial, the same whenever its run goes on."""
+        text = re.sub(r"[^\w=,.+-]+", "_", self.name(trial).replace(", ", ","))
+        key = trial.config[PACK_KEY].id[:6]
+        return f"{text[:MOST_CHARACTERS].lstrip('.')}_{key}"
 
 
 class HaltTrials(NotRestored, tune.Stopper):
@@ -198,42 +189,6 @@ class HaltTrials(NotRestored, tune.Stopper):
             log.warning("`stop` ends the sweep: the same command goes on where it was")
             self.watch.interrupt()
         return self.watch.ends_early
-
-
-class Shown(tune.Callback):
-    """What the user's callbacks see of the trials of a sweep: its runs, by their labels.
-
-    It stands before them in the list of callbacks.
-
-    Args:
-        labels: the labels of the one run of each pack, by the id of the pack; a search
-            algorithm adds to them.
-    """
-
-    def __init__(self, labels: Mapping[str, Mapping[str, Label]]) -> None:
-        self.labels = labels
-
-    def of(self, trial: Trial) -> dict[str, Any]:
-        """Return the labels of a trial's run."""
-        return dict(self.labels[trial.config[PACK_KEY].id])
-
-    def name(self, trial: Trial) -> str:
-        """Name a trial by its run's labels."""
-        return run_name(self.of(trial), str(trial.trial_id))
-
-    def folder(self, trial: Trial) -> str:
-        """Name the folder of a trial, the same whenever its run goes on."""
-        text = re.sub(r"[^\w=,.+-]+", "_", self.name(trial).replace(", ", ","))
-        key = trial.config[PACK_KEY].id[:6]
-        return f"{text[:MOST_CHARACTERS].lstrip('.')}_{key}"
-
-    def on_trial_start(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
-        """Put the labels where Tune's loggers look for hyperparameters."""
-        labels = self.of(trial)
-        trial.config = {**trial.config, **labels}
-        trial.evaluated_params = labels
 
 
 def check_callbacks(callbacks: Any) -> None:
@@ -295,9 +250,3 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
             "of (trial id, result), or an object of a class of ray.tune.stopper"
         )
     return [stop]
-
-
-def _news_in(result: Mapping[str, Any]) -> News:
-    """Return what a report says to the driver alone; a report without it says nothing."""
-    news: News = result.get(NEWS, News())
-    return news
