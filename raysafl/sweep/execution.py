@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.needs import is_installed
@@ -14,9 +14,6 @@ from raysafl.sweep.choices import ExecutorName
 from raysafl.sweep.packs import Pack, form_packs
 from raysafl.sweep.runner import Runner, ray_runs
 from raysafl.sweep.watch import Watch
-
-if TYPE_CHECKING:
-    pass
 
 # The seconds that Ray and the processes of the first trial take to start and to end on
 # two cores.

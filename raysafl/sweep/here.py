@@ -8,14 +8,12 @@ search algorithms, schedulers, callbacks, rules to stop.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar
 
 import psutil
 
 from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware
-from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.sweep.execution import Datasets, Room
 from raysafl.sweep.open_pack import Hosted, OpenPack
@@ -60,7 +58,16 @@ class Here:
         self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Carry out packs one after the other; see `Executor.carry_out`."""
-        host = partial(self._host, watch.options.engine, dict(datasets))
+        known = dict(datasets)
+        gpus = self.hardware.gpu_share
+        device = "cuda" if gpus else "cpu"
+
+        def host(runs: Sequence[Run]) -> Hosted:
+            """Host the cells of runs in this process."""
+            of = runs, dataset_of(runs[0], known), watch.options.engine, device
+            work = worker_of(*of, self.resident, gpus or 1.0)
+            return work, *work.describe()
+
         for pack in packs:
             if watch.ends_early:
                 return
@@ -75,24 +82,3 @@ class Here:
             finally:
                 opened.close()
             watch.complete(pack)
-
-    def _host(
-        self, engine: str, datasets: dict[str, Dataset], runs: Sequence[Run]
-    ) -> Hosted:
-        """Host the cells of runs with one dataset, model and objective in this process.
-
-        Args:
-            engine: the engine's name, or "auto".
-            datasets: the datasets that are loaded; others are added.
-            runs: the runs.
-        """
-        gpus = self.hardware.gpu_share
-        work = worker_of(
-            runs,
-            dataset_of(runs[0], datasets),
-            engine,
-            "cuda" if gpus else "cpu",
-            self.resident,
-            gpus or 1.0,
-        )
-        return work, *work.describe()

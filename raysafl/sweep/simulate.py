@@ -76,7 +76,7 @@ def simulate(
     check_run(run, "the first argument of simulate")
     (dataset,) = prepare([run], engine).values()
     with torch_threads(threads):
-        simulation = simulation_of(run, dataset, engine, device)
+        simulation = Simulation(run, worker_of([run], dataset, engine, device))
         rounds = range(run.rounds)
         records: list[Record] = []
         for _ in track(rounds, "Rounds", disable=not progress):
@@ -151,20 +151,6 @@ def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
         RunTrainable, base=base, dataset=dataset, engine=engine
     )
     return made
-
-
-def simulation_of(
-    run: Run, dataset: Dataset, engine: str = "auto", device: str = "cpu"
-) -> Simulation:
-    """Return a run's rounds, to be carried out in this process without a folder.
-
-    Args:
-        run: the run.
-        dataset: its dataset.
-        engine: the engine's name, or "auto".
-        device: the torch device that trains and evaluates.
-    """
-    return Simulation(run, worker_of([run], dataset, engine, device))
 
 
 def worker_of(
