@@ -81,7 +81,6 @@ class News:
         models: the files of the models that they kept, by cell.
         states: the files of the states in which they ended, if states are kept, by cell.
         checkpoint: where the cells are that go on; empty if it is not yet due again.
-        saved: the cells in the checkpoint.
         running: how many cells go on.
         share: the part of the pack's rounds that have been run, from 0 to 1.
         round: the number of rounds that the cells that go on have run, in the mean.
@@ -99,7 +98,6 @@ class News:
     models: Mapping[str, bytes] = field(default_factory=dict)
     states: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint: bytes = b""
-    saved: Sequence[str] = ()
     running: int = 0
     share: float = 0.0
     round: float = 0.0
@@ -129,7 +127,6 @@ class News:
             models={},
             states={},
             checkpoint=b"",
-            saved=(),
         )
 
 

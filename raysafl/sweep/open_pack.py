@@ -258,7 +258,6 @@ class OpenPack:
             models=self._models,
             states=self._states,
             checkpoint=checkpoint,
-            saved=list(self.open) if checkpoint else (),
             running=len(self.open),
             share=1 - (len(shares) - sum(shares)) / len(self.cells),
             round=rounds_over / max(1, len(self.open)),

@@ -165,7 +165,7 @@ class Watch:
             self._write(news)
             if news.checkpoint:
                 self.store.save(pack.id, news.checkpoint)
-                self._track(news.saved)
+                self._track(c.id for c in pack.runs if c.id not in self.ended)
         self._running[pack.id] = pack, news.in_brief
         self._show()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from ray.tune.search import Searcher
 from rich.console import Console
 
 from raysafl import Hardware, Runner, Sweep
@@ -30,6 +31,49 @@ def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
 
 def rows_of(outcome: Outcome) -> pd.DataFrame:
     return outcome.store.rounds().drop(columns="seconds")
+
+
+class Halving(Searcher):
+    """Suggests half of the learning rate before, and remembers what it was told."""
+
+    def __init__(self, lr: float = 0.4) -> None:
+        super().__init__()
+        self.lr = lr
+        self.by: str | None = None
+        self.better: str | None = None
+        # For each suggestion, of how many it had been told before.
+        self.told_before: list[int] = []
+        self.told: dict[str, float] = {}
+        self.failed: list[str] = []
+        self.space: dict[str, Any] = {}
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
+    ) -> bool:
+        self.by = metric
+        self.better = mode
+        self.space = config
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.told_before.append(len(self.told) + len(self.failed))
+        self.lr /= 2
+        return {"local.lr": self.lr}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        if error:
+            self.failed.append(trial_id)
+            return
+        assert result is not None and self.by
+        self.told[trial_id] = result[self.by]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Tune asks for it; nothing is kept."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Tune asks for it; nothing is kept."""
 
 
 class TuneHere(Here):

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from helpers.folders import apart, finished, rows_file
-from helpers.here import run_in_process, session_of, write
+from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
 from raysafl.report.query import results
@@ -69,25 +69,6 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
     statistics = store.runs().set_index(["run_id", "replicate"])
     assert statistics.loc[(runs[0].id, 0), "final_clients_mean_accuracy"] == means[0]
     assert verify(store) == []
-
-
-def test_an_interrupted_run_writes_the_same_table(tiny: Run, tmp_path: Path) -> None:
-    (run, *_) = runs_of(tiny)
-    whole = finished(sweep_of([run]), tmp_path / "whole")
-    store = Store(tmp_path / "interrupted")
-    store.create()
-    store.write_manifest(whole.manifest())
-    for rounds in (1, 2, 3):
-        # A session is lost without a word after its checkpoint.
-        session = session_of([run], worker(run), store)
-        session.advance(0.0)
-        write(session.news(at_once=True), store, [run])
-        session.advance(0.0)
-        # Who reads it meanwhile sees what has been saved.
-        assert len(store.clients()) == rounds // 2 * 2 * run.data.clients
-    run_in_process(run, store, worker(run))
-    pd.testing.assert_frame_equal(store.clients(), whole.clients())
-    assert len(store.files("clients")) == 1 and verify(store) == []
 
 
 def test_tables_that_are_put_together_read_the_same(tiny: Run, tmp_path: Path) -> None:

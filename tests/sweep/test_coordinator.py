@@ -1,7 +1,10 @@
 """The coordinator itself, stepped here as Tune steps it, with real client actors."""
 
 import io
+import math
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
+import torch
 from helpers.actors import end_actor, kill_actor
 from helpers.here import session_of
+from torch import nn
 
-from raysafl import Hardware, Run
+from raysafl import Hardware, Model, Run
 from raysafl.participation import Markov
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.checkpoint import Checkpoint
@@ -44,6 +49,17 @@ def idle() -> Iterator[list[Coordinator]]:
     yield trials
     for trial in trials:
         trial.stop()
+
+
+class PerProcess(Model):
+    """A linear layer with frozen weights beside it that differ in every process."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build both, as a file would that is another one on each machine."""
+        first = nn.Linear(math.prod(input_shape), 8).requires_grad_(False)
+        rng = torch.Generator().manual_seed(os.getpid())
+        first.weight.copy_(torch.randn(first.weight.shape, generator=rng))
+        return nn.Sequential(nn.Flatten(), first, nn.Linear(8, num_classes))
 
 
 @pytest.fixture
@@ -133,6 +149,15 @@ def test_a_trial_that_tune_has_paused_goes_on_from_where_it_was(
     results = to_the_end(again)
     assert [r["round"] for r in results] == [2, 3, 4]
     assert_reference(results, tiny)
+
+
+def test_client_actors_compute_with_the_coordinator_s_frozen_parameters(
+    start: Start, tiny: Run
+) -> None:
+    # Ray's workers cannot import it.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    run = tiny.replace(model=PerProcess())
+    assert_reference(to_the_end(start(run)), run)
 
 
 @pytest.mark.acceptance

@@ -9,9 +9,8 @@ import pytest
 from helpers import folders
 from helpers.folders import apart, rows_file
 from helpers.sweeps_here import go
-from ray import tune
 
-from raysafl import Hardware, Run, Sweep
+from raysafl import Run, Sweep
 from raysafl.storage.sealed import unsealed
 from raysafl.storage.store import Store
 
@@ -82,30 +81,3 @@ def test_a_damaged_manifest_is_named_and_written_anew(
     assert outcome.ok and outcome.skipped == 2
     assert "manifest.json cannot be read" in said and "and does so now" in said
     assert finished.manifest() == before
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_runs_that_a_scheduler_stopped_are_run_again_if_their_rows_are_gone(
-    tiny: Run, tmp_path: Path
-) -> None:
-    def sweep() -> Sweep:
-        # A scheduler serves one experiment of Tune only.
-        return Sweep(
-            "asha",
-            space={"local.lr": tune.grid_search([0.5, 0.3, 1e-7, 1e-8])},
-            base=tiny.replace(rounds=20),
-            scheduler=tune.schedulers.ASHAScheduler(
-                time_attr="round", grace_period=2, max_t=20, reduction_factor=2
-            ),
-        )
-
-    options = {"hardware": Hardware(cpus=0.5, trials=1)}
-    outcome, _ = go(sweep(), tmp_path / "s", executor="ray", **options)
-    store = outcome.store
-    assert outcome.ok
-    stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
-    assert stopped
-    delete(rows_file(store, stopped[0]))
-    _, said = go(sweep(), tmp_path / "s", executor="ray", **options)
-    assert "is run again" in said

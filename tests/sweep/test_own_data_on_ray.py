@@ -9,8 +9,6 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
 import raysafl as fl
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 
 
 def base() -> fl.Run:
@@ -29,14 +27,6 @@ def base() -> fl.Run:
         local=fl.LocalTraining(lr=0.1, batch_size=8, epochs=1),
         rounds=3,
     )
-
-
-def last_accuracy(run: fl.Run) -> float | None:
-    work = Worker(run.cells, run.data.load(), run.model)
-    simulation = Simulation(run, work)
-    while not simulation.done:
-        records = simulation.step()
-    return records[0].test_accuracy
 
 
 @pytest.mark.acceptance
@@ -63,4 +53,5 @@ def test_a_grid_and_sampled_runs_give_the_numbers_of_one_process(
         assert len(outcome.runs) == 2
     measured = fl.Runner(grid, tmp_path / "grid").store.runs().set_index("run_id").final
     for expected in runs.values():
-        assert measured[expected.id] == pytest.approx(last_accuracy(expected))
+        last = fl.simulate(expected)["test_accuracy"].iloc[-1]
+        assert measured[expected.id] == pytest.approx(last)

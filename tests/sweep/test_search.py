@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.sweeps_here import search
+from helpers.sweeps_here import Halving, search
 from ray import tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
@@ -16,49 +16,6 @@ from raysafl.sweep.packs import Pack
 from raysafl.sweep.sampling import draw
 
 SPACE = tune.uniform(0.01, 1)
-
-
-class Halving(Searcher):
-    """Suggests half of the learning rate before, and remembers what it was told."""
-
-    def __init__(self, lr: float = 0.4) -> None:
-        super().__init__()
-        self.lr = lr
-        self.by: str | None = None
-        self.better: str | None = None
-        # For each suggestion, of how many it had been told before.
-        self.told_before: list[int] = []
-        self.told: dict[str, float] = {}
-        self.failed: list[str] = []
-        self.space: dict[str, Any] = {}
-
-    def set_search_properties(
-        self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
-    ) -> bool:
-        self.by = metric
-        self.better = mode
-        self.space = config
-        return True
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        self.told_before.append(len(self.told) + len(self.failed))
-        self.lr /= 2
-        return {"local.lr": self.lr}
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        if error:
-            self.failed.append(trial_id)
-            return
-        assert result is not None and self.by
-        self.told[trial_id] = result[self.by]
-
-    def save(self, checkpoint_path: str) -> None:
-        """Tune asks for it; nothing is kept."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Tune asks for it; nothing is kept."""
 
 
 def searched(base: Any, searcher: Any, number: int = 3) -> Sweep:

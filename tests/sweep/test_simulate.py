@@ -10,12 +10,22 @@ import pytest
 import ray
 from helpers.here import run_in_process
 
-from raysafl import FedAvg, Run, simulate
+from raysafl import FedAvg, PerClient, Run, Validation, simulate
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.objectives import Classification
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
+from raysafl.sweep.definition import smoke
+
+
+def test_a_smoke_run_keeps_the_test_samples_by_which_clients_are_judged(
+    tiny: Run,
+) -> None:
+    full = tiny.replace({"data.validation": Validation(server=0.1), "rounds": 12})
+    judged = full.replace(eval_clients=PerClient(every=12))
+    assert smoke(judged).data == judged.data
+    assert smoke(full).data != full.data
 
 
 class Talking(Algorithm):

@@ -6,10 +6,8 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from raysafl import Run, simulate, trainable
+from raysafl import Iid, Patience, Run, simulate, trainable
 from raysafl.sweep.on_ray.run_trainable import RunTrainable
-
-pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 class Reports(tune.Callback):
@@ -24,6 +22,7 @@ class Reports(tune.Callback):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("ray_local")
 def test_a_plain_tuner_stops_the_worse_run_early(tiny: Run, tmp_path: Path) -> None:
     base = tiny.replace(rounds=8)
     reports = Reports()
@@ -56,27 +55,40 @@ def test_a_plain_tuner_stops_the_worse_run_early(tiny: Run, tmp_path: Path) -> N
     assert own == [(t + 1, pytest.approx(a)) for t, a in accuracy.items()]
 
 
-def test_a_trial_goes_on_from_its_checkpoint_with_equal_numbers(
-    tiny: Run, tmp_path: Path
-) -> None:
+def here(run: Run) -> type[RunTrainable]:
+    """The trainable of a run, in this process."""
+
     class Here(RunTrainable):
         def setup(self, config, **_) -> None:  # type: ignore[no-untyped-def]
-            super().setup(config, base=tiny, dataset=tiny.data.load())
+            super().setup(config, base=run, dataset=run.data.load())
 
-    first, second = Here({"seed": 3}), Here({"seed": 3})
-    first.train()
-    first.save_checkpoint(str(tmp_path))
-    second.load_checkpoint(str(tmp_path))
-    rest = [(r := first.train())["test_loss"] for _ in range(3)]
-    assert r["done"] and r["round"] == r["timesteps_total"] == 4
-    assert [second.train()["test_loss"] for _ in range(3)] == rest
+    return Here
+
+
+def test_a_trial_goes_on_from_its_checkpoint_with_the_means_over_all_seeds(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """Also over those that have stopped before the others."""
+    patience = Patience(rounds=1, metric="test_accuracy")
+    run = tiny.replace({"data.partition": Iid(), "patience": patience})
+    run = run.replace(rounds=12, replicates=3)
+    rows = simulate(run.replace(seed=3))
+    assert rows.groupby("replicate")["round"].max().nunique() > 1
+    table = rows.pivot(index="round", columns="replicate", values="test_accuracy")
+    trials = [here(run)({"seed": 3}) for _ in range(2)]
+    found = [trials[0].train() for _ in range(2)]
+    trials[0].save_checkpoint(str(tmp_path))
+    trials[1].load_checkpoint(str(tmp_path))
+    while not found[-1]["done"]:
+        found.append(trials[1].train())
+    accuracies = [result["test_accuracy"] for result in found]
+    assert accuracies == pytest.approx(table.ffill().mean(axis=1).to_list())
+    assert found[-1]["round"] == found[-1]["timesteps_total"] == len(table)
     # Another configuration is another run.
-    other = Here({"seed": 4})
+    other = here(run)({"seed": 4})
     with pytest.raises(ValueError, match="cannot be used: it belongs to another"):
         other.load_checkpoint(str(tmp_path))
     assert other.reset_config({"seed": 3})
-    for trial in (first, second, other):
-        trial.stop()
 
 
 def test_mistakes_are_told_with_what_to_change(tiny: Run) -> None:
@@ -84,10 +96,5 @@ def test_mistakes_are_told_with_what_to_change(tiny: Run) -> None:
         trainable(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"call fl\.trainable\(run\)"):
         RunTrainable({})
-
-    class Here(RunTrainable):
-        def setup(self, config, **_) -> None:  # type: ignore[no-untyped-def]
-            super().setup(config, base=tiny, dataset=tiny.data.load())
-
     with pytest.raises(ValueError, match="unknown field 'rl': did you mean 'lr'"):
-        Here({"local.rl": 0.1})
+        here(tiny)({"local.rl": 0.1})

@@ -129,7 +129,7 @@ def test_what_a_rule_stopped_keeps_the_rows_and_the_time_of_its_checkpoint(
     watch, shown, _ = watch_of(tmp_path)
     pack = Pack(tuple(RUNS[0].split()))
     saved = checkpoint_of(RUNS[0])
-    watch.take(News(checkpoint=saved.to_bytes(), saved=RUNS[0].cell_ids), pack)
+    watch.take(News(checkpoint=saved.to_bytes()), pack)
     watch.take(News(metrics={"round": 1, "test_accuracy": 0.25}), pack)
     watch.complete(pack)
     ends = [watch.store.ledger()[cell] for cell in RUNS[0].cell_ids]
@@ -149,7 +149,7 @@ def test_a_lost_process_of_one_cell_is_its_failure_and_keeps_its_checkpoint(
     watch, _, _ = watch_of(tmp_path)
     (cell, _) = RUNS[0].split()
     pack = Pack((cell,))
-    watch.take(News(checkpoint=checkpoint_of(cell).to_bytes(), saved=[cell.id]), pack)
+    watch.take(News(checkpoint=checkpoint_of(cell).to_bytes()), pack)
     watch.lose("its process was lost", pack)
     end = watch.store.ledger()[cell.id]
     assert (end.status, end.reason) == (Status.FAILED, "its process was lost")
