@@ -18,9 +18,9 @@ from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.choices import ExecutorName
-from raysafl.sweep.execution import Room, choose, room_on
 from raysafl.sweep.here import Here
 from raysafl.sweep.more_rounds import MoreRounds
+from raysafl.sweep.new_runs import Room, choose, room_on
 from raysafl.sweep.packs import WORK_PER_SECOND, form_packs, needs_of, seconds_of
 from raysafl.sweep.runner import ray_runs
 from raysafl.sweep.simulate import worker_of

@@ -15,7 +15,7 @@ import psutil
 from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware
 from raysafl.simulation.run import Run
-from raysafl.sweep.execution import Datasets, Room
+from raysafl.sweep.new_runs import Datasets, Room
 from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.prepare import dataset_of

@@ -12,8 +12,8 @@ from ray.tune.search import Searcher
 from rich.console import Console
 
 from raysafl import Hardware, Runner, Sweep
-from raysafl.sweep.execution import Datasets
 from raysafl.sweep.here import Here
+from raysafl.sweep.new_runs import Datasets
 from raysafl.sweep.on_ray.sampler import Sampler
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import PACK_KEY, Pack

@@ -31,7 +31,7 @@ from raysafl.algorithms import SCAFFOLD, Key, Round, State
 from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.choices import ExecutorName
-from raysafl.sweep.execution import choose
+from raysafl.sweep.new_runs import choose
 from raysafl.sweep.packs import Pack
 
 THREADS: set[int] = set()

@@ -14,8 +14,8 @@ from raysafl.cluster.provenance import provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry
-from raysafl.sweep.execution import Room, packs_of
 from raysafl.sweep.measures import LOSS, Measures
+from raysafl.sweep.new_runs import Room, packs_of
 from raysafl.sweep.on_ray.watching import NotRestored
 from raysafl.sweep.open_cell import failure
 from raysafl.sweep.packs import PACK_KEY, Pack
