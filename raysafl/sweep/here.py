@@ -32,6 +32,10 @@ class Here:
     Args:
         hardware: how many threads torch has, and whether a GPU trains. There is one
             worker, which stands for one client actor.
+
+    Attributes:
+        preparation: what `started` does, for the display.
+        beginning: what is done until the first pack begins; empty if it begins at once.
     """
 
     preparation: ClassVar[str] = "loading data"
@@ -57,7 +61,17 @@ class Here:
     def carry_out(
         self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
-        """Carry out packs one after the other; see `Executor.carry_out`."""
+        """Carry out packs, and tell the watch what becomes of them.
+
+        It returns early where the watch says that the sweep ends.
+
+        Args:
+            packs: the packs, those with the most work first. There are none where a search
+                algorithm asks for the runs as results come, which this executor cannot.
+            datasets: the loaded datasets, by the `source_key` of the data that load
+                them. The runs of a search may have others.
+            watch: says what is given with each pack, and takes the news.
+        """
         known = dict(datasets)
         gpus = self.hardware.gpu_share
         device = "cuda" if gpus else "cpu"

@@ -1,16 +1,17 @@
 """Carries out the runs of an attempt that have not ended, or says what it would do.
 
-An executor carries out packs: this process, or trials on Ray.
+An executor carries out packs: `Here` in this process, or `OnRay` by trials of Ray Tune. The two
+have the same methods.
 """
 
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from raysafl.cluster.hardware import Hardware
 from raysafl.core.needs import is_installed
@@ -34,6 +35,8 @@ from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:
     from raysafl.sweep.forecast import Forecast
+    from raysafl.sweep.here import Here
+    from raysafl.sweep.on_ray.tuning import OnRay
     from raysafl.tracking.tracker import Tracker
 
 # How long the data may load before Ray is started. Most errors in the data of a sweep
@@ -74,46 +77,6 @@ def room_on(
     if gpu_memory is not None:
         memory = min(memory, gpu_memory * hardware.gpu_share)
     return Room(hardware.trials_at_once(nodes), memory)
-
-
-class Executor(Protocol):
-    """Carries out packs: in this process, or as trials of Ray Tune.
-
-    Attributes:
-        preparation: what `started` does, for the display.
-        beginning: what is done until the first pack begins; empty if it begins at once.
-    """
-
-    preparation: ClassVar[str]
-    beginning: ClassVar[str]
-
-    def started(self) -> AbstractContextManager[None]:
-        """Get ready for the block, and leave nothing behind.
-
-        Raises:
-            ValueError: what is asked for is not there.
-        """
-
-    def room(self) -> Room:
-        """Return what there is room for, once it is started."""
-
-    def carry_out(
-        self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
-    ) -> None:
-        """Carry out packs, and tell the watch what becomes of them.
-
-        It returns early where the watch says that the sweep ends.
-
-        Args:
-            packs: the packs, those with the most work first. There are none where a search
-                algorithm asks for the runs as results come.
-            datasets: the loaded datasets, by the `source_key` of the data that load
-                them. The runs of a search may have others.
-            watch: says what is given with each pack, and takes the news.
-
-        Raises:
-            ValueError: the search algorithm takes no search space.
-        """
 
 
 @torch_threads(1)
@@ -170,7 +133,7 @@ def carry_out(attempt: Attempt, refusal: ExitStack) -> None:
             tracker.finish()
 
 
-def execute(watch: Watch, executor: Executor, datasets: Datasets) -> None:
+def execute(watch: Watch, executor: "Here | OnRay", datasets: Datasets) -> None:
     """Carry out all runs of a sweep by an executor that was started before.
 
     A pack of several runs that could not be carried out is tried in halves, down to
@@ -219,7 +182,7 @@ def packs_of(
     return form_packs(todo, datasets, hardware, room.packs, room.memory)
 
 
-def choose_executor(options: Runner, seconds: Callable[[], float]) -> Executor:
+def choose_executor(options: Runner, seconds: Callable[[], float]) -> "Here | OnRay":
     """Return who carries out the runs, and say so unless it was asked for; see `choose`."""
     name, why = choose(options, seconds)
     if options.executor == ExecutorName.AUTO and not options.quiet:

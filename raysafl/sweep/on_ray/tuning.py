@@ -93,7 +93,11 @@ class OnRay:
     def carry_out(
         self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
-        """Run a trial for each pack; see `Executor.carry_out`."""
+        """Run a trial for each pack; see `Here.carry_out`.
+
+        Raises:
+            ValueError: the search algorithm takes no search space.
+        """
         references = _put(datasets)
 
         def given(pack: Pack, dataset: Dataset) -> Given:
