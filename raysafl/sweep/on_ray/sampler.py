@@ -208,21 +208,21 @@ class Sampler(Packs):
 
     def _made(self, name: str, config: dict[str, Any]) -> Run | None:
         """Return the run of a configuration; None if there is nothing to carry out."""
-        run = None
+        run = wrong = None
         try:
             run = self.sweep.build(config)
             dataset_of(run, self.datasets)
         # The user's own function may raise anything.
         except (Exception, SystemExit) as error:
-            run_id = run.id if run else _id_of_failed(config)
-            self._register(run_id, config, run)
-            if not self.watch.is_decided(run_id):
-                self.watch.refuse(failure(error, run_id, provenance()))
-            self._untold[name] = run_id
-            return None
-        self._register(run.id, config, run)
-        self._untold[name] = run.id
-        return run
+            wrong = error
+        run_id = run.id if run else _id_of_failed(config)
+        self._register(run_id, config, run)
+        self._untold[name] = run_id
+        if wrong is None:
+            return run
+        if not self.watch.is_decided(run_id):
+            self.watch.refuse(failure(wrong, run_id, provenance()))
+        return None
 
     def _register(self, run_id: str, config: dict[str, Any], run: Run | None) -> None:
         """Label a run by its configuration, and add it to the manifest."""
@@ -234,10 +234,11 @@ class Sampler(Packs):
         with self.watch.recording():
             manifest = self.watch.store.manifest().extended([entry])
             try:
-                measures = Measures.of([run] if run else [])
-                agreed = run is None or measures.quality == manifest.quality
-                quality = manifest.quality if agreed else LOSS
-                manifest = manifest.measuring(measures.columns, quality)
+                if run is not None:
+                    own = Measures.of([run])
+                    agreed = own.quality == manifest.quality
+                    quality = manifest.quality if agreed else LOSS
+                    manifest = manifest.measuring(own.columns, quality)
             except ValueError as error:
                 # The run is carried out all the same; only the meaning of its columns stays
                 # unknown.
