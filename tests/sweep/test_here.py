@@ -91,11 +91,14 @@ def own_data(tiny: Run) -> Run:
 def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
     tiny: Run, tmp_path: Path
 ) -> None:
+    # No checkpoint is made, which is another file of a slow machine.
+    options: dict[str, Any] = {"flush_seconds": 1e6}
     hardware = Hardware(cpus=0.5, trials=1)
     runs = {**grid(tiny).labelled(), ("own data",): own_data(tiny)}
     sweep = Sweep("grid", runs, axes=["algorithm"])
-    on_ray, said = go(sweep, tmp_path / "r", executor="ray", hardware=hardware)
-    alone, _ = go(sweep, tmp_path / "h")
+    alone, _ = go(sweep, tmp_path / "h", **options)
+    options |= {"executor": "ray", "hardware": hardware}
+    on_ray, said = go(sweep, tmp_path / "r", **options)
     assert on_ray.ok and alone.ok and "[4/4]" in said
     folders = [tmp_path / "r", tmp_path / "h"]
     files = [{p.name for p in f.iterdir() if p.name[0] != "."} for f in folders]
