@@ -175,7 +175,8 @@ def test_a_trial_goes_on_from_its_checkpoint_with_the_means_over_all_seeds(
     assert rows.groupby("replicate")["round"].max().nunique() > 1
     table = rows.pivot(index="round", columns="replicate", values="test_accuracy")
     trials = [here(run)({"seed": 3}) for _ in range(2)]
-    found = [trials[0].train() for _ in range(2)]
+    # By then one of them has stopped.
+    found = [trials[0].train() for _ in range(4)]
     trials[0].save_checkpoint(str(tmp_path))
     trials[1].load_checkpoint(str(tmp_path))
     while not found[-1]["done"]:
