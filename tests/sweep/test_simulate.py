@@ -189,6 +189,8 @@ def test_a_trial_goes_on_from_its_checkpoint_with_the_means_over_all_seeds(
     with pytest.raises(ValueError, match="cannot be used: it belongs to another"):
         other.load_checkpoint(str(tmp_path))
     assert other.reset_config({"seed": 3})
+    for trial in (*trials, other):
+        trial.stop()
 
 
 def test_mistakes_are_told_with_what_to_change(tiny: Run) -> None:
