@@ -85,9 +85,8 @@ TOP = {
     "report.results": ["load"],
     "sweep.definition": ["Sweep"],
     "sweep.grid": ["grid"],
-    "sweep.on_ray.trainable": ["trainable"],
     "sweep.runner": ["Runner"],
-    "sweep.simulate": ["simulate"],
+    "sweep.simulate": ["simulate", "trainable"],
     "version": ["__version__"],
 }
 

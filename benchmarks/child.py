@@ -32,7 +32,7 @@ from raysafl.core.work import Tasks, Training
 from raysafl.simulation.lifting import ClientTable
 from raysafl.simulation.replicates import Replicates
 from raysafl.simulation.run import Run
-from raysafl.sweep.hosting import worker_of
+from raysafl.sweep.simulate import worker_of
 
 
 @contextmanager

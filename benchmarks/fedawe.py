@@ -34,7 +34,7 @@ from benchmarks.rounds import Pack, time_rounds
 from benchmarks.tables import headline, in_seconds, table
 from benchmarks.workloads import MALLOC, Workload
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.hosting import worker_of
+from raysafl.sweep.simulate import worker_of
 
 FILE = ROOT / "experiments" / "fedawe" / "table2_cifar10.py"
 # The program's names of the methods.

@@ -33,7 +33,7 @@ from benchmarks.workloads import steady_rounds
 from raysafl.core.problem import Dataset, Samples
 from raysafl.models import CharLSTM
 from raysafl.simulation.run import Run
-from raysafl.sweep.hosting import worker_of
+from raysafl.sweep.simulate import worker_of
 
 Piece = dict[str, Any]
 ENGINES = ("loop", "vmap", "graph", "linear")

@@ -27,7 +27,7 @@ from raysafl.kernels import linear
 from raysafl.participation import Uniform
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Lockstep, Simulation
-from raysafl.sweep.hosting import worker_of
+from raysafl.sweep.simulate import worker_of
 
 DIGITS = EMPTY.replace(
     {

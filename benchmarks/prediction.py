@@ -14,8 +14,8 @@ from benchmarks.processes import median
 from benchmarks.tables import in_digits
 from raysafl.runtime.client_actor import LARGE
 from raysafl.sweep.choices import FLUSH_SECONDS
-from raysafl.sweep.execution import REPORT_SECONDS
 from raysafl.sweep.packs import MOST_RUNS, PACKS_PER_TRIAL
+from raysafl.sweep.watch import REPORT_SECONDS
 
 RUNS = 100_000
 NODES = 16

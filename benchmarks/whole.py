@@ -18,7 +18,7 @@ from benchmarks.rounds import WARM, Pack, time_rounds, work_on_actors
 from benchmarks.watch import driver_memory, resident_mib, watched_actors
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.sweep.hosting import worker_of
+from raysafl.sweep.simulate import worker_of
 
 # What the installed command runs.
 RAYSAFL = (sys.executable, "-c", "from raysafl.cli.start import main; main()")

@@ -30,9 +30,8 @@ from .simulation.run import Patience, Run
 from .storage.manifest import Table
 from .sweep.definition import Sweep
 from .sweep.grid import grid
-from .sweep.on_ray.trainable import trainable
 from .sweep.runner import Runner
-from .sweep.simulate import simulate
+from .sweep.simulate import simulate, trainable
 from .version import __version__
 
 __all__ = [

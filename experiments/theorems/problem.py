@@ -27,7 +27,7 @@ from scipy.special import expit
 
 import raysafl as fl
 from raysafl.simulation.simulation import Lockstep, Simulation
-from raysafl.sweep.hosting import torch_threads, worker_of
+from raysafl.sweep.simulate import torch_threads, worker_of
 
 D = np.array([0.25, 0.5, 0.75, 1.0])
 L, MU = D.max(), D.min()

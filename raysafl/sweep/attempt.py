@@ -16,11 +16,10 @@ from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
 from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.code.old_results import cells_to_forget
-from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display
+from raysafl.sweep.runner import Runner, command_of_script, part_of
 from raysafl.sweep.sampling import known_runs
-from raysafl.sweep.shard import in_shard
 
 
 class Attempt:
@@ -33,7 +32,7 @@ class Attempt:
         ValueError: a run of the sweep cannot be made, or no run was chosen.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Runner) -> None:
         self.options = options
         self.sweep = options.sweep
         self.store = options.store
@@ -43,7 +42,8 @@ class Attempt:
         only = {axis: str(label) for axis, label in options.only.items()}
         self.chosen = self.manifest.select(only)
         if options.shard is not None:
-            self.chosen = in_shard(self.chosen, options.shard)
+            part, parts = part_of(options.shard)
+            self.chosen = [i for i in self.chosen if int(i, 16) % parts == part - 1]
         # The manifest that was in the folder before, or None.
         self.earlier: Manifest | None = None
         # The cells whose results are deleted; None for all results.
@@ -59,6 +59,11 @@ class Attempt:
         """The ids of the chosen runs that have cells to do, or share them with others."""
         ended = self.ended.keys()
         return [i for i in self.chosen if not ended >= set(self.runs[i].cell_ids)]
+
+    @property
+    def looked_at(self) -> dict[str, Run]:
+        """The runs to do, by id, or the one that stands for those of a search."""
+        return self.example or {i: self.runs[i] for i in self.todo}
 
     @property
     def seeds_there(self) -> str:
@@ -96,18 +101,13 @@ class Attempt:
                 self.display.enter("writing the report")
                 write_runs_table(store)
                 write_report(store)
-            cells = store.ledger()
-            entries = store.manifest().entries
-            chosen = set(self.chosen)
-            missing = sum(
-                not cells.keys() >= set(entry.cells)
-                for entry in entries
-                if entry.run_id in chosen
-            )
-            if self.sweep.is_searched and self.display.is_cut:
-                missing = self.display.total - self.display.done
-            every = [entry.run_id for entry in entries]
-            new = every if self.sweep.is_searched else self.unended
+            over = store.ledger().keys()
+            new = self.unended
+            missing = sum(not over >= set(self.runs[i].cell_ids) for i in self.chosen)
+            if self.sweep.is_searched:
+                new = [entry.run_id for entry in store.manifest().entries]
+                display = self.display
+                missing = display.total - display.done if display.is_cut else 0
             return Outcome(
                 store=store,
                 manifest=store.manifest(),

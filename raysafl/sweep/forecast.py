@@ -15,14 +15,15 @@ from raysafl.cluster.hardware import Hardware, usable_cores
 from raysafl.core.problem import Dataset
 from raysafl.core.text import about, count
 from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.choices import ExecutorName
-from raysafl.sweep.execution import Room, room_on
-from raysafl.sweep.executor_choice import choose, ray_runs
 from raysafl.sweep.here import Here
-from raysafl.sweep.hosting import simulation_of
 from raysafl.sweep.more_rounds import MoreRounds
+from raysafl.sweep.new_runs import Room, choose, room_on
 from raysafl.sweep.packs import WORK_PER_SECOND, form_packs, needs_of, seconds_of
+from raysafl.sweep.runner import ray_runs
+from raysafl.sweep.simulate import worker_of
 
 # Rounds are timed for so long, and longer if few of them are evaluated.
 SECONDS = 1.0
@@ -152,7 +153,8 @@ def _timed(
 
 def _seconds_of_round(run: Run, dataset: Dataset, engine: str, device: str) -> float:
     """Return how long a round of one replicate of a run takes in the mean."""
-    simulation = simulation_of(run.replace(replicates=1), dataset, engine, device)
+    run = run.replace(replicates=1)
+    simulation = Simulation(run, worker_of([run], dataset, engine, device))
     # The first round compiles what is compiled, and evaluates the model before it.
     simulation.step()
     rounds = 0

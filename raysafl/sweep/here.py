@@ -8,22 +8,18 @@ search algorithms, schedulers, callbacks, rules to stop.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar
 
 import psutil
 
 from raysafl.cluster.gpus import smallest_memory
 from raysafl.cluster.hardware import Hardware
-from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.sweep.execution import Datasets, Job, Room, scratch
-from raysafl.sweep.hosting import torch_threads, worker_of
-from raysafl.sweep.news import News
+from raysafl.sweep.new_runs import Datasets, Room
 from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.prepare import dataset_of
-from raysafl.sweep.session import is_interrupt
+from raysafl.sweep.simulate import torch_threads, worker_of
 from raysafl.sweep.watch import Watch
 from raysafl.training.device import keep_to_share
 from raysafl.training.resident import Resident
@@ -36,6 +32,10 @@ class Here:
     Args:
         hardware: how many threads torch has, and whether a GPU trains. There is one
             worker, which stands for one client actor.
+
+    Attributes:
+        preparation: what `started` does, for the display.
+        beginning: what is done until the first pack begins; empty if it begins at once.
     """
 
     preparation: ClassVar[str] = "loading data"
@@ -59,44 +59,40 @@ class Here:
         return Room(1, memory)
 
     def carry_out(
-        self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
+        self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
-        """Carry out packs one after the other; see `Executor.carry_out`."""
-        host = partial(self._host, job, dict(datasets))
-        with scratch(job.store):
-            for pack in packs:
-                if watch.ends_early:
-                    return
-                opened = OpenPack(job.given(pack), job.terms, host, is_interrupt)
-                news = News()
-                watch.show([(pack, news)])
-                try:
-                    while not (news.done or watch.ends_early):
-                        news = opened.advance()
-                        watch.take(news, pack)
-                        watch.show([(pack, news)])
-                finally:
-                    opened.close()
-                watch.complete(news, pack)
-                watch.show([])
+        """Carry out packs, and tell the watch what becomes of them.
 
-    def _host(
-        self, job: Job, datasets: dict[str, Dataset], runs: Sequence[Run]
-    ) -> Hosted:
-        """Host the cells of runs with one dataset, model and objective in this process.
+        It returns early where the watch says that the sweep ends.
 
         Args:
-            job: the sweep, and how it is carried out.
-            datasets: the datasets that are loaded; others are added.
-            runs: the runs.
+            packs: the packs, those with the most work first. There are none where a search
+                algorithm asks for the runs as results come, which this executor cannot.
+            datasets: the loaded datasets, by the `source_key` of the data that load
+                them. The runs of a search may have others.
+            watch: says what is given with each pack, and takes the news.
         """
+        known = dict(datasets)
         gpus = self.hardware.gpu_share
-        work = worker_of(
-            runs,
-            dataset_of(runs[0], datasets),
-            job.options.engine,
-            "cuda" if gpus else "cpu",
-            self.resident,
-            gpus or 1.0,
-        )
-        return work, *work.describe()
+        device = "cuda" if gpus else "cpu"
+
+        def host(runs: Sequence[Run]) -> Hosted:
+            """Host the cells of runs in this process."""
+            of = runs, dataset_of(runs[0], known), watch.options.engine, device
+            work = worker_of(*of, self.resident, gpus or 1.0)
+            return work, *work.describe()
+
+        for pack in packs:
+            if watch.ends_early:
+                return
+            opened = OpenPack(watch.given(pack), watch.terms, host)
+            watch.begin(pack)
+            try:
+                is_done = False
+                while not (is_done or watch.ends_early):
+                    news = opened.report()
+                    watch.take(news, pack)
+                    is_done = news.done
+            finally:
+                opened.close()
+            watch.complete(pack)

@@ -8,7 +8,7 @@ computed from its first round.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -18,40 +18,39 @@ from raysafl.simulation.checkpoint import dump, load
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Checkpoint
 from raysafl.storage.rows import CLIENTS, of_cells
-from raysafl.storage.store import Store
+from raysafl.sweep.attempt import Attempt
 
 
 class MoreRounds:
     """Which cells go on from shorter ones that have ended.
 
     Args:
-        store: the folder of the sweep.
-        cells: the cells to do, as runs of one seed each.
-        earlier: the numbers of rounds that runs of the folder had before.
+        attempt: says which cells are to be done, and which runs the folder had before.
     """
 
-    def __init__(
-        self, store: Store, cells: Iterable[Run], earlier: Collection[int] = ()
-    ) -> None:
-        self.store = store
-        # How many rounds the cells had of which a state was kept.
-        kept: dict[str, int] = {}
-        for file in store.files("states"):
-            head = store.checkpoint(file, with_state=False)
-            if head is not None and file.stem in head.cells:
-                kept[file.stem] = head.cells[file.stem].rounds
-        lengths = sorted({*kept.values(), *earlier}, reverse=True)
-        ended = store.ledger() if lengths else {}
+    def __init__(self, attempt: Attempt) -> None:
+        self.store = attempt.store
         # The shorter cell from which each one goes on, by its id.
         self.shorter: dict[str, str] = {}
         # The rounds that need not be run, of all cells together.
         self.rounds = 0
         # Why others do not, and how many.
         self.refused: Counter[str] = Counter()
-        for run in cells:
-            for rounds in lengths:
-                if rounds >= run.rounds:
-                    continue
+        # A rule would stop new cells by the last rounds of the shorter ones.
+        if not attempt.options.resume or attempt.options.is_one_by_one:
+            return
+        # How many rounds the cells had of which a state was kept.
+        kept: dict[str, int] = {}
+        for file in self.store.files("states"):
+            head = self.store.checkpoint(file, with_state=False)
+            if head is not None and file.stem in head.cells:
+                kept[file.stem] = head.cells[file.stem].rounds
+        entries = attempt.earlier.entries if attempt.earlier else []
+        earlier = {int(entry.config.get("rounds", 0)) for entry in entries}
+        lengths = sorted({*kept.values(), *earlier}, reverse=True)
+        ended = self.store.ledger() if lengths else {}
+        for run in (cell for cells in attempt.todo.values() for cell in cells):
+            for rounds in (length for length in lengths if length < run.rounds):
                 shorter = run.model_copy(update={"rounds": rounds}).id
                 if shorter not in ended:
                     continue
@@ -73,8 +72,8 @@ class MoreRounds:
             parts.append(f"{text} computed from the first round, because {why}")
         return "; ".join(parts)
 
-    def checkpoints(self, cells: Iterable[Run]) -> list[bytes]:
-        """Return the files from which some cells go on."""
+    def checkpoints(self, cells: Iterable[Run]) -> list[Checkpoint]:
+        """Return from where some cells go on."""
         pairs = {self.shorter[run.id]: run for run in cells if run.id in self.shorter}
         if not pairs:
             return []
@@ -83,23 +82,13 @@ class MoreRounds:
         for shorter, run in pairs.items():
             own = of_cells(rows, [shorter])
             checkpoint = self.store.checkpoint(self.store.state(shorter))
-            if checkpoint is not None and len(own):
-                found.append(_of_longer(checkpoint, shorter, run, own).to_bytes())
+            if checkpoint is None or not len(own):
+                continue
+            far = checkpoint.cells[shorter].model_copy(update={"rounds": run.rounds})
+            own = own.set_column(0, "cell", pa.repeat(run.id, len(own)))
+            state = dump({run.id: load(checkpoint.state)[shorter]})
+            found.append(Checkpoint({run.id: far}, own, CLIENTS.empty_table(), state))
         return found
-
-
-def _of_longer(
-    checkpoint: Checkpoint, shorter: str, run: Run, rows: pa.Table
-) -> Checkpoint:
-    """Return the end of a shorter cell as a checkpoint of a longer one."""
-    far = checkpoint.cells[shorter].model_copy(update={"rounds": run.rounds})
-    names = pa.array([run.id] * len(rows), pa.string())
-    return Checkpoint(
-        {run.id: far},
-        rows.set_column(0, "cell", names),
-        CLIENTS.empty_table(),
-        dump({run.id: load(checkpoint.state)[shorter]}),
-    )
 
 
 def _why_anew(run: Run, rounds: int, is_kept: bool) -> str:

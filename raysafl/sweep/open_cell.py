@@ -20,6 +20,7 @@ from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import CellEnd, HowFar, Status
 from raysafl.storage.rows import CLIENTS
 from raysafl.sweep.measures import quality_of
+from raysafl.sweep.user_errors import describe_error, kept_traceback
 from raysafl.version import __version__
 
 
@@ -97,20 +98,35 @@ class OpenCell:
             raysafl=__version__,
         )
 
-    def end(self, origin: Mapping[str, Any]) -> CellEnd:
+    def end(self, origin: Mapping[str, Any]) -> tuple[CellEnd, bytes]:
         """Return how the cell has ended, all of whose rounds have been run.
 
         Args:
             origin: versions, host, device, engine and so on.
+
+        Returns:
+            What the ledger says of it, and the file of the model that it keeps, which is
+            empty if it keeps none.
         """
         replicate = self.replicate
-        return CellEnd.now(
+        about = self.about(origin)
+        if model := self._model():
+            digest = hashlib.sha256(model).hexdigest()
+            about |= {"kept": digest, "kept_bytes": len(model)}
+        end = CellEnd.now(
             self.id,
             Status.DIVERGED if replicate.diverged else Status.FINISHED,
             replicate.diverged or replicate.stopped,
             metrics=metrics_of(self.run, [self.latest] if self.latest else []),
-            **self.about(origin),
+            **about,
         )
+        return end, model
+
+    def fail(self, error: BaseException, origin: Mapping[str, Any]) -> CellEnd:
+        """Return how the cell has failed, by an error in one of its rounds."""
+        # A search algorithm must not take its last accuracy for a result.
+        self.latest = None
+        return failure(error, self.id, self.about(origin))
 
     def about(self, origin: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the ledger says of the cell however it ended."""
@@ -125,7 +141,7 @@ class OpenCell:
             **origin,
         }
 
-    def model(self) -> bytes:
+    def _model(self) -> bytes:
         """Return the file of the model that the cell keeps; empty if it keeps none."""
         kept = self.replicate.kept()
         if kept is None:
@@ -154,11 +170,21 @@ class OpenCell:
         return model_file(model.trained, model.frozen, dataset.features, about)
 
 
-def digest_of_model(content: bytes) -> dict[str, Any]:
-    """Return what the ledger says of the file of a kept model, if there is one."""
-    if not content:
-        return {}
-    return {"kept": hashlib.sha256(content).hexdigest(), "kept_bytes": len(content)}
+def failure(error: BaseException, cell: str, about: Mapping[str, Any]) -> CellEnd:
+    """Return the ledger entry of a failed cell, with the user's line that raised the error.
+
+    Args:
+        error: the error.
+        cell: its id, or a name for a run that could not be made.
+        about: versions, host, the time that it took, and so on.
+    """
+    return CellEnd.now(
+        cell,
+        Status.FAILED,
+        describe_error(error),
+        traceback=kept_traceback(error),
+        **about,
+    )
 
 
 def client_rows(cell: str, replicate: Replicate) -> pa.Table | None:

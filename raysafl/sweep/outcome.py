@@ -4,6 +4,7 @@ import base64
 import io
 from dataclasses import dataclass
 from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -94,15 +95,15 @@ class Outcome:
             console = Console(file=io.StringIO(), record=True, width=NOTEBOOK)
             console.print(screen(self.runs, self.manifest, NOTEBOOK))
             parts.append(console.export_html(inline_styles=True, code_format=TABLE))
-        for name in FIGURES:
-            file = self.store.file(name)
-            if file.is_file():
-                data = base64.b64encode(file.read_bytes()).decode()
-                parts.append(
-                    f'<img alt="{name}" style="max-width: 100%" '
-                    f'src="data:image/png;base64,{data}">'
-                )
-                break
+        figures = (
+            file for name in FIGURES if (file := self.store.file(name)).is_file()
+        )
+        for file in islice(figures, 1):
+            data = base64.b64encode(file.read_bytes()).decode()
+            parts.append(
+                f'<img alt="{file.name}" style="max-width: 100%" '
+                f'src="data:image/png;base64,{data}">'
+            )
         return "\n".join(parts)
 
     def print_to(self, console: Console) -> None:
@@ -125,10 +126,10 @@ class Outcome:
             f"Results, table and curves: {short(self.store.path)}",
         ]
         if (view := read_view(self.store)) is not None:
-            page = view.uri.rstrip("/") + view.page
             root = self.store.path.parent
-            command = ui_call(view, root, short(root))
-            where = page if view.is_served else command
+            where = ui_call(view, root, short(root))
+            if view.is_served:
+                where = view.uri.rstrip("/") + view.page
             lines.append(f"Browse them: {where}")
         logs = self.store.logs
         if logs.is_dir():

@@ -140,10 +140,5 @@ def first_inputs(samples: Samples, count: int) -> Tensor:
         samples: the samples.
         count: the number of inputs.
     """
-    return first_samples(samples, count).span(0, count)[0]
-
-
-def first_samples(samples: Samples, count: int = 1) -> Inputs:
-    """Return the first of some samples, on the CPU."""
     few = replace(samples, x=samples.x[:count], y=samples.y[:count], users=None)
-    return Inputs(few, torch.device("cpu"))
+    return Inputs(few, torch.device("cpu")).span(0, count)[0]

@@ -1,36 +1,33 @@
 """Carrying out a run in this process, with a folder but without a `Runner` around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from raysafl import Run, Sweep
-from raysafl.cluster.provenance import provenance
 from raysafl.core.work import Work
 from raysafl.storage.manifest import Entry
 from raysafl.storage.store import Store
 from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.news import News
+from raysafl.sweep.news import GivenPack, News, Terms
+from raysafl.sweep.open_pack import OpenPack
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.session import Session
 
 
 def session_of(
     runs: Sequence[Run],
     work: Work,
     store: Store | None = None,
-    origin: Mapping[str, str] | None = None,
-    **options: Any,
-) -> Session:
+    **terms: Any,
+) -> OpenPack:
     """The cells of some runs, from where the checkpoints in a folder have left them.
 
     Args:
         runs: the runs.
         work: trains and evaluates their cells, in their order.
         store: the folder; None for the first round.
-        origin: what the ledger says of where they are computed.
-        options: further ones of `Session`.
+        terms: those of the pack.
     """
     cells = [cell for run in runs for cell in run.split()]
     digests = CodeDigests()
@@ -38,7 +35,11 @@ def session_of(
     files = store.files("open") if store else []
     found = [store.checkpoint(file) for file in files] if store else []
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
-    return Session(cells, work, origin or {}, code, checkpoints, **options)
+    given = GivenPack(Pack(tuple(cells)), code, checkpoints)
+    common = Terms(**{"commit": "", "package": "", "report_seconds": 2.0, **terms})
+    opened = OpenPack(given, common, lambda runs: (work, "cpu", "loop"))
+    opened.begin()
+    return opened
 
 
 def write(news: News, store: Store, runs: Sequence[Run]) -> None:
@@ -52,14 +53,13 @@ def write(news: News, store: Store, runs: Sequence[Run]) -> None:
         store.drop_checkpoint(pack)
 
 
-def run_in_process(run: Run, store: Store, work: Work, **options: Any) -> str:
+def run_in_process(run: Run, store: Store, work: Work, **terms: Any) -> str:
     """Carry out a run, as the reference that packs, trials and commands are compared with.
 
     Returns:
         Why its checkpoint was not used; empty if there was none, or it was used.
     """
-    origin = {**provenance(), "device": "cpu"}
-    session = session_of([run], work, store, origin, **options)
+    session = session_of([run], work, store, **terms)
     session.advance(np.inf)
     news = session.news()
     write(news, store, [run])

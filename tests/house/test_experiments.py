@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.experiments import FOLDER, forget_experiments, sweep_files
+from helpers.here import session_of
 from helpers.reports import markdown
 from helpers.small_data import write_all
 
@@ -28,7 +29,6 @@ from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.packs import form_packs
 from raysafl.sweep.prepare import prepare
-from raysafl.sweep.session import Session
 
 # they print a table, without a sweep
 SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"} | {
@@ -79,7 +79,7 @@ class World:
                 first.model,
                 objective=first.objective,
             )
-            session = Session(pack.runs, work, {})
+            session = session_of(pack.runs, work)
             session.advance(np.inf)
             news = session.news()
             self.done.take(news.ends, news.rows, news.clients, news.models)

@@ -12,7 +12,7 @@ from experiments.theorems.learnability import learnt
 from experiments.theorems.output import slope
 from experiments.theorems.problem import follow, logistic, quadratic
 from experiments.theorems.speed_up import exact, rate
-from raysafl.sweep.hosting import worker_of
+from raysafl.sweep.simulate import worker_of
 
 # A row that each script prints, by its name.
 SCRIPTS = {

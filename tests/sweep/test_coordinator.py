@@ -1,6 +1,10 @@
 """The coordinator itself, stepped here as Tune steps it, with real client actors."""
 
+import io
+import math
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,15 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
+import torch
 from helpers.actors import end_actor, kill_actor
 from helpers.here import session_of
+from torch import nn
 
-from raysafl import Hardware, Run
+from raysafl import Hardware, Model, Run
 from raysafl.participation import Markov
 from raysafl.runtime.in_process import Worker
-from raysafl.sweep.news import News
+from raysafl.storage.ledger import Checkpoint
+from raysafl.sweep.news import GivenPack, News, Terms
 from raysafl.sweep.on_ray.coordinator import NEWS, Coordinator, Given
-from raysafl.sweep.open_pack import GivenPack, Terms
 from raysafl.sweep.packs import PACK_KEY, Pack
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -27,7 +33,11 @@ Start = Callable[..., Coordinator]
 def config_of(run: Run, *checkpoints: bytes) -> dict[str, Any]:
     """The configuration of a trial of a run's cells."""
     pack = Pack(tuple(run.split()))
-    given = GivenPack(pack, {cell: {} for cell in run.cell_ids}, checkpoints)
+    given = GivenPack(
+        pack,
+        {cell: {} for cell in run.cell_ids},
+        [Checkpoint.read(io.BytesIO(file)) for file in checkpoints],
+    )
     dataset = ray.put(run.data.load())
     return {PACK_KEY: Given(pack.id, ray.put(given), dataset)}
 
@@ -39,6 +49,17 @@ def idle() -> Iterator[list[Coordinator]]:
     yield trials
     for trial in trials:
         trial.stop()
+
+
+class PerProcess(Model):
+    """A linear layer with frozen weights beside it that differ in every process."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build both, as a file would that is another one on each machine."""
+        first = nn.Linear(math.prod(input_shape), 8).requires_grad_(False)
+        rng = torch.Generator().manual_seed(os.getpid())
+        first.weight.copy_(torch.randn(first.weight.shape, generator=rng))
+        return nn.Sequential(nn.Flatten(), first, nn.Linear(8, num_classes))
 
 
 @pytest.fixture
@@ -113,7 +134,7 @@ def test_reset_for_another_run_equals_a_fresh_start(start: Start, tiny: Run) -> 
     trial.config = config_of(other)
     assert trial.reset_config(trial.config)
     # Tune may set up one coordinator for a trial, and then give the trial to another.
-    assert trial.open.session is None
+    assert trial.open.lockstep is None
     assert_reference(to_the_end(trial), other)
 
 
@@ -128,6 +149,15 @@ def test_a_trial_that_tune_has_paused_goes_on_from_where_it_was(
     results = to_the_end(again)
     assert [r["round"] for r in results] == [2, 3, 4]
     assert_reference(results, tiny)
+
+
+def test_client_actors_compute_with_the_coordinator_s_frozen_parameters(
+    start: Start, tiny: Run
+) -> None:
+    # Ray's workers cannot import it.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    run = tiny.replace(model=PerProcess())
+    assert_reference(to_the_end(start(run)), run)
 
 
 @pytest.mark.acceptance

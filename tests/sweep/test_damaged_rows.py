@@ -5,22 +5,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from helpers import folders
 from helpers.folders import apart, rows_file
 from helpers.sweeps_here import go
-from ray import tune
 
-from raysafl import Hardware, Run, Sweep
+from raysafl import PerClient, Run, Sweep
+from raysafl.report.query import results
 from raysafl.storage.paths import unsealed
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
+from raysafl.storage.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
 
 @pytest.fixture
 def sweep(tiny: Run) -> Sweep:
-    runs = {(s,): tiny.replace({"participation.s": s}) for s in (0, 2)}
+    judged = tiny.replace(eval_clients=PerClient(on="labels", every=2))
+    runs = {(s,): judged.replace({"participation.s": s}) for s in (0, 2)}
     return Sweep("tiny", runs, axes=("s",))
 
 
@@ -38,24 +42,56 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
-@pytest.mark.parametrize("is_apart", [True, False])
-@pytest.mark.parametrize("damage", [delete, cut], ids=lambda d: d.__name__)
+def edit(file: Path) -> None:
+    """Leave one row out."""
+    pq.write_table(pq.read_table(file).slice(1), file)
+
+
+# By default the damages have the two forms of a folder in turn.
+@pytest.mark.parametrize(
+    ("damage", "folder", "is_apart"),
+    [
+        pytest.param(
+            *(damage, folder, is_apart),
+            marks=[pytest.mark.acceptance] if (i + k + is_apart) % 2 else [],
+        )
+        for i, damage in enumerate((delete, cut, edit))
+        for k, folder in enumerate(("rounds", "clients"))
+        for is_apart in (True, False)
+    ],
+)
 def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
-    damage: Callable[[Path], None], is_apart: bool, sweep: Sweep, finished: Store
+    damage: Callable[[Path], None],
+    folder: str,
+    is_apart: bool,
+    sweep: Sweep,
+    finished: Store,
 ) -> None:
-    before = finished.rounds().drop(columns="seconds")
-    first = sweep.labelled()[(0,)].id
+    before = finished.rounds().drop(columns="seconds"), finished.clients()
+    ids = [run.id for run in sweep.labelled().values()]
     if is_apart:
         apart(finished)
-    damage(rows_file(finished, first))
-    assert (
-        finished.read().runs[first].reason.startswith("2 of 2 seeds: damaged: rounds/")
-    )
+    damage(rows_file(finished, ids[0], folder))
+    wrong = set(ids[:1] if is_apart else ids)
+    # Until it is run again, it counts nowhere.
+    for table in (finished.rounds(), finished.clients()):
+        assert not wrong & set(table["run_id"])
+    assert any(f"{folder}/" in str(finding) for finding in verify(finished))
+    found = finished.read().runs
+    reason = f"2 of 2 seeds: damaged: {folder}/"
+    assert {i for i in ids if found[i].reason.startswith(reason)} == wrong
+    for table in (write_runs_table(finished), results([finished.path])):
+        assert not wrong & set(table[table["status"] == "finished"]["run_id"])
+
     outcome, said = go(sweep, finished.path)
     assert outcome.ok and outcome.skipped == (1 if is_apart else 0)
-    assert "s=0 is run again: rounds/" in said
-    pd.testing.assert_frame_equal(finished.rounds().drop(columns="seconds"), before)
+    assert f"s=0 is run again: {folder}/" in said
+    after = finished.rounds().drop(columns="seconds"), finished.clients()
+    for own, due in zip(after, before, strict=True):
+        pd.testing.assert_frame_equal(own, due)
     assert set(outcome.runs["status"]) == {"finished"}
+    write_runs_table(finished)
+    assert verify(finished) == []
 
 
 def exchange_ids(manifest: Path) -> None:
@@ -82,30 +118,3 @@ def test_a_damaged_manifest_is_named_and_written_anew(
     assert outcome.ok and outcome.skipped == 2
     assert "manifest.json cannot be read" in said and "and does so now" in said
     assert finished.manifest() == before
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_runs_that_a_scheduler_stopped_are_run_again_if_their_rows_are_gone(
-    tiny: Run, tmp_path: Path
-) -> None:
-    def sweep() -> Sweep:
-        # A scheduler serves one experiment of Tune only.
-        return Sweep(
-            "asha",
-            space={"local.lr": tune.grid_search([0.5, 0.3, 1e-7, 1e-8])},
-            base=tiny.replace(rounds=20),
-            scheduler=tune.schedulers.ASHAScheduler(
-                time_attr="round", grace_period=2, max_t=20, reduction_factor=2
-            ),
-        )
-
-    options = {"hardware": Hardware(cpus=0.5, trials=1)}
-    outcome, _ = go(sweep(), tmp_path / "s", executor="ray", **options)
-    store = outcome.store
-    assert outcome.ok
-    stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
-    assert stopped
-    delete(rows_file(store, stopped[0]))
-    _, said = go(sweep(), tmp_path / "s", executor="ray", **options)
-    assert "is run again" in said

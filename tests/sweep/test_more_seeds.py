@@ -132,7 +132,8 @@ FAILING: list[bool] = []
 def test_one_seed_that_fails_makes_its_run_failed_and_it_alone_is_tried_again(
     tiny: Run, tmp_path: Path
 ) -> None:
-    run = tiny.replace(algorithm=FailsOnce(), replicates=3)
+    clients = PerClient(on="labels", every=1)
+    run = tiny.replace(algorithm=FailsOnce(), replicates=3, eval_clients=clients)
     FAILING.append(True)
     outcome, said = carry_out(tmp_path / "s", run)
     FAILING.clear()
@@ -140,6 +141,14 @@ def test_one_seed_that_fails_makes_its_run_failed_and_it_alone_is_tried_again(
     assert "number=0: failed, 1 of 3 seeds: " in said
     assert outcome.runs["status"].tolist() == ["finished", "failed", "finished"]
     assert outcome.store.read().runs[run.id].status is Status.FAILED
+    end = outcome.store.ledger()[run.cell_ids[1]]
+    assert "a user's mistake" in end.reason and end.traceback
+    assert end.seconds > 0 and end.started <= end.ended
+    # What it has measured up to there is kept.
+    counts = {0: 4, 1: 2, 2: 4}
+    for table in rows(outcome):
+        measured = table.groupby("replicate")["round"].nunique()
+        assert measured.to_dict() == counts
     before = outcome.store.rounds().query("replicate != 1").reset_index(drop=True)
     again, _ = carry_out(tmp_path / "s", run)
     assert again.ok and again.skipped == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.folders import contents
+from helpers.folders import contents, rows_file
 from helpers.sweeps_here import go
 from ray import tune
 
@@ -62,10 +62,10 @@ class Broken(Algorithm):
         return (yield from FedAvg().round(state, ids, key))
 
 
-def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
+def test_results_are_readable_with_plain_pandas_and_name_the_configuration_and_origin(
     tiny: Run, tmp_path: Path
 ) -> None:
-    outcome = finish(grid(tiny), tmp_path / "s")
+    outcome, _ = go(grid(tiny), tmp_path / "s", command="raysafl run x.py")
     rounds = pd.read_parquet(tmp_path / "s" / "rounds")
     runs = pd.read_parquet(tmp_path / "s" / "runs.parquet")
     assert len(rounds) == 2 * 2 * 4 and len(runs) == 2 * 2
@@ -76,29 +76,48 @@ def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration
     last = rounds[rounds.cell == run.cell_ids[row["replicate"]]].iloc[-1]
     assert row["final"] == last["test_accuracy"]
     assert set(outcome.runs.columns) == set(runs.columns)
+    ends = outcome.store.ledger()
+    assert set(ends) == set(rounds.cell)
+    for end in ends.values():
+        assert end.status == "finished" and end.python and end.numpy and end.torch
+        assert end.ray and end.raysafl and end.host and end.device and end.engine
+        assert end.commit and 0 < end.seconds < 60
+    first, _ = outcome.manifest.entries
+    assert Run.model_validate(first.config) == grid(tiny).labelled()["FedAvg", 0]
+    assert outcome.manifest.command == "raysafl run x.py"
 
 
 @pytest.mark.usefixtures("reports")
-def test_finished_runs_are_not_run_again_and_new_ones_are(
+def test_finished_runs_are_not_run_again_and_those_of_an_edited_grid_are(
     tiny: Run, tmp_path: Path
 ) -> None:
     """Rows of earlier runs stay, with the seconds that they took."""
-    before = finish(grid(tiny), tmp_path / "s").store.rounds()
+    sweep = grid(tiny, other=tiny.replace(rounds=2))
+    first = finish(sweep, tmp_path / "s")
     files = contents(tmp_path / "s" / "rounds")
-    (
-        tmp_path / "s" / "report.html"
-    ).unlink()  # as if the driver had been killed before it
-    again, said = go(grid(tiny), tmp_path / "s")
-    assert again.skipped == 2 and "runs to do" not in said
-    assert "2 runs were finished before" in said
+    # As if the driver had been killed before it.
+    (tmp_path / "s" / "report.html").unlink()
+    again, said = go(sweep, tmp_path / "s")
+    assert again.skipped == 3 and "runs to do" not in said
+    assert "3 runs were finished before" in said
     assert (tmp_path / "s" / "report.html").is_file()
     assert contents(tmp_path / "s" / "rounds") == files
-    more = finish(
-        grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5))),
-        tmp_path / "s",
-    )
-    assert more.skipped == 2 and len(more.runs) == 6
-    pd.testing.assert_frame_equal(more.store.rounds(before["run_id"].unique()), before)
+
+    kept = {run.id for run in grid(tiny).labelled().values()}
+    before = first.store.rounds(kept)
+    sweep = grid(tiny, other=tiny.replace(rounds=3))
+    ids = {run.id for run in sweep.labelled().values()}
+    edited, _ = go(sweep, tmp_path / "s")
+    assert edited.ok and (edited.skipped, len(edited.runs)) == (2, 6)
+    assert edited.shown == ids - kept
+    pd.testing.assert_frame_equal(edited.store.rounds(kept), before, check_exact=True)
+
+    anew, _ = go(sweep, tmp_path / "s", resume=False)
+    assert anew.ok and (anew.skipped, len(anew.runs)) == (0, 6) and anew.shown == ids
+    # The results of others stay in the folder.
+    assert len(anew.store.ledger()) == 2 * 4
+    assert len(anew.store.files("rounds")) == 1
+    pd.testing.assert_frame_equal(anew.store.rounds(kept)[FACTS], before[FACTS])
 
 
 def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
@@ -179,19 +198,23 @@ def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
 
 @on_ray
 @pytest.mark.acceptance
+@pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     tiny: Run, tmp_path: Path
 ) -> None:
-    rates = [0.5, 0.3, 1e-6, 1e-7, 1e-8, 1e-9]
-    sweep = Sweep(
-        "asha",
-        space={"local.lr": tune.grid_search(rates)},
-        base=tiny.replace(rounds=20),
-        scheduler=tune.schedulers.ASHAScheduler(
-            time_attr="round", grace_period=2, max_t=20, reduction_factor=2
-        ),
-    )
-    outcome, _ = go_on_ray(sweep, tmp_path / "s")
+    def swept() -> Sweep:
+        # A scheduler serves one experiment of Tune only.
+        rates = [0.5, 0.3, 1e-6, 1e-7, 1e-8, 1e-9]
+        return Sweep(
+            "asha",
+            space={"local.lr": tune.grid_search(rates)},
+            base=tiny.replace(rounds=20),
+            scheduler=tune.schedulers.ASHAScheduler(
+                time_attr="round", grace_period=2, max_t=20, reduction_factor=2
+            ),
+        )
+
+    outcome, _ = go_on_ray(swept(), tmp_path / "s")
     by_rate = outcome.runs.set_index("label.local.lr")
     assert set(by_rate.loc[0.5, "status"]) == {"finished"}
     stopped = by_rate[by_rate.status == "stopped"]
@@ -201,8 +224,11 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
         and (stopped["rounds"] >= 2).all()
     )
     assert outcome.ok  # a stop by the scheduler is no failure
-    again, _ = go_on_ray(sweep, tmp_path / "s")
+    # One that was stopped is run again if its rows are gone, and the others are not.
+    rows_file(outcome.store, stopped["run_id"].iloc[0]).unlink()
+    again, said = go_on_ray(swept(), tmp_path / "s")
     assert again.ok and len(again.runs) == len(outcome.runs)
+    assert "is run again" in said
 
 
 @on_ray
@@ -265,15 +291,6 @@ def test_an_experiment_may_use_a_module_that_lies_beside_it(
     assert outcome.ok, outcome.bad["reason"].tolist()
 
 
-def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
-    tiny: Run, tmp_path: Path
-) -> None:
-    finish(grid(tiny, other=tiny.replace(rounds=2)), tmp_path / "s")
-    sweep = grid(tiny, other=tiny.replace(rounds=3))
-    outcome, _ = go(sweep, tmp_path / "s", executor="here")
-    assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
-
-
 @on_ray
 @pytest.mark.acceptance
 def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
@@ -332,38 +349,3 @@ def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     expected = finish(grid(tiny, short=short), tmp_path / "f").store.rounds()
     found = outcome.store.rounds(expected["run_id"].unique())
     pd.testing.assert_frame_equal(found[FACTS], expected[FACTS])
-
-
-def test_all_cells_are_run_anew_without_resume_and_only_new_ones_with_it(
-    tiny: Run, tmp_path: Path
-) -> None:
-    first = finish(grid(tiny), tmp_path / "s")
-    before = first.store.rounds()
-    sweep = grid(tiny, other=tiny.replace(seed=5))
-    again, _ = go(sweep, tmp_path / "s")
-    ids = {run.id for run in sweep.labelled().values()}
-    old = set(before["run_id"])
-    assert (again.skipped, again.missing) == (2, 0) and again.shown == ids - old
-    pd.testing.assert_frame_equal(again.store.rounds(old), before, check_exact=True)
-
-    anew, _ = go(grid(tiny), tmp_path / "s", resume=False)
-    assert (anew.skipped, len(anew.runs)) == (0, 4) and anew.shown == old
-    # The results of others stay in the folder.
-    assert set(anew.store.ledger()) == set(again.store.ledger())
-    assert len(anew.store.files("rounds")) == 1
-    pd.testing.assert_frame_equal(anew.store.rounds(old)[FACTS], before[FACTS])
-
-
-def test_the_ledger_names_versions_commit_and_host_and_the_manifest_the_configuration(
-    tiny: Run, tmp_path: Path
-) -> None:
-    outcome, _ = go(Sweep("one", [tiny]), tmp_path / "s", command="raysafl run x.py")
-    ends = outcome.store.ledger()
-    assert list(ends) == tiny.cell_ids
-    for end in ends.values():
-        assert end.status == "finished" and end.python and end.numpy and end.torch
-        assert end.ray and end.raysafl and end.host and end.device and end.engine
-        assert end.commit and 0 < end.seconds < 60
-    (entry,) = outcome.manifest.entries
-    assert Run.model_validate(entry.config) == tiny
-    assert outcome.manifest.command == "raysafl run x.py"

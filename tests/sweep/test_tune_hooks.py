@@ -2,7 +2,6 @@
 
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +14,17 @@ from rich.console import Console
 from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
-from raysafl.sweep.on_ray.callbacks import Shown
-from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials
-from raysafl.sweep.packs import PACK_KEY
-from raysafl.sweep.progress import Display
+from raysafl.sweep.attempt import Attempt
+from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials, rules_of
+from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.watch import Watch
+
+
+def watch_of(sweep: Sweep, folder: Path) -> Watch:
+    """What follows the packs of a sweep in a new folder."""
+    Store(folder).create()
+    Store(folder).write_manifest(sweep.manifest())
+    return Watch(Attempt(Runner(sweep, folder, quiet=True)))
 
 
 class Seen(tune.Callback):
@@ -103,9 +107,9 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
 
 
 def test_a_stopper_that_ends_the_whole_sweep_interrupts_it_and_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = Watch(Store(tmp_path), Display(), None, [], lambda run: {})
+    watch = watch_of(Sweep("s", [tiny]), tmp_path)
     halt = HaltTrials(watch, [MaximumIterationStopper(2), TimeoutStopper(3600)])
     assert not halt.stop_all() and not watch.interrupted
     assert [halt("a", {}) for _ in range(2)] == [False, True]
@@ -157,16 +161,16 @@ def test_what_is_no_callback_is_refused_before_anything_runs(
     assert not (tmp_path / "s").exists()
 
 
-def trial_of(pack_id: str) -> Trial:
-    return Trial("run", config={PACK_KEY: SimpleNamespace(id=pack_id)}, stub=True)
-
-
-def test_a_trial_is_named_by_labels_and_its_folder_has_no_odd_characters() -> None:
-    labels = {"data": "../a b", "n": None, "x": "y" * 200}
-    shown = Shown({"abcdef123456": labels})
-    trial = trial_of("abcdef123456")
-    assert shown.name(trial).startswith("data=../a b, n=None, x=yyy")
-    folder = shown.folder(trial)
-    assert folder.startswith("data=.._a_b,n=None,x=yyy") and folder.endswith("_abcdef")
+def test_a_trial_is_named_by_labels_and_its_folder_has_no_odd_characters(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = {("../a b", None, "y" * 200): tiny}
+    watch = watch_of(Sweep("s", runs, axes=("data", "n", "x")), tmp_path)
+    pack = Pack(tuple(tiny.split()))
+    follow = WatchTrials(watch, {pack.id: pack}, Hardware())
+    one, other = (Trial("run", config={PACK_KEY: pack}, stub=True) for _ in range(2))
+    assert follow.name(one).startswith("data=../a b, n=None, x=yyy")
+    folder = follow.folder(one)
+    assert folder.startswith("data=.._a_b,n=None,x=yyy") and pack.id[:6] in folder
     assert "/" not in folder and len(folder) < 120
-    assert shown.folder(trial) == shown.folder(trial_of("abcdef123456"))
+    assert folder == follow.folder(other)

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 import torch
 from helpers.pictures import without_pictures
-from helpers.sweeps_here import search
+from helpers.sweeps_here import Halving, search
 from numpy.testing import assert_allclose
 from ray import tune
-from ray.tune.search import Searcher
 
 import raysafl as fl
 from raysafl import (
@@ -133,45 +132,11 @@ def test_a_county_without_test_rows_has_empty_entries_and_is_left_out_of_statist
     assert_allclose(last["clients_worst10_rmse"], worst)
 
 
-class Listening(Searcher):
-    """Suggests two learning rates, and remembers what it was told of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: dict[float, float] = {}
-        self.rates: dict[str, float] = {}
-
-    def set_search_properties(
-        self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
-    ) -> bool:
-        """Remember what is searched by."""
-        self.goal = (metric, mode)
-        return True
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """Suggest a low rate and then a high one."""
-        self.rates[trial_id] = 0.05 if self.rates else 0.001
-        return {"local.lr": self.rates[trial_id]}
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Remember the value that the run is judged by."""
-        assert result is not None
-        self.told[self.rates[trial_id]] = result["clients_worst_rmse"]
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save nothing."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing."""
-
-
 def test_a_search_goes_by_the_worst_client(
     done: tuple[Run, Outcome], tmp_path: Path
 ) -> None:
     run, _ = done
-    searcher = Listening()
+    searcher = Halving(0.1)
     sweep = Sweep(
         "worst",
         space={"local.lr": tune.uniform(0.001, 0.05)},
@@ -181,10 +146,10 @@ def test_a_search_goes_by_the_worst_client(
         num_samples=2,
     )
     assert search(sweep, tmp_path)[0].ok
-    assert searcher.goal == ("clients_worst_rmse", "min")
+    assert (searcher.by, searcher.better) == ("clients_worst_rmse", "min")
     rows = Store(tmp_path).rounds().query("round == 3")
-    assert set(searcher.told.values()) == set(rows["clients_worst_rmse"])
-    assert searcher.told[0.05] < searcher.told[0.001]
+    told = searcher.told.values()
+    assert set(told) == set(rows["clients_worst_rmse"]) and len(told) == 2
 
 
 def test_a_replicate_stops_where_the_worst_client_has_not_improved(

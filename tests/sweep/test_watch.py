@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from helpers.made import checkpoint_of, ended, ends_of, rows_of
 
-from raysafl import Sweep
+from raysafl import Runner, Sweep
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
+from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.news import News
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.progress import Display, Ending
@@ -48,10 +49,10 @@ def watch_of(folder: Path) -> tuple[Watch, Shown, Submitted]:
     store.create()
     sweep = Sweep("s", {(k,): run for k, run in enumerate(RUNS)}, axes=("k",))
     store.write_manifest(sweep.manifest())
-    shown, tracked = Shown(), Submitted()
-    tracker: Any = tracked
-    entries = store.manifest().entries
-    return Watch(store, shown, tracker, entries, lambda run: {}), shown, tracked
+    attempt = Attempt(Runner(sweep, folder, stop={"round": 1}))
+    shown = attempt.display = Shown()
+    tracked: Any = Submitted()
+    return Watch(attempt, tracked), shown, tracked
 
 
 def news_of(cells: Sequence[str], done: bool = False) -> News:
@@ -66,7 +67,8 @@ def news_of(cells: Sequence[str], done: bool = False) -> News:
 
 def halved(watch: Watch) -> None:
     """The last news of the pack ask for halves."""
-    watch.complete(News(halve=True), PACK)
+    watch.take(News(halve=True), PACK)
+    watch.complete(PACK)
 
 
 def lost(watch: Watch) -> None:
@@ -100,13 +102,12 @@ def test_a_run_is_shown_when_the_last_of_its_cells_has_ended_by_the_worst_of_the
     watch, shown, _ = watch_of(tmp_path)
     one, other = RUNS[0].cell_ids
     watch.take(news_of([one]), PACK)
-    watch.show([(PACK, News())])
+    watch.begin(PACK)
     # Both runs have cells that have not ended.
     assert not shown.texts and shown.running == 2
     _, second = ends_of(RUNS[0], Status.FAILED, reason="a mistake")
     watch.take(News(ends=[second], rows=rows_of(RUNS[0], through=1)), PACK)
     assert shown.texts == ["k=0: failed, 1 of 2 seeds: a mistake"]
-    watch.show([(PACK, News())])
     assert (shown.running, shown.done, shown.failed) == (1, 1, 1)
     rows = watch.store.results().rows.to_pandas()
     assert rows.groupby("cell").size().to_dict() == {one: 2, other: 1}
@@ -117,27 +118,27 @@ def test_cells_that_failed_before_are_tried_and_taken_again(tmp_path: Path) -> N
     one, _ = RUNS[0].cell_ids
     failed = ends_of(RUNS[0], Status.FAILED)[:1]
     watch.store.take(failed, rows_of(RUNS[0])[:0], news_of([]).clients[:0])
-    entries = watch.store.manifest().entries
-    again = Watch(watch.store, Shown(), None, entries, lambda run: {})
+    again, _, _ = watch_of(tmp_path)
     again.take(news_of([one]), PACK)
     assert watch.store.ledger()[one].status is Status.FINISHED
 
 
-def test_what_a_scheduler_stopped_keeps_the_rows_and_the_time_of_its_checkpoint(
+def test_what_a_rule_stopped_keeps_the_rows_and_the_time_of_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     watch, shown, _ = watch_of(tmp_path)
     pack = Pack(tuple(RUNS[0].split()))
     saved = checkpoint_of(RUNS[0])
-    watch.take(News(checkpoint=saved.to_bytes(), saved=RUNS[0].cell_ids), pack)
-    watch.complete(News(metrics={"round": 1, "test_accuracy": 0.25}), pack)
+    watch.take(News(checkpoint=saved.to_bytes()), pack)
+    watch.take(News(metrics={"round": 1, "test_accuracy": 0.25}), pack)
+    watch.complete(pack)
     ends = [watch.store.ledger()[cell] for cell in RUNS[0].cell_ids]
-    assert {end.reason for end in ends} == {"stopped by the scheduler after round 1"}
+    assert {end.reason for end in ends} == {"stopped by `stop` after round 1"}
     assert all(end.seconds == 1.0 and end.started for end in ends)
     assert len(watch.store.results().rows) == 2
     assert not watch.store.files("open")
     assert shown.texts == [
-        "k=0: stopped, 2 of 2 seeds: stopped by the scheduler after round 1, "
+        "k=0: stopped, 2 of 2 seeds: stopped by `stop` after round 1, "
         "test accuracy 25.00%"
     ]
 
@@ -148,7 +149,7 @@ def test_a_lost_process_of_one_cell_is_its_failure_and_keeps_its_checkpoint(
     watch, _, _ = watch_of(tmp_path)
     (cell, _) = RUNS[0].split()
     pack = Pack((cell,))
-    watch.take(News(checkpoint=checkpoint_of(cell).to_bytes(), saved=[cell.id]), pack)
+    watch.take(News(checkpoint=checkpoint_of(cell).to_bytes()), pack)
     watch.lose("its process was lost", pack)
     end = watch.store.ledger()[cell.id]
     assert (end.status, end.reason) == (Status.FAILED, "its process was lost")

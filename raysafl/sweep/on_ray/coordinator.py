@@ -24,7 +24,8 @@ from raysafl.runtime.client_actor import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Checkpoint
-from raysafl.sweep.open_pack import GivenPack, Hosted, OpenPack, Terms
+from raysafl.sweep.news import GivenPack, Terms
+from raysafl.sweep.open_pack import Hosted, OpenPack
 from raysafl.sweep.packs import PACK_KEY
 
 # The field of a report that is for the driver alone (`News`). It is neither a number nor
@@ -107,7 +108,7 @@ class Coordinator(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report what has become of the cells."""
-        news = self.open.advance()
+        news = self.open.report()
         return {
             **news.metrics,
             # TensorBoard draws curves over Tune's number of time steps.
@@ -118,21 +119,19 @@ class Coordinator(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Let Tune have the cells' checkpoint, with which it starts a paused trial again."""
-        session = self.open.session
-        content = session.news(at_once=True).checkpoint if session else b""
+        is_begun = self.open.lockstep is not None
+        content = self.open.news(at_once=True).checkpoint if is_begun else b""
         Path(checkpoint_dir, CHECKPOINT).write_bytes(content)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on from what Tune was given when the trial was paused."""
         content = Path(checkpoint, CHECKPOINT).read_bytes()
         if content:
-            saved = Checkpoint.read(io.BytesIO(content), with_state=False).cells
+            saved = Checkpoint.read(io.BytesIO(content))
             given = self.open.given
             # The others have ended.
-            left = [run for run in given.pack.runs if run.id in saved]
-            self.open.given = replace(
-                given, pack=given.pack.of(left), checkpoints=[content]
-            )
+            left = given.pack.of([c for c in given.pack.runs if c.id in saved.cells])
+            self.open.given = replace(given, pack=left, checkpoints=[saved])
 
     def cleanup(self) -> None:
         """End the client actors."""

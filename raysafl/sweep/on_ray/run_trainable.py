@@ -1,4 +1,4 @@
-"""The trainable of Ray Tune that `raysafl.sweep.on_ray.trainable` returns."""
+"""The trainable of Ray Tune that `raysafl.sweep.simulate` returns."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,9 @@ from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.simulation.checkpoint import dump, load, restore, save
 from raysafl.simulation.run import Run
-from raysafl.sweep.hosting import simulation_of
+from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.open_cell import metrics_of
+from raysafl.sweep.simulate import worker_of
 
 # The files of a checkpoint: the states of all replicates, and their last records.
 STATES = "states.safetensors"
@@ -50,7 +51,8 @@ class RunTrainable(tune.Trainable):
         run = self.base.replace(config)
         same = run.data.source_key == self.base.data.source_key
         dataset = self.dataset if same else run.data.load()
-        self.simulation = simulation_of(run, dataset, self.engine, own_device())
+        work = worker_of([run], dataset, self.engine, own_device())
+        self.simulation = Simulation(run, work)
         # The last record of each replicate that has not diverged, by its number.
         self.latest: dict[int, Record] = {}
 

@@ -2,23 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from ray.tune.search import Searcher
 
 from raysafl.cluster.provenance import provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Entry, Label
-from raysafl.sweep.execution import Job, Room, packs_of
+from raysafl.storage.manifest import Entry
 from raysafl.sweep.measures import LOSS, Measures
-from raysafl.sweep.on_ray.callbacks import NotRestored
+from raysafl.sweep.new_runs import Room, packs_of
+from raysafl.sweep.on_ray.watching import NotRestored
+from raysafl.sweep.open_cell import failure
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.sampling import labels_of
-from raysafl.sweep.session import failure, mean_metrics
 from raysafl.sweep.watch import Watch
 
 # So many runs a search algorithm is asked for at a time. Of more, the later ones would know too
@@ -71,10 +73,9 @@ class Sampler(Packs):
     earlier attempt keeps its results.
 
     Args:
-        job: the sweep, and how it is carried out.
+        watch: knows the sweep, and is told of each run, and what has failed.
         datasets: the datasets that are loaded, by the `source_key` of the data that load
             them; others are added.
-        watch: is told the labels of each run, and what has failed.
         room: what there is room for.
         given: returns what the configuration of a trial holds for a pack and its dataset.
 
@@ -84,23 +85,21 @@ class Sampler(Packs):
 
     def __init__(
         self,
-        job: Job,
-        datasets: dict[str, Dataset],
         watch: Watch,
+        datasets: dict[str, Dataset],
         room: Room,
         given: Callable[[Pack, Dataset], Any],
     ) -> None:
         super().__init__()
-        self.job = job
-        self.datasets = datasets
         self.watch = watch
+        self.sweep = watch.sweep
+        self.datasets = datasets
         self.room = room
         self.given = given
         # Tune would ask for the state of one that is called `searcher`.
-        self.algorithm: Searcher = job.sweep.search_alg
-        # The packs so far, by id, and the labels of their runs.
+        self.algorithm: Searcher = watch.sweep.search_alg
+        # The packs so far, by id.
         self.packs: dict[str, Pack] = {}
-        self.labels: dict[str, Mapping[str, Label]] = {}
         # How often it was asked, and the runs of which it has not heard, by the names by
         # which it knows them.
         self._asked = 0
@@ -108,14 +107,14 @@ class Sampler(Packs):
         # The packs that no trial has yet, and those of the trials that run.
         self._queue: list[Pack] = []
         self._open: dict[str, Pack] = {}
-        metric, mode = job.goal
+        metric, mode = watch.goal
         # What a searcher was told when it was made is not told again.
         told = bool(getattr(self.algorithm, "metric", None))
         goal = (None, None) if told else (metric, mode)
-        if not self.algorithm.set_search_properties(*goal, dict(job.sweep.space)):
+        if not self.algorithm.set_search_properties(*goal, dict(watch.sweep.space)):
             raise ValueError(
                 f"search_alg has a search space of its own, so it does not take that of sweep "
-                f"'{job.sweep.name}'; make {type(self.algorithm).__name__}(...) without one"
+                f"'{watch.sweep.name}'; make {type(self.algorithm).__name__}(...) without one"
             )
 
     def suggest(self, trial_id: str) -> Any:
@@ -126,7 +125,7 @@ class Sampler(Packs):
         if self.watch.ends_early:
             return Searcher.FINISHED
         answer: Any = None
-        if not self._open or self.job.options.is_one_by_one:
+        if not self._open or self.watch.options.is_one_by_one:
             # Now it is known which packs could not be carried out as a whole.
             for pack in self.watch.unfinished:
                 self._queue += pack.halves(self.watch.ended)
@@ -141,7 +140,6 @@ class Sampler(Packs):
             return None if self._open else answer
         pack = self._open[trial_id] = self._queue.pop(0)
         self.packs[pack.id] = pack
-        self.labels[pack.id] = self.watch.labels_of(pack)
         dataset = self.datasets[pack.runs[0].data.source_key]
         return {PACK_KEY: self.given(pack, dataset)}
 
@@ -168,7 +166,7 @@ class Sampler(Packs):
             if len(done) < len(ends):
                 self.algorithm.on_trial_complete(name, error=True)
             else:
-                result = mean_metrics([end.metrics for end in done])
+                result = _mean_metrics([end.metrics for end in done])
                 self.algorithm.on_trial_complete(name, result=result)
             del self._untold[name]
         return before - len(self._untold)
@@ -180,10 +178,10 @@ class Sampler(Packs):
             None if the algorithm waits for results, and a text if it has no more to ask for.
         """
         several = getattr(self.algorithm, "max_concurrent", AT_ONCE)
-        most = 1 if self.job.options.is_one_by_one else several
+        most = 1 if self.watch.options.is_one_by_one else several
         runs: dict[str, list[Run]] = {}
         config: Any
-        while len(runs) < most and self._asked < self.job.sweep.num_samples:
+        while len(runs) < most and self._asked < self.sweep.num_samples:
             name = f"{self._asked:05d}"
             config = self.algorithm.suggest(name)
             if not isinstance(config, Mapping):
@@ -195,7 +193,7 @@ class Sampler(Packs):
                     runs[run.id] = cells
         else:
             config = Searcher.FINISHED
-        packs = packs_of(self.job, runs.values(), self.room, self.datasets)
+        packs = packs_of(self.watch, runs.values(), self.room, self.datasets)
         # Each run counts as one, as those that are not asked for yet do.
         self._queue += [replace(pack, work=self._share(pack)) for pack in packs]
         return config
@@ -205,26 +203,26 @@ class Sampler(Packs):
         return sum(
             1 / len(self.watch.entries[run_id].cells)
             for cell in pack.runs
-            for run_id in self.watch.runs_of(cell.id)
+            for run_id in self.watch.runs_of[cell.id]
         )
 
     def _made(self, name: str, config: dict[str, Any]) -> Run | None:
         """Return the run of a configuration; None if there is nothing to carry out."""
-        run = None
+        run = wrong = None
         try:
-            run = self.job.sweep.build(config)
+            run = self.sweep.build(config)
             dataset_of(run, self.datasets)
         # The user's own function may raise anything.
         except (Exception, SystemExit) as error:
-            run_id = run.id if run else _id_of_failed(config)
-            self._register(run_id, config, run)
-            if not self.watch.is_decided(run_id):
-                self.watch.refuse(failure(error, run_id, provenance()))
-            self._untold[name] = run_id
-            return None
-        self._register(run.id, config, run)
-        self._untold[name] = run.id
-        return run
+            wrong = error
+        run_id = run.id if run else _id_of_failed(config)
+        self._register(run_id, config, run)
+        self._untold[name] = run_id
+        if wrong is None:
+            return run
+        if not self.watch.is_decided(run_id):
+            self.watch.refuse(failure(wrong, run_id, provenance()))
+        return None
 
     def _register(self, run_id: str, config: dict[str, Any], run: Run | None) -> None:
         """Label a run by its configuration, and add it to the manifest."""
@@ -234,17 +232,28 @@ class Sampler(Packs):
         entry = Entry(run_id=run_id, labels=labels_of(config), config=stored)
         self.watch.register(entry)
         with self.watch.recording():
-            manifest = self.job.store.manifest().extended([entry])
+            manifest = self.watch.store.manifest().extended([entry])
             try:
-                measures = Measures.of([run] if run else [])
-                agreed = run is None or measures.quality == manifest.quality
-                quality = manifest.quality if agreed else LOSS
-                manifest = manifest.measuring(measures.columns, quality)
+                if run is not None:
+                    own = Measures.of([run])
+                    agreed = own.quality == manifest.quality
+                    quality = manifest.quality if agreed else LOSS
+                    manifest = manifest.measuring(own.columns, quality)
             except ValueError as error:
                 # The run is carried out all the same; only the meaning of its columns stays
                 # unknown.
-                self.job.options.note(str(error))
-            self.job.store.write_manifest(manifest)
+                self.watch.options.note(str(error))
+            self.watch.store.write_manifest(manifest)
+
+
+def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of what was reported of several cells, NaN where one has none."""
+    names = dict.fromkeys(name for own in metrics for name in own)
+    means = {
+        n: float(np.mean([own.get(n, math.nan) for own in metrics])) for n in names
+    }
+    rounds = max((own.get("round", 0) for own in metrics), default=0)
+    return {**means, "round": rounds}
 
 
 def _id_of_failed(config: Mapping[str, Any]) -> str:

@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import ray
 import ray.cloudpickle
 from ray import tune
-from ray.tune.experiment import Trial
 
 from raysafl.cluster.gpus import check_seen, used_note
 from raysafl.cluster.hardware import Hardware
@@ -18,12 +17,15 @@ from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.sweep.code.shipping import ship_user_code
-from raysafl.sweep.execution import Datasets, Job, Room, room_on, scratch
-from raysafl.sweep.on_ray.callbacks import Shown, keep_logs
+from raysafl.sweep.new_runs import Datasets, Room, room_on
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.sampler import InOrder, Packs, Sampler
-from raysafl.sweep.on_ray.stop_rules import rules_of
-from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
+from raysafl.sweep.on_ray.watching import (
+    HaltTrials,
+    WatchTrials,
+    keep_logs,
+    rules_of,
+)
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.watch import Watch
 
@@ -89,66 +91,66 @@ class OnRay:
         return room_on(resources_of_nodes(), self.hardware, self._gpu_memory)
 
     def carry_out(
-        self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
+        self, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
-        """Run a trial for each pack; see `Executor.carry_out`."""
-        if job.sweep.is_searched:
-            self._search(job, datasets, watch)
+        """Run a trial for each pack; see `Here.carry_out`.
+
+        Raises:
+            ValueError: the search algorithm takes no search space.
+        """
+        references = _put(datasets)
+
+        def given(pack: Pack, dataset: Dataset) -> Given:
+            """Return what a trial is given of a pack."""
+            source = pack.runs[0].data.source_key
+            if source not in references:
+                references.update(_put({source: dataset}))
+            return Given(pack.id, ray.put(watch.given(pack)), references[source])
+
+        def asked_for(pack: Pack, dataset: Dataset) -> Given:
+            """Return what a trial is given of a pack that was not known before."""
+            _ship([pack])
+            return given(pack, dataset)
+
+        if watch.sweep.is_searched:
+            sampler = Sampler(watch, dict(datasets), self.room(), asked_for)
+            # Packs that are halved down to single runs are fewer than twice as many.
+            self._fit(watch, sampler, sampler.packs, 2 * watch.sweep.num_samples)
             return
         _ship(packs)
-        references = _put_datasets(datasets)
-        given = [
-            _handed_over(job, pack, references[pack.runs[0].data.source_key])
-            for pack in packs
-        ]
-        follow = WatchTrials(
-            watch, {pack.id: pack for pack in packs}, self.hardware, _again(job)
-        )
-        shown = Shown({pack.id: watch.labels_of(pack) for pack in packs})
+        order = InOrder([given(p, datasets[p.runs[0].data.source_key]) for p in packs])
         # Nothing is learnt from a trial, so others need not wait until it has begun.
         pending = str(max(LEAST_PENDING, self.room().packs))
         with environment(TUNE_MAX_PENDING_TRIALS_PG=pending):
-            self._fit(job, follow, shown, InOrder(given), len(given))
-
-    def _search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
-        """Carry out the packs of the runs that the search algorithm asks for."""
-        references = _put_datasets(datasets)
-
-        def given(pack: Pack, dataset: Dataset) -> Given:
-            _ship([pack])
-            source = pack.runs[0].data.source_key
-            if source not in references:
-                references.update(_put_datasets({source: dataset}))
-            return _handed_over(job, pack, references[source])
-
-        sampler = Sampler(job, dict(datasets), watch, self.room(), given)
-        follow = WatchTrials(watch, sampler.packs, self.hardware, _again(job))
-        shown = Shown(sampler.labels)
-        # Packs that are halved down to single runs are fewer than twice as many.
-        self._fit(job, follow, shown, sampler, 2 * job.sweep.num_samples)
+            self._fit(watch, order, {pack.id: pack for pack in packs}, len(packs))
 
     def _fit(
-        self,
-        job: Job,
-        follow: WatchTrials,
-        shown: Shown,
-        packs: Packs,
-        most: int,
+        self, watch: Watch, search: Packs, packs: Mapping[str, Pack], most: int
     ) -> None:
-        """Run a trial for each pack, of which there are so many at most."""
+        """Run a trial for each pack, of which there are so many at most.
+
+        Args:
+            watch: takes the news.
+            search: gives each trial its pack.
+            packs: the packs, by id; a search algorithm adds to them.
+            most: how many trials there are at most.
+        """
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
-        sweep = job.sweep
+        sweep = watch.sweep
         decides = sweep.scheduler or sweep.is_searched
-        metric, mode = job.goal if decides else (None, None)
-        # Callbacks show a person the names of trials, and write into their folders.
-        callbacks = job.options.callbacks
+        metric, mode = watch.goal if decides else (None, None)
+        follow = WatchTrials(watch, packs, self.hardware)
+        # Callbacks show a person the names of trials, and write into their folders. Tune
+        # copies what it is given, but no functions.
+        callbacks = watch.options.callbacks
+        folder = watch.store.path / "tune"
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        with environment(**QUIET), scratch(job.store) as folder:
+        with environment(**QUIET):
             trainable = tune.with_resources(
                 tune.with_parameters(
-                    Coordinator, terms=job.terms, hardware=self.hardware
+                    Coordinator, terms=watch.terms, hardware=self.hardware
                 ),
                 tune.PlacementGroupFactory(bundles),
             )
@@ -160,19 +162,23 @@ class OnRay:
                     metric=metric,
                     mode=mode,
                     num_samples=most,
-                    search_alg=packs,
+                    search_alg=search,
                     scheduler=sweep.scheduler,
                     max_concurrent_trials=self.hardware.trials,
                     reuse_actors=True,
-                    trial_name_creator=shown.name if callbacks else None,
-                    trial_dirname_creator=shown.folder if callbacks else _trial_id,
+                    trial_name_creator=(lambda t: follow.name(t))
+                    if callbacks
+                    else None,
+                    trial_dirname_creator=lambda t: (
+                        follow.folder(t) if callbacks else str(t.trial_id)
+                    ),
                 ),
                 run_config=tune.RunConfig(
                     name=sweep.name,
                     storage_path=str(folder),
                     failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
-                    callbacks=[follow, *([shown, *callbacks] if callbacks else [])],
-                    stop=HaltTrials(follow.watch, rules_of(job.options.stop)),
+                    callbacks=[follow, *callbacks],
+                    stop=HaltTrials(watch, rules_of(watch.options.stop)),
                     verbose=0,
                 ),
             )
@@ -180,11 +186,7 @@ class OnRay:
                 tuner.fit()
             finally:
                 if callbacks:
-                    keep_logs(folder / sweep.name, job.store.logs)
-
-
-def _trial_id(trial: Trial) -> str:
-    return str(trial.trial_id)
+                    keep_logs(folder / sweep.name, watch.store.logs)
 
 
 def _ship(packs: Iterable[Pack]) -> None:
@@ -193,19 +195,7 @@ def _ship(packs: Iterable[Pack]) -> None:
     ship_user_code(part for run in runs for part in run.components())
 
 
-def _handed_over(job: Job, pack: Pack, dataset: "ray.ObjectRef[Dataset]") -> Given:
-    """Return what a trial is given of a pack."""
-    return Given(pack.id, ray.put(job.given(pack)), dataset)
-
-
-def _again(job: Job) -> Callable[[Pack, Given], Given]:
-    """Return what makes anew what a trial is given whose process was lost."""
-    return lambda pack, given: replace(given, content=ray.put(job.given(pack)))
-
-
-def _put_datasets(
-    datasets: Mapping[str, Dataset],
-) -> dict[str, "ray.ObjectRef[Dataset]"]:
+def _put(datasets: Datasets) -> dict[str, "ray.ObjectRef[Dataset]"]:
     """Put the datasets into the memory that all processes of a node share.
 
     Raises:
@@ -217,11 +207,8 @@ def _put_datasets(
         ray.exceptions.ObjectStoreFullError,
         ray.exceptions.OutOfDiskError,
     ) as error:
-        needed = sum(
-            part.x.nbytes
-            for data in datasets.values()
-            for part in (data.train, data.test)
-        )
+        parts = (part for own in datasets.values() for part in (own.train, own.test))
+        needed = sum(part.x.nbytes for part in parts)
         raise ValueError(
             f"the datasets, {format_bytes(needed)}, do not fit the memory that Ray's processes "
             f"share: {str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger "
