@@ -14,8 +14,7 @@ from raysafl.storage.paths import explain_full_disk, pushed
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
-from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.code.old_results import cells_to_forget
+from raysafl.sweep.code import CodeDigests, cells_to_forget
 from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display

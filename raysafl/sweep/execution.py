@@ -14,7 +14,7 @@ from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
-from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.measures import Measures
 from raysafl.sweep.more_rounds import MoreRounds

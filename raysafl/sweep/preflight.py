@@ -40,7 +40,7 @@ from raysafl.simulation.replicates import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.redaction import redacted
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.prepare import dataset_of, prepare
 from raysafl.sweep.progress import Display
 from raysafl.sweep.user_errors import describe_error, errors_described, innermost_line

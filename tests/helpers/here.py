@@ -10,7 +10,7 @@ from raysafl.cluster.provenance import provenance
 from raysafl.core.work import Work
 from raysafl.storage.manifest import Entry
 from raysafl.storage.store import Store
-from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code import CodeDigests
 from raysafl.sweep.news import News
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import Session

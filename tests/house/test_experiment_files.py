@@ -11,7 +11,7 @@ import ray.cloudpickle
 
 from raysafl import algorithms
 from raysafl.cli.catalogue import FAMILIES, catalogue
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.experiment_file import load_sweep
 
 HEAD = """

@@ -15,7 +15,7 @@ from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack
 from raysafl.simulation.simulation import Lockstep
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.experiment_file import load_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_local")

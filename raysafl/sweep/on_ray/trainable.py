@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from raysafl.core.needs import need
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_run
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.prepare import prepare
 
 if TYPE_CHECKING:
