@@ -15,10 +15,10 @@ from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
 from raysafl.sweep.code import CodeDigests, cells_to_forget
+from raysafl.sweep.grid import known_runs
 from raysafl.sweep.options import Options, command_of_script
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display
-from raysafl.sweep.sampling import known_runs
 from raysafl.sweep.shard import in_shard
 
 

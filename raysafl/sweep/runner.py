@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from raysafl.core.needs import need
 from raysafl.sweep.attempt import Attempt
 from raysafl.sweep.executor_choice import check_executor
+from raysafl.sweep.grid import AS_RESULTS_COME
 from raysafl.sweep.options import Options
 from raysafl.sweep.outcome import Outcome
-from raysafl.sweep.sampling import AS_RESULTS_COME
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from rich.progress import track
 from raysafl.core.record import Record
 from raysafl.simulation.run import Run
 from raysafl.storage.rows import of_owners, sorted_rows, table_of
-from raysafl.sweep.check import check_run
 from raysafl.sweep.hosting import simulation_of, torch_threads
+from raysafl.sweep.measures import check_run
 from raysafl.sweep.prepare import prepare
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from ray import tune
 
 from raysafl import Run, Sweep, Table
 from raysafl.objectives import Classification
+from raysafl.sweep.grid import known_runs
 from raysafl.sweep.measures import score_text
-from raysafl.sweep.sampling import known_runs
 
 
 def manifest(*runs: Run, **fields: Any) -> Any:

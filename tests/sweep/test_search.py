@@ -10,10 +10,10 @@ from ray import tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raysafl import Run, Sweep
+from raysafl.sweep.grid import draw
 from raysafl.sweep.on_ray import sampler
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.sampling import draw
 
 SPACE = tune.uniform(0.01, 1)
 

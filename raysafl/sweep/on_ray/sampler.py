@@ -13,11 +13,11 @@ from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.sweep.execution import Job, Room, packs_of
+from raysafl.sweep.grid import labels_of
 from raysafl.sweep.measures import LOSS, Measures
 from raysafl.sweep.on_ray.callbacks import NotRestored
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
-from raysafl.sweep.sampling import labels_of
 from raysafl.sweep.session import failure, mean_metrics
 from raysafl.sweep.watch import Watch
 

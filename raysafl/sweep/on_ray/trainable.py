@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from raysafl.core.needs import need
 from raysafl.simulation.run import Run
-from raysafl.sweep.check import check_run
 from raysafl.sweep.code import ship_user_code
+from raysafl.sweep.measures import check_run
 from raysafl.sweep.prepare import prepare
 
 if TYPE_CHECKING:
