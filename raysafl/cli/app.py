@@ -19,8 +19,8 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
-from raysafl.cli.endings import explain
 from raysafl.cli.options import SweepOptions, takes_options
+from raysafl.cli.start import explain
 from raysafl.core.text import count, printable
 from raysafl.storage.paths import parse_location, pushed
 from raysafl.storage.redaction import redacted

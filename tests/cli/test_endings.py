@@ -8,7 +8,7 @@ import pytest
 from helpers.commands import call, call_here
 from helpers.patience import PATIENCE
 
-from raysafl.cli.endings import BUG, explain
+from raysafl.cli.start import BUG, explain
 from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep

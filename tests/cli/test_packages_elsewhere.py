@@ -20,7 +20,7 @@ def wrong(key):
     return {}[key]
 """
 PROGRAM = """
-from raysafl.cli.endings import explain
+from raysafl.cli.start import explain
 from raysafl.storage.redaction import redacted
 import mine
 
