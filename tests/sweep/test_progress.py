@@ -57,7 +57,7 @@ class Log:
 
     def wait(self, clock: Clock, seconds: float) -> None:
         clock.now += seconds
-        self.display._tick()
+        self.display._draw()
 
 
 def test_runs_that_end_one_by_one_have_a_line_each_with_their_accuracy(
@@ -119,7 +119,7 @@ def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy()
     display.close()
     shown = re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
     assert "loading data" in shown
-    assert "2 runs finished before" in shown
+    assert "8 runs to do, 2 finished before" in shown
     assert "s=2: diverged, too large a rate" in shown
     assert "1/8 runs" in shown
     assert f"5 running in {AT}, 1 failed" in shown
