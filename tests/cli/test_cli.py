@@ -108,13 +108,11 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
             ["run", "mine.py", "--only", "method"],
             "--only takes AXIS=LABEL, not 'method'",
         ),
-        (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (
             ["run", "mine.py", "--only", "method=FedAvg", "--only", "method=FSL"],
             "--only is given more than once for 'method'; give one",
         ),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
-        (["run", "mine.py", "--gpus", "2"], "give actors=2 and gpus=1"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
         (
             ["run", "inside.py"],
@@ -125,13 +123,11 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
             ["run", "bare.py"],
             "bare.py:2 does not import: Mine (bare.py:2): `lr = 1.0` has no type; write `lr: float",
         ),
-        (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
         (
             ["run", "q.py"],
             "client_prob: Input should be less than or equal to 1 (given: 1.5)",
         ),
         (["report", "."], "holds no sweep"),
-        (["sync", "."], "no sweep"),
         (["results", "", "--csv", "--json"], "give --csv or --json, not both"),
     ],
 )
@@ -144,7 +140,6 @@ def test_a_mistake_gives_exit_code_2_and_one_message_without_a_traceback(
     Path("inside.py").write_text("\nfrom raysafl.algorithms import Scaffold\n")
     bare = "import raysafl as fl\nclass Mine(fl.Algorithm):\n    lr = 1.0\n"
     Path("bare.py").write_text(bare)
-    Path("empty.py").write_text("x = 1\n")
     Path("q.py").write_text(EXPERIMENT.replace("client_prob=0.5", "client_prob=1.5"))
     code, said = call(monkeypatch, *arguments)
     assert code == 2

@@ -123,7 +123,6 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py"], "there is no experiment file nowhere.py"),
         (["mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (["p.py"], "p = 11 classes per client, but the data has 10"),
     ],

@@ -35,34 +35,26 @@ for call in (mine.wrong, redacted):
 """
 
 
-@pytest.fixture(
-    scope="module", params=["site-packages", "dist-packages", "user", "target"]
-)
+@pytest.fixture(scope="module", params=["dist-packages", "target"])
 def environment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     """The variables under which `python` is that of a new environment.
 
-    Its packages are in a folder to which a `.pth` file leads, or where `pip install
-    --user` puts them, or in one of any name, where `pip install --target` puts them.
+    Its packages are in a folder to which a `.pth` file leads, of a name by which packages are
+    known, or of any name, where `pip install --target` puts them.
     """
     folder = tmp_path_factory.mktemp("elsewhere")
     base = {"base": str(folder / "env"), "platbase": str(folder / "env")}
-    if request.param == "user":
-        venv.create(folder / "env", system_site_packages=True, symlinks=True)
-        home = {"userbase": str(folder / "home")}
-        link = Path(sysconfig.get_path("purelib", "posix_user", home))
-    else:
-        venv.create(folder / "env", symlinks=True)
-        link = folder / request.param
-        own = Path(sysconfig.get_path("purelib", "venv", base))
-        (own / "elsewhere.pth").write_text(f"{link}\n")
+    venv.create(folder / "env", symlinks=True)
+    link = folder / request.param
+    own = Path(sysconfig.get_path("purelib", "venv", base))
+    (own / "elsewhere.pth").write_text(f"{link}\n")
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(PACKAGES)
     return os.environ | {
         "PATH": f"{sysconfig.get_path('scripts', 'venv', base)}:{os.environ['PATH']}",
         "PYTHONPATH": f"{Path(raysafl.__file__).parents[1]}:{folder / 'target'}",
-        "PYTHONUSERBASE": str(folder / "home"),
     }
 
 

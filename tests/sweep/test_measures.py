@@ -64,7 +64,6 @@ def test_runs_with_different_objectives_are_compared_by_their_loss() -> None:
     [
         ({"table": Table(rows=["n"], statistic="final_mea")}, "mean 'final_mae'"),
         ({"table": Table(rows=["n"], also=["last10"])}, "no statistic 'last10'"),
-        ({"table": Table(rows=["n"], also=["final_f1"])}, "no statistic 'final_f1'"),
     ],
 )
 def test_statistics_that_no_run_has_are_refused(
@@ -83,11 +82,9 @@ def searched(base: Run, **fields: Any) -> Sweep:
     ("base", "given", "goal"),
     [
         (PLAIN, {}, ("test_accuracy", "max")),
-        (PLAIN, {"metric": "test_loss"}, ("test_loss", "min")),
         (PLAIN, {"metric": "test_loss", "mode": "max"}, ("test_loss", "max")),
         (REGRESSION, {}, ("test_mae", "min")),
         (REGRESSION, {"metric": "test_r2"}, ("test_r2", "max")),
-        (DETAILED, {"metric": "test_f1"}, ("test_f1", "max")),
     ],
 )
 def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
