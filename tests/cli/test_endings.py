@@ -88,6 +88,23 @@ def test_a_mistake_in_raysafl_shows_its_traceback_and_how_to_report_it(
     assert said.endswith("and the experiment file.\n")
 
 
+def test_an_error_in_a_package_is_not_the_users_wherever_packages_are(
+    tmp_path: Path,
+) -> None:
+    for name, code in (("mine", 2), ("site-packages", BUG), ("dist-packages", BUG)):
+        file = tmp_path / name / "module.py"
+        file.parent.mkdir()
+        file.write_text("{}[3]")
+        try:
+            exec(compile(file.read_text(), file, "exec"))
+        except KeyError as error:
+            own = error.with_traceback(error.__traceback__.tb_next)  # type: ignore[union-attr]
+        said: list[str] = []
+        assert explain(own, said.append) == code
+        user = f"Error: {file}:1 raises the error above"
+        assert (said[-1] == user) == (code == 2), said
+
+
 @pytest.fixture
 def folder(real_results: Path, tmp_path: Path) -> Path:
     """A copy of a finished sweep, without what is made from its rows."""
