@@ -192,7 +192,7 @@ def test_a_file_that_fails_is_named_with_its_line(
 
 def test_a_syntax_error_is_named_with_its_file_and_line(tmp_path: Path) -> None:
     path = write(tmp_path / "syntax.py", "x = 1\ndef f(:\n    pass")
-    assert refused(path) == f"{path} does not import: syntax.py, line 2: invalid syntax"
+    assert refused(path) == f"{path} does not import: invalid syntax (syntax.py, line 2)"
     write(tmp_path / "broken_h4.py", "x = 1\ny = 2\nz = (")
     caller = write(tmp_path / "caller.py", "import broken_h4")
     assert refused(caller).startswith(

@@ -125,19 +125,12 @@ def test_a_wrong_sweep_is_refused_when_it_is_made(case: str) -> None:
         sweep(**changes)
 
 
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        ({"local.lrr": tune.uniform(0, 1)}, "unknown field 'lrr': did you mean 'lr'"),
-        ({"rounds": [1, 2]}, "several values are an axis of a grid: fl.grid"),
-    ],
-)
 def test_a_space_of_which_no_run_can_be_made_is_refused_before_anything_runs(
-    space: dict[str, Any], message: str, tiny: Run, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    sweep = Sweep("x", space=space, base=tiny)
-    with pytest.raises(ValueError, match=message):
-        Runner(sweep, tmp_path / "x", track="none", quiet=True).run()
+    wrong = sweep(**space(space={"rounds": [1, 2]}))
+    with pytest.raises(ValueError, match="several values are an axis of a grid"):
+        Runner(wrong, tmp_path / "x", track="none", quiet=True).run()
     assert not (tmp_path / "x").exists()
 
 

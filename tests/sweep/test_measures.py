@@ -5,9 +5,12 @@ from typing import Any, ClassVar
 import pytest
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
-from raysafl import Run, Sweep, Table
+from raysafl import Run, Sweep, Table, Validation
 from raysafl.objectives import Classification
+from raysafl.report.wording import search_note
+from raysafl.storage.manifest import Manifest
 from raysafl.sweep.grid import known_runs
 from raysafl.sweep.measures import score_text
 
@@ -73,6 +76,9 @@ def test_statistics_that_no_run_has_are_refused(
         manifest(REGRESSION, **given)
 
 
+VALIDATED = PLAIN.replace({"data.validation": Validation(server=0.2)})
+
+
 def searched(base: Run, **fields: Any) -> Sweep:
     space = {"local.lr": tune.uniform(0.1, 0.2)}
     return Sweep("s", space=space, base=base, **fields)
@@ -85,12 +91,32 @@ def searched(base: Run, **fields: Any) -> Sweep:
         (PLAIN, {"metric": "test_loss", "mode": "max"}, ("test_loss", "max")),
         (REGRESSION, {}, ("test_mae", "min")),
         (REGRESSION, {"metric": "test_r2"}, ("test_r2", "max")),
+        # On the validation samples, if every run has some.
+        (VALIDATED, {}, ("val_accuracy", "max")),
+        (VALIDATED, {"metric": "val_loss"}, ("val_loss", "min")),
+        (VALIDATED, {"metric": "test_accuracy"}, ("test_accuracy", "max")),
     ],
 )
 def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
     base: Run, given: dict[str, Any], goal: tuple[str, str]
 ) -> None:
     assert searched(base, **given).manifest().goal == goal
+
+
+def test_the_report_says_by_what_runs_were_chosen_or_stopped() -> None:
+    def note(base: Run, **more: Any) -> str:
+        manifest = searched(base, **more).manifest()
+        assert Manifest.from_json(manifest.to_json()) == manifest
+        return search_note(manifest)
+
+    assert note(PLAIN) == ""
+    by_test = note(PLAIN, scheduler=ASHAScheduler())
+    assert "by `test_accuracy`, which is measured on the test set" in by_test
+    by_validation = note(VALIDATED, scheduler=ASHAScheduler())
+    assert "by `val_accuracy`, and not by anything" in by_validation
+    both = manifest(PLAIN, VALIDATED, scheduler=ASHAScheduler())
+    assert both.goal == ("test_accuracy", "max")
+    assert manifest(PLAIN).searched_by == ""
 
 
 def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:

@@ -19,7 +19,6 @@ from helpers.mistakes import (
     model,
     place,
     policy,
-    write,
 )
 
 from raysafl import (
@@ -36,7 +35,6 @@ from raysafl import (
 from raysafl.core.randomness import Key
 from raysafl.participation import Full, Trace
 from raysafl.sweep import preflight
-from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.user_errors import describe_error
 
 
@@ -286,20 +284,6 @@ def test_a_softmax_before_the_cross_entropy_is_said_and_not_refused(
     assert said in caplog.text
 
 
-def test_an_error_while_data_are_spread_names_the_users_line(tmp_path: Path) -> None:
-    code = (
-        "class Mine(Partition):\n"
-        "    def spread(self, samples, clients, rng):\n"
-        "        return self.nothing\n"
-    )
-    with pytest.raises(ValueError, match="Error") as error:
-        go(load(tmp_path, code, "data=Federation(partition=Mine())"), tmp_path / "s")
-    assert str(error.value).startswith(
-        f"spread ({place(code, 'return self.nothing')}): "
-    )
-    assert not (tmp_path / "s").exists()
-
-
 def test_a_right_class_passes_what_it_prints_is_no_answer_and_global_random_states_stay(
     tmp_path: Path,
 ) -> None:
@@ -332,21 +316,6 @@ def test_runs_of_raysafls_own_components_are_not_tried(
         go(Sweep("own", [tiny]), tmp_path / "s")
     with pytest.raises(AssertionError, match="it was tried"):
         go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "t")
-
-
-def test_a_drawn_run_is_tried_before_anything_runs(tmp_path: Path) -> None:
-    code = policy("return state, Cohort([99])")
-    file = write(tmp_path, code, "participation=Mine()")
-    file.write_text(
-        file.read_text() + "\nfrom ray import tune\nSWEEP = Sweep('sampled', "
-        "space={'local.lr': tune.uniform(0.1, 1)}, "
-        "base=BASE.replace(participation=Mine()))\n"
-    )
-    with pytest.raises(ValueError, match="which does not exist") as error:
-        go(load_sweep(file), tmp_path / "s")
-    assert (
-        "of the run local.lr=0." in str(error.value) and not (tmp_path / "s").exists()
-    )
 
 
 class Mine(FedAvg):
