@@ -175,13 +175,14 @@ class Sweep:
                 f"runs is {in_brief(self.runs)}; give a list of runs, or a mapping from "
                 "labels to runs"
             )
-        for label, run in self._given.items():
-            check_run(run, f"runs[{label!r}]")
+        for key, run in self._points if self.runs else ():
+            check_run(run, f"the run {key}")
         is_function = callable(self.base) and not isinstance(self.base, type)
         if self.base is not None and not is_function:
             check_run(self.base, "base")
-        for name in self.space if isinstance(self.base, Run) else ():
-            if (path := path_of(self.base, name)) != name:
+        base = self.base
+        for name in self.space:
+            if isinstance(base, Run) and (path := path_of(base, name)) != name:
                 raise ValueError(f"space has '{name}': did you mean '{path}'?")
         if self.is_grid and not self._keys:
             raise ValueError("space has a grid without values; give at least one")
@@ -234,7 +235,7 @@ class Sweep:
     def _measures(self) -> Measures | None:
         """Return what the runs measure; None if it is known only when they are made."""
         if self.runs:
-            return Measures.of(self._given.values())
+            return Measures.of(run for _, run in self._points)
         in_space = any(name.partition(".")[0] == "objective" for name in self.space)
         if not isinstance(self.base, Run) or in_space:
             return None
@@ -313,30 +314,26 @@ class Sweep:
 
         The mapping is empty if the runs are only known when they have been sampled.
         """
-        keys = self._keys
-        if self.space:
-            configs = [dict(zip(self.space, key, strict=True)) for key in keys]
-            runs = [self.build(config) for config in configs]
-        else:
-            runs = [self._shrink(run) for run in self._given.values()]
-        return dict(zip(keys, runs, strict=True))
+        make = self.build if self.space else self._shrink
+        return {key: make(own) for key, own in self._points}
 
     @property
-    def _given(self) -> dict[Any, Run]:
-        """The runs that were given, by their labels, or by their places in the list."""
-        return dict(
-            self.runs if isinstance(self.runs, Mapping) else enumerate(self.runs)
-        )
+    def _points(self) -> list[tuple[Key, Any]]:
+        """The labels of each known run, and the run that was given, or its configuration."""
+        if not self.is_grid:
+            return []
+        if self.space:
+            grids = [own["grid_search"] for own in self.space.values()]
+            keys = map(as_key, itertools.product(*grids))
+            return [(key, dict(zip(self.space, key, strict=True))) for key in keys]
+        runs = self.runs
+        given = runs.items() if isinstance(runs, Mapping) else enumerate(runs)
+        return [(as_key(label), run) for label, run in given]
 
     @property
     def _keys(self) -> list[Key]:
         """The labels of each run; none if the runs are known when sampled."""
-        if not self.is_grid:
-            return []
-        if self.space:
-            grids = [values["grid_search"] for values in self.space.values()]
-            return [as_key(key) for key in itertools.product(*grids)]
-        return [as_key(label) for label in self._given]
+        return [key for key, _ in self._points]
 
     @property
     def axis_names(self) -> list[str]:
