@@ -91,7 +91,8 @@ class TimeLeft:
 
     def seconds(self, now: float) -> float | None:
         """Return how many seconds are left; None as long as that is not known."""
-        (began, before), (ended, done) = self._first, self._last
+        began, before = self._first
+        ended, done = self._last
         if done == before or ended == began:
             return None
         return max(self._left * (ended - began) / (done - before) - (now - ended), 0.0)
