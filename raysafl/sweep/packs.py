@@ -9,8 +9,8 @@ Which cells share a pack is a matter of hardware: it changes no result. Those of
 need the same dataset, model, objective and batch size; everything else may differ. The
 driver forms the packs from the cells that have not ended, those of a run together. It puts
 runs of similar cost together, so that they end together, and bounds a pack by the memory
-of its vectors, one for each client that may have one of its own. Where that is too much
-all the same, the pack is tried in halves.
+of its vectors: some for each replicate and each client of its cohort, and those of clients
+that an algorithm remembers. Where that is too much all the same, the pack is tried in halves.
 """
 
 import hashlib
