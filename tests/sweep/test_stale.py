@@ -173,17 +173,6 @@ def test_a_checkpoint_of_other_code_is_never_continued(
     assert outcome.store.rounds()[columns].equals(fresh.store.rounds()[columns])
 
 
-def test_a_checkpoint_of_the_same_code_is_continued(tmp_path: Path) -> None:
-    """Its rows stay, with the seconds that they took."""
-    interrupt(written(tmp_path), tmp_path / "s")
-    before = Store(tmp_path / "s").results().rows
-    outcome, said = go(written(tmp_path), tmp_path / "s")
-    assert outcome.ok and "changed" not in said
-    after = outcome.store.results(before["cell"].to_pylist()).rows
-    assert 0 < len(before) < len(after)
-    assert after[: len(before)].equals(before)
-
-
 SEARCHED = (
     'SWEEP = Sweep("s", RUNS, ["method", "lr"])',
     """
@@ -222,33 +211,3 @@ def test_runs_that_a_search_algorithm_asked_for_are_checked_as_well(
     assert contents(out) == before
     outcome, _ = search(written(tmp_path, SEARCHED, BODY), out, stale="rerun")
     assert outcome.ok and not outcome.runs["final"].equals(first.runs["final"])
-
-
-def test_runs_of_classes_that_make_defines_are_checked_as_well(tmp_path: Path) -> None:
-    begin = EXPERIMENT.index("class Mine")
-    end = EXPERIMENT.index("GRID =")
-    body = EXPERIMENT[begin:end].strip().replace("\n", "\n    ")
-    text = f"""{EXPERIMENT[:begin]}
-from ray import tune
-
-def make(config):
-    {body}
-    return SMALL.replace(algorithm=Mine(lr=config["lr"]))
-
-SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, base=make)
-"""
-
-    def sweep(step: float) -> Sweep:
-        file = tmp_path / "stale_file.py"
-        file.write_text(edited(text, "1.0 * x", f"{step} * x"))
-        return load_sweep(file)
-
-    first, _ = go(sweep(1.0), tmp_path / "s")
-    (entry,) = first.store.ledger().values()
-    assert set(entry.code or {}) == {"Mine"}
-    again, said = go(sweep(1.0), tmp_path / "s")
-    assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
-    with pytest.raises(ValueError, match=r"since 1 run was computed: lr=0\.."):
-        go(sweep(2.0), tmp_path / "s")
-    outcome, _ = go(sweep(2.0), tmp_path / "s", stale="rerun")
-    assert not outcome.runs["final"].equals(first.runs["final"])
