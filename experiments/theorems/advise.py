@@ -55,7 +55,7 @@ from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.manifest import run_name
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.sampling import known_runs
+from raysafl.sweep.grid import known_runs
 
 # Rounds in which estimates are made, the first and the last among them.
 PROBES = 5

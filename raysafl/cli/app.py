@@ -5,6 +5,7 @@ ours. What a command needs is imported inside its function, so that `raysafl --h
 fast.
 """
 
+import itertools
 import shlex
 import sys
 import time
@@ -19,8 +20,8 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
-from raysafl.cli.endings import explain
 from raysafl.cli.options import SweepOptions, takes_options
+from raysafl.cli.start import explain
 from raysafl.core.text import count, printable
 from raysafl.storage.paths import parse_location, pushed
 from raysafl.storage.redaction import redacted
@@ -163,16 +164,15 @@ def status_command(
     """Say how far sweeps are, from their folders alone, whether they run, wait or have ended."""
     from raysafl.storage.status import status_of
 
-    def status_text() -> str:
+    for look in itertools.count():
         stores = [store for path in paths or ["results"] for store in _sweeps(path)]
-        return "\n\n".join("\n".join(status_of(store).lines()) for store in stores)
-
-    console.print(status_text(), soft_wrap=True)
-    while watch:
-        time.sleep(WATCH_SECONDS)
-        text = status_text()
-        console.clear()
+        text = "\n\n".join("\n".join(status_of(store).lines()) for store in stores)
+        if look:
+            console.clear()
         console.print(text, soft_wrap=True)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
 
 
 @app.command("verify")
@@ -195,22 +195,18 @@ def verify_command(
     left = 0
     for store in [store for path in paths for store in _folders(path)]:
         findings = verify(store)
-        for finding in findings:
-            console.print(f"{store.path}: {finding}", soft_wrap=True)
+        lines = [str(finding) for finding in findings]
         if findings and repair:
-            for finding in forget(store, findings):
-                where = finding.where
-                console.print(f"{store.path}: forgot {where}", soft_wrap=True)
+            lines += [f"forgot {done.where}" for done in forget(store, findings)]
             # The report may still show what was forgotten.
             shown = map(store.file, ("report.html", "manifest.json"))
             if all(file.is_file() for file in shown):
                 _report_anew(store)
             findings = verify(store)
         elif findings:
-            advice = "`raysafl verify --repair` forgets what is damaged"
-            console.print(f"{store.path}: {advice}", soft_wrap=True)
-        if not findings:
-            console.print(f"{store.path}: clean", soft_wrap=True)
+            lines.append("`raysafl verify --repair` forgets what is damaged")
+        for line in lines if findings else [*lines, "clean"]:
+            console.print(f"{store.path}: {line}", soft_wrap=True)
         left += len(findings)
     if left:
         raise typer.Exit(1)

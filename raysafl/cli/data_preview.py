@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
+from raysafl.core.text import first_of
 from raysafl.report.figures.clients import label_histogram, participation_raster
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
@@ -51,11 +51,12 @@ def preview(
         dataset = dataset_of(run, datasets)
         split = run.data.split(dataset, run.seed)
         classes, label_of = _classes(dataset)
-        num_classes = len(classes)
-        held = np.stack(
-            [np.bincount(label_of[c], minlength=num_classes) for c in split.clients]
+        held, (server,) = (
+            np.stack(
+                [np.bincount(label_of[own], minlength=len(classes)) for own in parts]
+            )
+            for parts in (split.clients, [split.server])
         )
-        server = np.bincount(label_of[split.server], minlength=num_classes)
         title = f"{dataset.name}, {len(held)} clients ({name})"
         names = classes if dataset.names or not dataset.has_labels else ()
         files[f"labels-{number}.png"] = label_histogram(held, server, names, title)
@@ -76,7 +77,12 @@ def preview(
     out.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         (out / file).write_bytes(content)
-    return _table(lines), [out / file for file in files]
+    # A dash stands for what one has not.
+    frame = pd.DataFrame(lines).fillna("-")
+    table = Table(*frame.columns)
+    for row in frame.itertuples(index=False):
+        table.add_row(*row)
+    return table, [out / file for file in files]
 
 
 def _runs(sweep: Sweep, labels: Mapping[str, str]) -> dict[str, Run]:
@@ -159,22 +165,6 @@ def _simulate_cohorts(
     return took_part
 
 
-def entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the entropy of each client's labels in bits.
-
-    It is 0 for a client with one class, and log2(C) for equal shares of all C classes.
-
-    Args:
-        counts: samples of each class at each client, [clients, classes].
-    """
-    total = counts.sum(axis=1, keepdims=True)
-    # A client without samples has no shares, and so the entropy 0.
-    share = counts / np.maximum(total, 1)
-    logs = np.log2(share, out=np.zeros(share.shape), where=share > 0)
-    bits: NDArray[np.float64] = np.abs((share * logs).sum(axis=1))
-    return bits
-
-
 def _range(values: NDArray[np.int64]) -> str:
     """Write minimum, median and maximum, or the value if all are equal."""
     low = values.min()
@@ -190,37 +180,28 @@ def _row_of_numbers(
 ) -> dict[str, str]:
     """Write what the table says of one data configuration, by its columns.
 
+    The entropy of a client's labels is 0 bits for one class, and log2(C) for equal shares of
+    all C classes. A client without samples has the entropy 0.
+
     Args:
         held: samples of each class at each client, [clients, classes].
         server: samples of each class at the server, [classes].
         clients: the names of the clients; empty if they have none.
         has_labels: whether each sample has one class.
     """
-    number = str(len(held))
-    if clients:
-        more = ", ..." if len(clients) > NAMES_SHOWN else ""
-        number += f": {', '.join(clients[:NAMES_SHOWN])}{more}"
+    names = f": {first_of(clients, NAMES_SHOWN)}" if clients else ""
     of_clients = {
-        "clients": number,
+        "clients": f"{len(held)}{names}",
         "samples\nmin / median / max": _range(held.sum(axis=1)),
     }
     of_server = {"server\nsamples": str(server.sum())}
     if has_labels:
-        mean = entropy(held).mean()
+        share = held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+        logs = np.log2(share, out=np.zeros(share.shape), where=share > 0)
+        mean = np.abs((share * logs).sum(axis=1)).mean()
         of_clients["classes per client"] = _range((held > 0).sum(axis=1))
         of_clients["label entropy,\nbits (maximum)"] = (
             f"{mean:.2f} ({np.log2(len(server)):.2f})"
         )
         of_server["server\nclasses"] = str((server > 0).sum())
     return of_clients | of_server
-
-
-def _table(lines: Sequence[Mapping[str, str]]) -> Table:
-    """Write a line for each data configuration; a dash stands for what one has not."""
-    columns: dict[str, Any] = {}
-    for line in lines:
-        columns |= line
-    table = Table(*columns)
-    for line in lines:
-        table.add_row(*(line.get(column, "-") for column in columns))
-    return table

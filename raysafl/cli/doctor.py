@@ -3,12 +3,13 @@
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
+import torch
 from rich.table import Table
+from torch import Tensor
 
-from raysafl.cli.device_check import check_gpu
 from raysafl.cluster.gpus import (
     DOCTOR_SECONDS,
     Machine,
@@ -20,10 +21,16 @@ from raysafl.cluster.gpus import (
 )
 from raysafl.cluster.hardware import usable_cores
 from raysafl.cluster.provenance import provenance
+from raysafl.core.algorithm import LocalTraining
 from raysafl.core.needs import OPTIONAL, is_installed
+from raysafl.core.problem import Model
 from raysafl.core.text import format_bytes
 from raysafl.data import data_root
+from raysafl.models import CNN, Logistic
+from raysafl.quickstart import BASE
+from raysafl.simulation.simulation import Simulation
 from raysafl.storage.redaction import redacted
+from raysafl.sweep.simulate import worker_of
 
 # The variable that chooses the GPUs which programs see.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -41,9 +48,18 @@ DATASETS = {
     "shakespeare/input.txt": "fl.data.Shakespeare()",
 }
 
+# How far an entry of an update may be from the CPU's, as a fraction of the largest entry.
+# Float32's rounding is about 1e-6; factors that are rounded to TF32 give 1e-3 and more.
+TOLERANCE = 1e-4
+# A convolutional network and logistic regression, and the engines that train each. The
+# first engine is the reference.
+STEPS: tuple[tuple[Model, tuple[str, ...]], ...] = (
+    (CNN(channels=[4], hidden=8), ("loop", "vmap", "graph")),
+    (Logistic(), ("linear",)),
+)
 
-@dataclass(frozen=True)
-class CheckResult:
+
+class CheckResult(NamedTuple):
     """The result of one check.
 
     Attributes:
@@ -75,8 +91,6 @@ def check_devices() -> str:
     Raises:
         ValueError: the machine has GPUs, and torch sees none.
     """
-    import torch
-
     gpus = [torch.cuda.get_device_name(i) for i in range(num_gpus())]
     cores = usable_cores()
     whole = f" of {os.cpu_count()}" if cores != os.cpu_count() else ""
@@ -137,6 +151,81 @@ def check_ray() -> str:
         (node,) = resources_of_nodes()
         address = ray.util.get_node_ip_address()
         return f"starts on {address} with {node['CPU']:g} CPUs, {node.get('GPU', 0):g} GPUs"
+
+
+def check_training(device: str, precision: str = "float32") -> float:
+    """Compare a training step of small models on a device with that on the CPU.
+
+    The clients of a round take one step of plain SGD each, by every engine that may be chosen
+    for the device. The CPU computes in float32.
+
+    Args:
+        device: the torch device, "cpu" or "cuda".
+        precision: the precision of the models on the device.
+
+    Returns:
+        The largest difference of an entry of their mean update from the CPU's, as a fraction
+        of the CPU's largest entry.
+
+    Raises:
+        ValueError: a difference is larger than `TOLERANCE`, or an engine failed.
+    """
+    largest = 0.0
+    for model, engines in STEPS:
+        expected_P = _step(model, "cpu", engines[0])
+        there = model.replace(precision=precision)
+        for engine in engines:
+            delta_P = _step(there, device, engine)
+            off = (delta_P - expected_P).abs().max() / expected_P.abs().max()
+            # NaN is no agreement either.
+            if not off <= TOLERANCE:
+                raise ValueError(
+                    f"a training step of {there!r} by the engine {engine} differs from "
+                    f"the CPU's by {off:.1e} of the largest entry; float32's rounding "
+                    f"explains at most {TOLERANCE:g}"
+                )
+            largest = max(largest, float(off))
+    return largest
+
+
+def check_gpu(index: int) -> str:
+    """Say what a GPU is, and how well it trains.
+
+    Args:
+        index: the GPU's number among those that torch sees.
+
+    Raises:
+        ValueError: it does not run what it should, or trains otherwise than the CPU.
+    """
+    properties = torch.cuda.get_device_properties(index)
+    what = (
+        f"{properties.name}, {format_bytes(properties.total_memory)}, compute "
+        f"capability {properties.major}.{properties.minor}"
+    )
+    try:
+        with torch.cuda.device(index):
+            off = check_training("cuda")
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"{what}, has no memory left: other processes use it, see `nvidia-smi`"
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{what}: {str(error).partition(chr(10))[0]}") from error
+    return (
+        f"{what}; a training step equals the CPU's to {off:.0e} of the largest entry "
+        f"({TOLERANCE:g} is allowed)"
+    )
+
+
+def _step(model: Model, device: str, engine: str) -> Tensor:
+    """Return the mean update [P] of a round in which each client takes one local step."""
+    local = LocalTraining(lr=0.1, batch_size=8, steps=1)
+    run = BASE.replace(model=model, local=local, replicates=1)
+    simulation = Simulation(run, worker_of([run], run.data.load(), engine, device))
+    (replicate,) = simulation.replicates
+    before_P = replicate.w_P
+    simulation.step()
+    return replicate.w_P.cpu() - before_P.cpu()
 
 
 def checks() -> dict[str, tuple[Callable[[], str], str]]:

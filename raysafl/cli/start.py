@@ -1,4 +1,4 @@
-"""Where the installed command `raysafl` starts."""
+"""Where the installed command `raysafl` starts, and how whatever ends it becomes an exit code."""
 
 import atexit
 import gc
@@ -6,16 +6,30 @@ import os
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
 
-from raysafl.cli.endings import explain
+from raysafl.core.users_code import is_users_file
+from raysafl.storage.paths import StorageError, SweepBusyError
 
+# The exit codes of every command; docs/errors_and_limits.md has the table.
+DONE = 0
+MISTAKE = 2
+BUG = 3
+STOPPED = 130
+# What the user, a file or a machine has done wrong.
+MISTAKES = (ValueError, StorageError, SweepBusyError, OSError, MemoryError)
+REPORT = (
+    "This is a mistake in raysafl, and none of yours. Please report it in the project's "
+    "repository, with the lines above, the command and the experiment file."
+)
 # After so many searches among newer objects, Python looks for garbage among all objects. By
 # default it does so after 10, and a short sweep would spend a second on modules that it needs.
 SEARCHES_AMONG_NEWER = 150
-# The seconds after which a signal that came at a bad moment is sent again.
+# The seconds after which a signal that arrived at a bad moment is sent again.
 AGAIN_SECONDS = 0.1
 # The folder of llvmlite, whose C code calls its Python when numba compiles or loads a loop.
 LLVMLITE = f"{os.sep}llvmlite{os.sep}"
@@ -41,7 +55,7 @@ def main() -> None:
     # Python would then take torch apart object by object, for half a second.
     atexit.register(leave)
     try:
-        # Imported here, because it takes a second, in which Ctrl-C may come.
+        # Imported here, because it takes a second, in which Ctrl-C may be pressed.
         from raysafl.cli.app import main as run_command
 
         run_command()
@@ -59,19 +73,54 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     every thread that imports something waits for ever. In what llvmlite's C code calls,
     Python would drop it. So it is put off there.
     """
-    if not is_lost_in(frame):
+    files = [inner.f_code.co_filename for inner, _ in traceback.walk_stack(frame)]
+    in_import = files[0].startswith("<frozen importlib")
+    if not in_import and not any(LLVMLITE in file for file in files):
         raise KeyboardInterrupt
     again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
 
 
-def is_lost_in(frame: FrameType | None) -> bool:
-    """Whether an exception that is raised in this frame would be lost."""
-    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-        return True
-    while frame is not None:
-        if LLVMLITE in frame.f_code.co_filename:
-            return True
-        frame = frame.f_back
-    return False
+def explain(error: BaseException, say: Callable[[str], None]) -> int:
+    """Say in one message why a command ended, unless that is said, and return its exit code.
+
+    A mistake of the user, and a file or a machine that does not do what it should, give
+    no traceback. An error in the user's own code gives the lines of that code, and a
+    mistake in raysafl itself gives all lines.
+
+    Args:
+        error: what the command raised.
+        say: prints a message among the errors.
+    """
+    # typer makes a SystemExit of Ctrl-C.
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(error, KeyboardInterrupt) or code == STOPPED:
+        say("Stopped. The same command goes on where it was.")
+        return STOPPED
+    if isinstance(error, MISTAKES):
+        say(f"Error: {_reason_in_words(error)}")
+        return MISTAKE
+    if isinstance(error, SystemExit):
+        return code if isinstance(code, int) else DONE
+    # The steps of the traceback, the line that raised the error last.
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [(frame.f_code.co_filename, line) for frame, line in frames]
+    of_user = [k for k, (file, _) in enumerate(places) if is_users_file(file)]
+    shown = traceback.TracebackException.from_exception(error)
+    del shown.stack[: min(of_user, default=0)]
+    say("".join(shown.format()).rstrip())
+    if not of_user:
+        say(REPORT)
+        return BUG
+    file, line = places[of_user[0]]
+    say(f"Error: {file}:{line} raises the error above")
+    return MISTAKE
+
+
+def _reason_in_words(error: Exception) -> str:
+    """Return what an error says, with the file that it is about."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    return str(error) or type(error).__name__

@@ -14,12 +14,11 @@ from raysafl.storage.paths import explain_full_disk, pushed
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import remove_empty
 from raysafl.sweep.choices import Stale
-from raysafl.sweep.code.digest import CodeDigests
-from raysafl.sweep.code.old_results import cells_to_forget
+from raysafl.sweep.code import CodeDigests, cells_to_forget
+from raysafl.sweep.grid import known_runs
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import choose_display
 from raysafl.sweep.runner import Runner, command_of_script, part_of
-from raysafl.sweep.sampling import known_runs
 
 
 class Attempt:

@@ -49,7 +49,8 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
     model.is_bfloat16 = False
     w_P = _moved(model.init(Key(0)))
     x_B, _ = _some_samples(dataset)
-    whole_B, *halves = (model.logits(w_P, x_B[part]) for part in _parts(len(x_B)))
+    whole_B = model.logits(w_P, x_B)
+    halves = [model.logits(w_P, half_B) for half_B in x_B.chunk(2)]
     if _differ(whole_B, torch.cat(halves)):
         raise ValueError(
             f"{method_name(recipe, Model, 'build')} makes a module in which the result for a "
@@ -114,7 +115,8 @@ def _try_metrics(
             continue
         name = f"the metric {key!r} of {method_name(objective, Objective, 'measures')}"
         sums = partial(metric_sums, objective, key, metric)
-        whole_n, *halves = (sums(out_B[part], y_B[part]) for part in _parts(len(y_B)))
+        whole_n = sums(out_B, y_B)
+        halves = list(map(sums, out_B.chunk(2), y_B.chunk(2)))
         as_many = {len(half_n) for half_n in halves} == {len(whole_n)}
         if not as_many or _differ(whole_n, torch.stack(halves).sum(0), OF_SUMS):
             raise ValueError(
@@ -139,12 +141,6 @@ def _some_samples(dataset: Dataset) -> tuple[Tensor, Tensor]:
     picked = np.linspace(0, len(dataset.train) - 1, SAMPLES).astype(np.int64)
     inputs = Inputs(dataset.train, torch.device("cpu"))
     return inputs.at(torch.from_numpy(np.unique(picked)))
-
-
-def _parts(size: int) -> tuple[slice, slice, slice]:
-    """Return which of some samples are the whole batch, its first and its second half."""
-    middle = (size + 1) // 2
-    return slice(None), slice(middle), slice(middle, None)
 
 
 def _moved(numbers: Tensor) -> Tensor:

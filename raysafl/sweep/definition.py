@@ -15,31 +15,25 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import (
     PAPER,
     Entry,
-    Label,
     Manifest,
     Table,
 )
-from raysafl.storage.statistics import (
-    also_by_default,
-    default_unit,
-    known_statistics,
-    quality_statistics,
-)
-from raysafl.sweep.check import (
+from raysafl.sweep.measures import (
+    Key,
+    Measures,
     as_key,
     check_labels,
     check_run,
-    check_runs,
-    check_search,
     check_table,
     path_of,
 )
-from raysafl.sweep.measures import Measures
 
 # From a sampled configuration to a run.
 Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
 SMOKE_ROUNDS = 2
+# Tune's schedulers that give a run that has begun another configuration.
+CHANGE_RUNS = {"PopulationBasedTraining", "PopulationBasedTrainingReplay"}
 
 
 def smoke(run: Run) -> Run:
@@ -176,29 +170,61 @@ class Sweep:
 
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""
-        check_runs(self.runs)
+        if isinstance(self.runs, str) or not isinstance(self.runs, Mapping | Sequence):
+            raise ValueError(
+                f"runs is {in_brief(self.runs)}; give a list of runs, or a mapping from "
+                "labels to runs"
+            )
+        for key, run in self._points if self.runs else ():
+            check_run(run, f"the run {key}")
         is_function = callable(self.base) and not isinstance(self.base, type)
         if self.base is not None and not is_function:
             check_run(self.base, "base")
+        base = self.base
         for name in self.space:
-            if (
-                isinstance(self.base, Run)
-                and (path := path_of(self.base, name)) != name
-            ):
+            if isinstance(base, Run) and (path := path_of(base, name)) != name:
                 raise ValueError(f"space has '{name}': did you mean '{path}'?")
         if self.is_grid and not self._keys:
             raise ValueError("space has a grid without values; give at least one")
         measures = self._measures()
-        check_search(
-            self.metric,
-            self.mode,
-            search_alg=self.search_alg,
-            scheduler=self.scheduler,
-            measures=measures,
-        )
+        self._check_search(measures)
         check_labels(self.axes or self.axis_names, self._keys)
         if self.table is not None:
-            check_table(self._laid_out, self.axis_names, self._keys, measures)
+            check_table(self._laid_out, self.axis_names, self._keys)
+            if measures is not None:
+                measures.check_statistics(self._laid_out)
+
+    def _check_search(self, measures: Measures | None) -> None:
+        """Refuse what Tune could not search or stop by."""
+        for name, method in (
+            ("search_alg", "suggest"),
+            ("scheduler", "on_trial_result"),
+        ):
+            part = getattr(self, name)
+            if isinstance(part, type) or not (part is None or hasattr(part, method)):
+                raise ValueError(
+                    f"{name} is {in_brief(part)}; give one of Tune's, made with its "
+                    "arguments, or none"
+                )
+        # Their names are looked for, since Ray takes seconds to import.
+        if {base.__name__ for base in type(self.scheduler).__mro__} & CHANGE_RUNS:
+            raise ValueError(
+                f"the scheduler {type(self.scheduler).__name__} changes the configuration of "
+                "runs that have begun, but a run has one configuration from its first round to "
+                "its last; take a scheduler that stops runs, such as ASHAScheduler()"
+            )
+        if (metric := getattr(self.scheduler, "metric", None)) is not None:
+            raise ValueError(
+                f"the scheduler has the metric '{metric}' already; make a new one without "
+                "metric and mode, and give these to the sweep"
+            )
+        for column in (self.metric, getattr(self.search_alg, "metric", None)):
+            if isinstance(column, str) and column:
+                (measures or Measures()).check_metric(column, measures is not None)
+        if self.mode not in ("", "max", "min"):
+            raise ValueError(
+                f"mode is '{self.mode}'; give 'max' or 'min', or leave it out"
+            )
 
     @property
     def reported(self) -> list[str] | None:
@@ -209,7 +235,7 @@ class Sweep:
     def _measures(self) -> Measures | None:
         """Return what the runs measure; None if it is known only when they are made."""
         if self.runs:
-            return Measures.of(self._given.values())
+            return Measures.of(run for _, run in self._points)
         in_space = any(name.partition(".")[0] == "objective" for name in self.space)
         if not isinstance(self.base, Run) or in_space:
             return None
@@ -283,35 +309,31 @@ class Sweep:
         """
         return self.search_alg is not None
 
-    def labelled(self) -> dict[tuple[Label, ...], Run]:
+    def labelled(self) -> dict[Key, Run]:
         """Return the runs by their labels, which have one value for each axis.
 
         The mapping is empty if the runs are only known when they have been sampled.
         """
-        keys = self._keys
-        if self.space:
-            configs = [dict(zip(self.space, key, strict=True)) for key in keys]
-            runs = [self.build(config) for config in configs]
-        else:
-            runs = [self._shrink(run) for run in self._given.values()]
-        return dict(zip(keys, runs, strict=True))
+        make = self.build if self.space else self._shrink
+        return {key: make(own) for key, own in self._points}
 
     @property
-    def _given(self) -> dict[Any, Run]:
-        """The runs that were given, by their labels, or by their places in the list."""
-        return dict(
-            self.runs if isinstance(self.runs, Mapping) else enumerate(self.runs)
-        )
-
-    @property
-    def _keys(self) -> list[tuple[Label, ...]]:
-        """The labels of each run; none if the runs are known when sampled."""
+    def _points(self) -> list[tuple[Key, Any]]:
+        """The labels of each known run, and the run that was given, or its configuration."""
         if not self.is_grid:
             return []
         if self.space:
-            grids = [values["grid_search"] for values in self.space.values()]
-            return [as_key(key) for key in itertools.product(*grids)]
-        return [as_key(label) for label in self._given]
+            grids = [own["grid_search"] for own in self.space.values()]
+            keys = map(as_key, itertools.product(*grids))
+            return [(key, dict(zip(self.space, key, strict=True))) for key in keys]
+        runs = self.runs
+        given = runs.items() if isinstance(runs, Mapping) else enumerate(runs)
+        return [(as_key(label), run) for label, run in given]
+
+    @property
+    def _keys(self) -> list[Key]:
+        """The labels of each run; none if the runs are known when sampled."""
+        return [key for key, _ in self._points]
 
     @property
     def axis_names(self) -> list[str]:
@@ -335,7 +357,7 @@ class Sweep:
 
     def manifest(
         self,
-        labelled: Mapping[tuple[Label, ...], Run] | None = None,
+        labelled: Mapping[Key, Run] | None = None,
         example: Iterable[Run] = (),
     ) -> Manifest:
         """Return what is stored of the sweep beside its results.
@@ -375,39 +397,9 @@ class Sweep:
             scale=self.scale,
             axes=axes,
             entries=list(entries.values()),
-            table=with_defaults(self._laid_out, measures),
+            table=measures.filled(self._laid_out),
             columns=dict(measures.columns),
             quality=measures.quality,
             **self._aim(measures),
             notes=self.notes,
         )
-
-
-def with_defaults(table: Table, measures: Measures) -> Table:
-    """Fill in what a table does not say, by what the runs measure.
-
-    The entries show what the runs are judged by, and beside it `also_by_default`. A statistic
-    that is a fraction is shown in per cent, bytes in MB, and another one as it is.
-
-    Args:
-        table: the table.
-        measures: what the runs measure.
-    """
-    given = table.model_fields_set
-    statistic = table.statistic
-    if statistic == "final":
-        statistic = quality_statistics(measures.quality)[0]
-    known = known_statistics(measures.columns, measures.quality, [statistic])
-    changes: dict[str, Any] = {}
-    if statistic != table.statistic:
-        changes["statistic"] = statistic
-    if "also" not in given:
-        changes["also"] = also_by_default(measures.columns, measures.quality)
-    shown = known.get(statistic)
-    if shown and not shown.is_fraction:
-        scale, unit = default_unit(statistic, shown.is_fraction)
-        if "scale" not in given and ("unit" not in given or table.unit != "%"):
-            changes["scale"] = scale
-        if "unit" not in given and ("scale" not in given or table.scale != 100):
-            changes["unit"] = unit
-    return table.replace(changes) if changes else table

@@ -43,10 +43,10 @@ def load_sweep(path: Path) -> Sweep:
 def outermost_package(file: Path) -> Path | None:
     """Return the folder of the outermost package that holds a file, or None."""
     package = None
-    folder = file.resolve().parent
-    while (folder / "__init__.py").is_file():
+    for folder in file.resolve().parents:
+        if not (folder / "__init__.py").is_file():
+            break
         package = folder
-        folder = folder.parent
     return package
 
 
@@ -59,10 +59,8 @@ def _run_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     before = list(sys.path)
     package = outermost_package(path)
-    sys.path[:0] = [
-        str(path.parent.resolve()),
-        *([str(package.parent)] if package else []),
-    ]
+    folders = [path.parent.resolve(), *([package.parent] if package else [])]
+    sys.path[:0] = map(str, folders)
     try:
         spec.loader.exec_module(module)
     # Ctrl-C is no error of the file. Everything else is, such as SystemExit.
@@ -81,22 +79,15 @@ def _run_file(path: Path) -> ModuleType:
 
 
 def _say(error: BaseException) -> str:
-    if isinstance(error, SyntaxError):
-        # A file that is no text at all has no line where it goes wrong.
-        where = f"{Path(error.filename).name}, " if error.filename else ""
-        line = f"line {error.lineno}: " if error.lineno else ""
-        return f"{where}{line}{error.msg}"
     if isinstance(error, SystemExit):
         return (
-            f"it ends the program (SystemExit: {error.code}). An experiment file only "
-            "defines SWEEP; remove the exit, or put it below "
+            f"it ends the program (SystemExit: {error.code}); put the exit below "
             "`if __name__ == '__main__':`"
         )
     missing = re.match(r"cannot import name '(\w+)' from '(raysafl[.\w]*)'", str(error))
     if missing:
         return nearest_name(missing[1], missing[2])
-    return (
-        f"{type(error).__name__}: {error}"
-        if not isinstance(error, ValueError)
-        else str(error)
-    )
+    # These name their line, or are sentences of ours.
+    if isinstance(error, ValueError | SyntaxError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -6,6 +6,7 @@ Some rounds of one run are timed, and all others are taken to need as long for a
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 import psutil
@@ -71,13 +72,12 @@ def foretell(
             hardware = hardware.replace(pack=1)
         packs = form_packs(todo.values(), datasets, hardware, room.packs, room.memory)
         side_by_side = min(room.packs, len(packs))
-        sizes = sorted({len(pack.runs) for pack in packs})
-        several = count(sizes[-1], "seed")
-        if len(sizes) > 1:
-            several = f"{sizes[0]} to {several}"
+        sizes = {len(pack.runs) for pack in packs}
+        several = count(max(sizes), "seed")
+        least = f"{min(sizes)} to " if len(sizes) > 1 else ""
         lines += [
             *told,
-            f"{count(len(packs), 'pack')} of {several}, {side_by_side} at a time",
+            f"{count(len(packs), 'pack')} of {least}{several}, {side_by_side} at a time",
         ]
         on_gpu = bool(hardware.gpu_share) and not are_logical()
         device = "cuda" if on_gpu and num_gpus() else "cpu"
@@ -128,17 +128,14 @@ def _executor(
 def _timed(
     runs: Mapping[str, Run], datasets: Mapping[str, Dataset], engine: str, device: str
 ) -> tuple[float, str]:
-    """Estimate how long runs take one after the other, from rounds of one of them.
-
-    It is the one with the median work, of those with most work that may share a pack.
+    """Estimate how long runs take one after the other, from rounds of that of median work.
 
     Returns:
         The seconds, and what was timed, if it could be.
     """
-    groups = needs_of(runs.values(), datasets)
-    work = sum(need.work for group in groups for need in group)
-    most = max(groups, key=lambda group: sum(need.work for need in group))
-    median = sorted(most, key=lambda need: need.work)[len(most) // 2]
+    needs = sorted(chain(*needs_of(runs.values(), datasets)), key=lambda own: own.work)
+    work = sum(need.work for need in needs)
+    median = needs[len(needs) // 2]
     run = median.run
     dataset = datasets[run.data.source_key]
     # The user's own code may fail. The run will say so in its trial.

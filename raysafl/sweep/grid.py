@@ -1,15 +1,25 @@
-"""`raysafl.grid`: the sweep of all combinations of some values, in one line."""
+"""Which runs a sweep has: all combinations of some values, or what is drawn from a space."""
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from raysafl.core.component import Component
+from raysafl.core.needs import need
 from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Label
-from raysafl.sweep.check import check_run, path_of, without_numpy
+from raysafl.storage.manifest import Label, Manifest
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.measures import check_run, path_of, without_numpy
+
+# The same command draws the same configurations, whose results are then recognised.
+SEED = 0
+AS_RESULTS_COME = "a search algorithm asks for its runs as results come"
+# So many configurations are drawn, if need be, to find one that stands for a search.
+MOST_TRIED = 20
 
 
 def grid(
@@ -115,3 +125,88 @@ def _label_of(value: Any) -> Label:
     if isinstance(value, Label):
         return value
     return type(value).__name__ if isinstance(value, Component) else str(value)
+
+
+def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
+    """Return what is known of a sweep before anything runs.
+
+    Returns:
+        What the sweep is, with an entry for each run that is known. Then these runs, by
+        id; there are none if a search algorithm asks for them as results come. Then, in that
+        case alone, the run of a configuration that was drawn at random, by its id: it stands
+        for all of them where something is tried or estimated beforehand.
+
+    Raises:
+        ValueError: a run cannot be made (of a search, none of `MOST_TRIED`): the message
+            names the line of the user's code. Or two labels name the same run, or Ray is not
+            installed, which draws the configurations of a search space.
+    """
+    if sweep.is_grid:
+        labelled = sweep.labelled()
+        return sweep.manifest(labelled), {r.id: r for r in labelled.values()}, {}
+    runs: dict[str, Run] = {}
+    labels: dict[str, tuple[Label, ...]] = {}
+    drawn = draw(sweep.space, MOST_TRIED if sweep.is_searched else sweep.num_samples)
+    for config in drawn:
+        try:
+            run = sweep.build(config)
+        # The user's own function may raise anything.
+        except (Exception, SystemExit) as error:
+            if sweep.is_searched and config is not drawn[-1]:
+                continue
+            # Imported here, because a run that can be made needs it not.
+            from raysafl.sweep.user_errors import describe_error
+
+            raise ValueError(
+                f"sweep '{sweep.name}': no run can be made of {config}, which was drawn: "
+                f"{describe_error(error)}"
+            ) from error
+        if sweep.is_searched:
+            return sweep.manifest({}, [run]), {}, {run.id: run}
+        # A run that was drawn twice bears the labels of the first draw.
+        runs.setdefault(run.id, run)
+        labels.setdefault(run.id, tuple(labels_of(config).values()))
+    return sweep.manifest({labels[i]: run for i, run in runs.items()}), runs, {}
+
+
+def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
+    """Return configurations of a search space of Ray Tune, in the order of its drawing.
+
+    They are those that Tune's own random sampler with the random state 0 draws.
+
+    Args:
+        space: the search space; `tune.grid_search` in it is expanded for each sample.
+        num_samples: the number of samples.
+
+    Raises:
+        ValueError: Ray is not installed.
+
+    Example:
+        >>> from ray import tune
+        >>> [c["x"] for c in draw({"x": tune.grid_search([1, 2])}, 1)]
+        [1, 2]
+        >>> draw({"x": tune.uniform(0, 1)}, 2) == draw({"x": tune.uniform(0, 1)}, 2)
+        True
+    """
+    # Imported here, because a grid needs no Ray, whose import takes a second.
+    need("ray", "a search space")
+    from ray.tune.search.variant_generator import generate_variants
+
+    rng = np.random.default_rng(SEED)
+    return [
+        dict(spec["config"])
+        for _ in range(num_samples)
+        for _, spec in generate_variants({"config": dict(space)}, random_state=rng)
+    ]
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
+    """Return the labels of a run that was made of a configuration.
+
+    Plain values are labels as they are; others become JSON text.
+    """
+    plain = {name: without_numpy(value) for name, value in config.items()}
+    return {
+        name: value if isinstance(value, Label) else json.dumps(value, default=str)
+        for name, value in plain.items()
+    }

@@ -36,7 +36,7 @@ from raysafl.storage.rows import (
     without_cells,
 )
 from raysafl.sweep.choices import FLUSH_SECONDS
-from raysafl.sweep.code.digest import changed_classes
+from raysafl.sweep.code import changed_classes
 from raysafl.sweep.news import GivenPack, News, Terms
 from raysafl.sweep.open_cell import OpenCell, client_rows, failure, metrics_of
 

@@ -9,8 +9,8 @@ Which cells share a pack is a matter of hardware: it changes no result. Those of
 need the same dataset, model, objective and batch size; everything else may differ. The
 driver forms the packs from the cells that have not ended, those of a run together. It puts
 runs of similar cost together, so that they end together, and bounds a pack by the memory
-of its vectors, one for each client that may have one of its own. Where that is too much
-all the same, the pack is tried in halves.
+of its vectors: some for each replicate and each client of its cohort, and those of clients
+that an algorithm remembers. Where that is too much all the same, the pack is tried in halves.
 """
 
 import hashlib
@@ -22,18 +22,9 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from raysafl.cluster.hardware import Hardware
-from raysafl.core.algorithm import (
-    Algorithm,
-    AskLosses,
-    CountSamples,
-    Setting,
-    TrainMean,
-)
-from raysafl.core.component import users_parts
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.models import FlatModel
@@ -63,8 +54,8 @@ MEMORY_OF_PACK = 0.25
 # Vectors of a replicate in any case: its parameters in two processes and before the round, a
 # mean update, and the sum of float64 from which it is made.
 VECTORS_PER_REPLICATE = 6
-# Vectors of a client whose own update is asked for: its offset, and the update as it came,
-# beside those of the others, and as the algorithm changes it.
+# Vectors of a client of the cohort, as if its own update is asked for and no mean: its offset,
+# and the update as it was sent, beside those of the others, and as the algorithm changes it.
 VECTORS_PER_UPDATE = 4
 # Vectors of a client that an algorithm remembers: the matrix of all of them grows by half of its
 # rows, and both matrices are there while it is copied.
@@ -242,8 +233,7 @@ def estimate(run: Run, dataset: Dataset, parameters: int, passes: int) -> Need:
         passes: how often one sample's pass through the model multiplies.
     """
     clients = run.data.clients
-    ids = _first_cohort(run, dataset)
-    cohort = max(1, len(ids))
+    cohort = _cohort_size(run, dataset)
     client_samples = max(1, len(dataset.train) // clients)
     batch = min(run.local.batch_size, client_samples)
     tested = len(dataset.test) / run.eval_every
@@ -257,45 +247,20 @@ def estimate(run: Run, dataset: Dataset, parameters: int, passes: int) -> Need:
     work = run.rounds * run.replicates * (samples * passes + WORK_OF_ROUND)
 
     moments = run.local.num_moments
-    algorithms = [c for c in run.algorithm.components() if isinstance(c, Algorithm)]
     of_client: float = moments
-    if any(algorithm.remembers_clients for algorithm in algorithms):
+    if any(getattr(part, "remembers_clients", False) for part in run.components()):
         of_client += VECTORS_PER_CLIENT
     vectors = VECTORS_PER_REPLICATE + of_client * min(clients, run.rounds * cohort)
-    vectors += 2 * moments * cohort
-    if not _asks_for_a_mean(run, dataset, ids):
-        vectors += VECTORS_PER_UPDATE * cohort
+    vectors += (VECTORS_PER_UPDATE + 2 * moments) * cohort
     memory = run.replicates * vectors * parameters * BYTES_PER_PARAMETER
     return Need(run, work, float(memory))
 
 
-def _first_cohort(run: Run, dataset: Dataset) -> Sequence[int]:
-    """Return the clients that the policy picks in the first round."""
+def _cohort_size(run: Run, dataset: Dataset) -> int:
+    """Return how many clients the policy picks in the first round, at least 1."""
     # A policy of the user's own may fail. The run will say so in its trial.
     with suppress(Exception):
         policy = run.policy_on(dataset)
         _, cohort = policy.pick(policy.init(), run.data.clients, Key(run.seed, 0), None)
-        return cohort.ids
-    return [0]
-
-
-def _asks_for_a_mean(run: Run, dataset: Dataset, ids: Sequence[int]) -> bool:
-    """Whether the algorithm's first request, of a tiny model, is for a mean of updates."""
-    clients = run.data.clients
-    # Rounds of the user's own may do anything, which is left to their trial.
-    if users_parts(run.algorithm, Algorithm):
-        return False
-    # It may need the model's real size.
-    with suppress(Exception):
-        samples = len(dataset.train) / clients
-        local = run.local.over(run.rounds)
-        algorithm = run.algorithm.prepare(
-            Setting(clients, samples, 1, local, run.rounds)
-        )
-        state = algorithm.init(torch.zeros(1), clients)
-        round = algorithm.round(state, ids, Key(run.seed, 0))
-        request = next(round)
-        if isinstance(request, CountSamples):
-            request = round.send(torch.ones(len(ids), dtype=torch.int64))
-        return isinstance(request, TrainMean) and not isinstance(request, AskLosses)
-    return False
+        return max(1, len(cohort.ids))
+    return 1

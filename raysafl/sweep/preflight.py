@@ -39,7 +39,7 @@ from raysafl.simulation.replicates import LOWER_RATES
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.redaction import redacted
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.prepare import dataset_of, prepare
 from raysafl.sweep.progress import Display
 from raysafl.sweep.user_errors import describe_error, errors_described, innermost_line
@@ -59,6 +59,7 @@ PICKS = 4
 BEGUN = "\x1etrial "
 REFUSED = "\x1erefused "
 DONE = "\x1edone"
+WAY_OUT = "try_first=False (--no-try) leaves that out"
 # A terminal's Ctrl-C ends that process, too, without a word.
 START = """
 import signal
@@ -80,11 +81,11 @@ def trials_of(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
     tried: set[type] = set()
     trials = []
     for label, whole in runs.items():
-        if tried.issuperset(_users_classes(whole)):
-            continue
         algorithms = users_parts(whole.algorithm, Algorithm) or [whole.algorithm]
         policies = users_parts(whole.participation, Participation)
         for pair in product(algorithms, policies or [whole.participation]):
+            if tried.issuperset(_users_classes(whole)):
+                break
             run = whole.replace(algorithm=pair[0], participation=pair[1])
             if not tried.issuperset(_users_classes(run)):
                 trials.append((label, run))
@@ -138,10 +139,11 @@ def preflight(runs: Mapping[str, Run], display: Display) -> dict[str, Dataset]:
             with errors_described():
                 small = [smoke(run, dataset_of(run, datasets)) for _, run in trials]
             display.enter(f"trying a round of {named(trials)}")
-            answer, _ = process.communicate(_pickled(small, named(trials)))
+            answer, _ = process.communicate(_pickled(small))
         finally:
             process.kill()
-    _refuse(trials, answer.decode(errors="replace"), process.returncode)
+    if said := _refused(trials, answer.decode(errors="replace"), process.returncode):
+        raise ValueError(f"{said}, tried before anything was run or written; {WAY_OUT}")
     return datasets
 
 
@@ -155,27 +157,27 @@ def smoke(run: Run, dataset: Dataset) -> tuple[Run, Dataset]:
         partition=Overlapping(samples=BATCH_SIZE),
         server=IidServer(n0=BATCH_SIZE) if run.data.has_server_data else None,
     )
-    changes = {"keep": None, "patience": None, "eval_clients": None, "replicates": 1}
-    changes["devices"] = None
-    run = run.replace(changes, data=data, participation=run.policy_on(dataset))
+    changes = dict.fromkeys(("keep", "patience", "eval_clients", "devices"))
+    policy = run.policy_on(dataset)
+    run = run.replace(changes, data=data, participation=policy, replicates=1)
     train = dataset.train.take(rows)
     return run, replace(dataset, train=train, test=dataset.test.take(tests), outside=0)
 
 
-def _pickled(small: Sequence[tuple[Run, Dataset]], names: str) -> bytes:
+def _pickled(small: Sequence[tuple[Run, Dataset]]) -> bytes:
     try:
         ship_user_code((p for run, _ in small for p in run.components()), cloudpickle)
         pickled: bytes = cloudpickle.dumps((SECONDS, small))
     except Exception as error:
         raise ValueError(
-            f"{names} cannot be sent to another process, which would try a round: "
-            f"{type(error).__name__}: {error}; try_first=False (--no-try) leaves that out"
+            "the classes of the sweep cannot be sent to another process, which would try a "
+            f"round: {type(error).__name__}: {error}; {WAY_OUT}"
         ) from error
     return pickled
 
 
-def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
-    """Refuse what the other process has refused, or what was tried when it ended.
+def _refused(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> str:
+    """Return why the other process refused a trial, or what was tried when it ended.
 
     Args:
         trials: The trials.
@@ -183,26 +185,20 @@ def _refuse(trials: Sequence[tuple[str, Run]], answer: str, code: int) -> None:
         code: Its exit code.
     """
     if answer.endswith(DONE):
-        return
+        return ""
     number, _, said = answer.rpartition(BEGUN)[2].partition("\n")
     label, run = trials[int(number or 0)]
-    if said.startswith(REFUSED):
-        what = said.removeprefix(REFUSED)
-    else:
+    what = said.removeprefix(REFUSED)
+    if what == said:
         how = f"ended the process that tried it, exit code {code}"
         if "Timeout (" in said:
             how = f"did not come to an end within {SECONDS:g} s"
         elif code < 0:
             how = f"ended the process that tried it by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""
-        line = innermost_line(said)
-        what = f"{named([(label, run)])} {how}" + (
-            f"; it was at {line}" if line else ""
-        )
-    raise ValueError(
-        f"{what}\nThis is a round of the run {label}, tried before anything was run or "
-        "written; try_first=False (--no-try) leaves that out"
-    )
+        at = f"; it was at {line}" if (line := innermost_line(said)) else ""
+        what = f"{named([(label, run)])} {how}{at}"
+    return f"{what}\nThis is a round of the run {label}"
 
 
 # What the other process does

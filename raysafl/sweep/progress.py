@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -16,8 +16,6 @@ TICK_SECONDS = 1.0
 # In a log file: until the first line, and from one line to the next.
 FIRST_LINE_SECONDS = 0.9
 SECONDS_A_LINE = 10.0
-# The largest number of runs that end at the same time of which each has a line there.
-MOST_TOLD = 4
 # Columns of a log file, for which rich would assume 80.
 WIDTH_OF_FILE = 120
 
@@ -69,9 +67,10 @@ class TimeLeft:
     """
 
     def __init__(self) -> None:
-        # Since when the rate is measured, the work that was done then, and at the last report.
-        self._since = self._done_then = 0.0
-        self._now = self._done = self._left = 0.0
+        # When the rate began to be measured, and the work that was done then; the same of the
+        # last report; and the work that was left.
+        self._first = self._last = (0.0, 0.0)
+        self._left = 0.0
 
     def see(self, now: float, done: float, planned: float) -> None:
         """Take note of how much has been done.
@@ -81,28 +80,30 @@ class TimeLeft:
             done: the work that is done.
             planned: the work of all packs.
         """
-        if done == self._done:
+        before = self._last[1]
+        if done == before:
             return
+        self._last = now, done
         # If a process was lost, less has been done than before.
-        if not self._done or done < self._done:
-            self._since = now
-            self._done_then = done
-        self._now = now
-        self._done = done
+        if not before or done < before:
+            self._first = self._last
         self._left = planned - done
 
     def seconds(self, now: float) -> float | None:
         """Return how many seconds are left; None as long as that is not known."""
-        if self._done == self._done_then or self._now == self._since:
+        began, before = self._first
+        ended, done = self._last
+        if done == before or ended == began:
             return None
-        rate = (self._done - self._done_then) / (self._now - self._since)
-        return max(self._left / rate - (now - self._now), 0.0)
+        return max(self._left * (ended - began) / (done - before) - (now - ended), 0.0)
 
 
 class Display:
     """Takes note of how far a sweep is, and shows nothing: the base of all displays.
 
     Attributes:
+        most_told: the largest number of runs that end at the same time of which each has a
+            line; those that fail have one in any case.
         phase: what is being done, such as `loading data`; empty while runs go on.
         total: the number of runs to do.
         done: how many have ended.
@@ -114,6 +115,8 @@ class Display:
         planned: the work of the runs to do, in any unit.
         finished: the part of this work that was done by packs that have ended.
     """
+
+    most_told: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self.phase = ""
@@ -147,7 +150,8 @@ class Display:
         """
         self.total = total
         self.enter(phase)
-        self._begin(skipped)
+        before = f", {skipped} finished before" if skipped else ""
+        self._say(f"{count(total, 'run')} to do{before}")
 
     def update(
         self, running: int, at: str, packs: Sequence[tuple[float, float]]
@@ -172,7 +176,12 @@ class Display:
         """Show that runs have ended, at the same time."""
         self.done += len(ends)
         self.failed += sum(end.is_bad for end in ends)
-        self._tell(ends)
+        told = [end for end in ends if end.is_bad or len(ends) <= self.most_told]
+        for number, end in enumerate(told, start=self.done - len(told) + 1):
+            self._say(f"[{number}/{self.total}] {end.text}")
+        if self.most_told and len(told) < len(ends):
+            others = len(ends) - len(told)
+            self._say(f"[{self.done}/{self.total}] {others} runs have ended together")
         self._draw()
 
     def close(self) -> None:
@@ -183,19 +192,13 @@ class Display:
 
     def _keep_ticking(self) -> None:
         while not self._ended.wait(TICK_SECONDS):
-            self._tick()
+            self._draw()
 
-    def _begin(self, skipped: int) -> None:
-        """Show that runs begin."""
-
-    def _tell(self, ends: Sequence[Ending]) -> None:
-        """Show how runs have ended."""
+    def _say(self, line: str) -> None:
+        """Print a line that stays."""
 
     def _draw(self) -> None:
-        """Show how far the sweep is now, as something has changed."""
-
-    def _tick(self) -> None:
-        """Show the same, as time has passed. A thread calls this once a second."""
+        """Show how far the sweep is, as something has changed, or a second has passed."""
 
     @property
     def time_left(self) -> str:
@@ -224,13 +227,15 @@ class LineDisplay(Display):
     """Prints lines that stay. It is meant for log files, pipes and notebooks.
 
     There is a line for each run that ends, or one for all runs that end at the same time
-    if they are more than `MOST_TOLD`, and where nothing has been printed for
+    if they are more than `most_told`, and where nothing has been printed for
     `SECONDS_A_LINE` seconds, one that says how far the sweep is. What is done before the
     runs begin has one line each.
 
     Args:
         console: what it prints to.
     """
+
+    most_told: ClassVar[int] = 4
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -239,27 +244,15 @@ class LineDisplay(Display):
         # When a line is due: the first one soon.
         self._due = time.monotonic() + FIRST_LINE_SECONDS
 
-    def _begin(self, skipped: int) -> None:
-        before = f", {skipped} finished before" if skipped else ""
-        self._print(f"{count(self.total, 'run')} to do{before}")
-
-    def _tell(self, ends: Sequence[Ending]) -> None:
-        told = [end for end in ends if end.is_bad or len(ends) <= MOST_TOLD]
-        for number, end in enumerate(told, start=self.done - len(told) + 1):
-            self._print(f"[{number}/{self.total}] {end.text}")
-        if len(told) < len(ends):
-            others = len(ends) - len(told)
-            self._print(f"[{self.done}/{self.total}] {others} runs have ended together")
-
-    def _tick(self) -> None:
-        is_said = self.phase and self._printed == self.line
-        if time.monotonic() > self._due and not is_said:
-            self._print(self.line)
-
-    def _print(self, line: str) -> None:
+    def _say(self, line: str) -> None:
         self._printed = line
         self._due = time.monotonic() + SECONDS_A_LINE
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _draw(self) -> None:
+        is_said = self.phase and self._printed == self.line
+        if time.monotonic() > self._due and not is_said:
+            self._say(self.line)
 
 
 class BarDisplay(Display):
@@ -288,25 +281,20 @@ class BarDisplay(Display):
         self.progress.start()
         super().enter(phase)
 
-    def _begin(self, skipped: int) -> None:
-        self.progress.update(self._task, total=self.total)
-        if skipped:
-            self.progress.console.print(f"{count(skipped, 'run')} finished before")
-
-    def _tell(self, ends: Sequence[Ending]) -> None:
-        for end in ends:
-            if end.is_bad:
-                self.progress.console.print(end.text, markup=False)
+    def _say(self, line: str) -> None:
+        self.progress.console.print(line, markup=False)
 
     def _draw(self) -> None:
         told = self.phase or ", ".join(filter(None, [self.present, self.time_left]))
         runs = f"{self.done}/{self.total} runs" if self.total else ""
         self.progress.update(
-            self._task, completed=self.done, description=told, visible=True, runs=runs
+            self._task,
+            total=self.total or None,
+            completed=self.done,
+            description=told,
+            visible=True,
+            runs=runs,
         )
-
-    def _tick(self) -> None:
-        self._draw()
 
     def close(self) -> None:
         """Remove the bar from the terminal."""

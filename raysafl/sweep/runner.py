@@ -21,9 +21,9 @@ from raysafl.storage.redaction import refuse_password
 from raysafl.storage.store import Store
 from raysafl.sweep.choices import FLUSH_SECONDS, ExecutorName, Stale
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.grid import AS_RESULTS_COME
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.progress import plain_console
-from raysafl.sweep.sampling import AS_RESULTS_COME
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.rows import of_owners, sorted_rows, table_of
-from raysafl.sweep.check import check_run
+from raysafl.sweep.measures import check_run
 from raysafl.sweep.prepare import prepare
 from raysafl.training.resident import Resident
 
@@ -141,7 +141,7 @@ def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
     # Imported here, because whoever does not call this may have no Ray.
     from ray import tune
 
-    from raysafl.sweep.code.shipping import ship_user_code
+    from raysafl.sweep.code import ship_user_code
     from raysafl.sweep.on_ray.run_trainable import RunTrainable
 
     check_run(base, "the first argument of trainable")

@@ -5,7 +5,6 @@ text of the traceback, wherever the error was raised.
 """
 
 import re
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from raysafl.storage.redaction import redacted
 
 FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[\d*m")
-# Between the traceback of an error and that of its cause, which comes first.
+# Between the traceback of an error and that of its cause, which is above it.
 CAUSE = re.compile(
     r"\n(?:The above exception was the direct cause|During handling of the above).*\n"
 )
@@ -33,7 +32,7 @@ class Frame(NamedTuple):
     """A line of code in a traceback."""
 
     file: str
-    line: int
+    line: str
     function: str
 
     def __str__(self) -> str:
@@ -52,45 +51,30 @@ def describe_error(error: BaseException) -> str:
         its cause, if any; of other errors the last frame, as `OSError: no space left
         (inputs.py:80)`.
     """
-    text = traceback_text(error)
-    cause = _cause_of(error)
+    text = _traceback_of(error)
+    # What a client actor raised is the cause of Ray's error.
+    cause = getattr(error, "cause", None)
+    cause = cause if isinstance(cause, BaseException) else error
     what = _writable(f"{type(cause).__name__}: {cause}")
     if isinstance(cause, FrozenInstanceError):
         what += COPY
     # Frames of the error itself, without those of its causes.
     frames = _frames(CAUSE.split(text)[-1])
-    if not frames:
-        return what
     users = _users_frames(text)
     direct = [frame for frame in frames if frame in users]
-    is_ours = Path(frames[-1].file).is_relative_to(OURS)
+    is_ours = bool(frames) and Path(frames[-1].file).is_relative_to(OURS)
     if isinstance(cause, ValueError) and is_ours and not direct:
         place = f" ({users[-1]})" if users else ""
         return f"{_writable(str(cause))}{place}"
     if not users:
-        return f"{what} ({frames[-1]})"
+        return f"{what} ({frames[-1]})" if frames else what
     innermost = (direct or users)[-1]
     return f"{innermost.function} ({innermost}): {what}"
 
 
-def _cause_of(error: BaseException) -> BaseException:
-    """Return what a client actor raised; an error that is not from one as it is."""
-    # Ray need not be installed; if it is not even imported, it has raised nothing.
-    exceptions = sys.modules.get("ray.exceptions")
-    if exceptions is None or not isinstance(error, exceptions.RayTaskError):
-        return error
-    cause: BaseException = error.cause
-    return cause
-
-
-def traceback_text(error: BaseException) -> str:
-    """Return the whole traceback, with that of the client actor that raised the error."""
-    return _writable(COLOUR.sub("", "".join(traceback.format_exception(error))))
-
-
 def kept_traceback(error: BaseException) -> str:
-    """Return the traceback for the ledger, without secrets."""
-    return redacted(traceback_text(error))
+    """Return the whole traceback for the ledger, with a client actor's, without secrets."""
+    return redacted(_traceback_of(error))
 
 
 @contextmanager
@@ -104,7 +88,7 @@ def errors_described() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _users_frames(traceback_text(error)):
+        if _users_frames(_traceback_of(error)):
             raise ValueError(redacted(describe_error(error))) from error
         raise
 
@@ -114,13 +98,17 @@ def innermost_line(dump: str) -> str:
     return next(map(str, _users_frames(dump)), "")
 
 
+def _traceback_of(error: BaseException) -> str:
+    return _writable(COLOUR.sub("", "".join(traceback.format_exception(error))))
+
+
 def _writable(text: str) -> str:
     """Replace what cannot be written to a file, such as parts of a damaged file name."""
     return text.encode(errors="replace").decode()
 
 
 def _frames(text: str) -> list[Frame]:
-    return [Frame(file, int(line), name) for file, line, name in FRAME.findall(text)]
+    return [Frame(*found) for found in FRAME.findall(text)]
 
 
 def _users_frames(text: str) -> list[Frame]:

@@ -17,19 +17,16 @@ from raysafl.cli.options import SweepOptions, grouped_help
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("command", ["quickstart", "run mine.py --dry-run"])
 def test_an_address_where_nothing_answers_is_an_error_at_once(
-    tmp_path: Path, command: str
+    tmp_path: Path,
 ) -> None:
     """Ray alone tries for 14 minutes. Not in this process: a Ray that it has would be taken."""
-    file = tmp_path / "mine.py"
-    file.write_text(EXPERIMENT)
     with socket.socket() as mute:
         mute.bind(("", 0))  # it does not listen
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         program = str(Path(sys.executable).with_name("raysafl"))
         done = subprocess.run(
-            [program, *command.split(), "--address", address],
+            [program, "quickstart", "--address", address],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -40,7 +37,7 @@ def test_an_address_where_nothing_answers_is_an_error_at_once(
     # Nothing is said but where the sweep was to run and what is done, and nothing is written.
     told = {f"Runs on Ray: the address '{address}' of a cluster is given"}
     assert set(done.stdout.splitlines()) <= told | {"loading data", "starting Ray"}
-    assert [path for path in tmp_path.iterdir() if path.name != "__pycache__"] == [file]
+    assert not list(tmp_path.iterdir())
 
 
 def test_run_report_sync_and_run_again(
@@ -88,9 +85,8 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     monkeypatch.chdir(tmp_path)
     wild = EXPERIMENT.replace("lr=0.1, batch_size=32", "lr=1e38, batch_size=8")
     Path("wild.py").write_text(wild)
-    code, said = call(
-        monkeypatch, "run", "wild.py", "--executor", "here", "--only", "method=FedAvg"
-    )
+    options = ("--executor", "here", "--track", "none", "--only", "method=FedAvg")
+    code, said = call(monkeypatch, "run", "wild.py", *options)
     assert code == 1
     assert "diverged, round" in said and "lower the learning rates" in said
 
@@ -108,13 +104,11 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
             ["run", "mine.py", "--only", "method"],
             "--only takes AXIS=LABEL, not 'method'",
         ),
-        (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (
             ["run", "mine.py", "--only", "method=FedAvg", "--only", "method=FSL"],
             "--only is given more than once for 'method'; give one",
         ),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
-        (["run", "mine.py", "--gpus", "2"], "give actors=2 and gpus=1"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
         (
             ["run", "inside.py"],
@@ -125,13 +119,11 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
             ["run", "bare.py"],
             "bare.py:2 does not import: Mine (bare.py:2): `lr = 1.0` has no type; write `lr: float",
         ),
-        (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
         (
             ["run", "q.py"],
             "client_prob: Input should be less than or equal to 1 (given: 1.5)",
         ),
         (["report", "."], "holds no sweep"),
-        (["sync", "."], "no sweep"),
         (["results", "", "--csv", "--json"], "give --csv or --json, not both"),
     ],
 )
@@ -144,7 +136,6 @@ def test_a_mistake_gives_exit_code_2_and_one_message_without_a_traceback(
     Path("inside.py").write_text("\nfrom raysafl.algorithms import Scaffold\n")
     bare = "import raysafl as fl\nclass Mine(fl.Algorithm):\n    lr = 1.0\n"
     Path("bare.py").write_text(bare)
-    Path("empty.py").write_text("x = 1\n")
     Path("q.py").write_text(EXPERIMENT.replace("client_prob=0.5", "client_prob=1.5"))
     code, said = call(monkeypatch, *arguments)
     assert code == 2

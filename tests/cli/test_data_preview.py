@@ -97,7 +97,7 @@ def test_the_stack_shows_each_class_in_its_share() -> None:
 # Classes are colours and clients are places: neither asks for the other.
 @pytest.mark.parametrize(
     ("classes", "clients"),
-    [(1, 1), (1, 100), (10, 1), (MANY, 100), (MANY + 1, 1), (65, 100)],
+    [(1, 1), (MANY, 100), (65, 100)],
 )
 def test_any_number_of_classes_and_clients_is_drawn(classes: int, clients: int) -> None:
     counts = np.ones((clients, classes), int)
@@ -109,34 +109,22 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
-    code, said = call(monkeypatch, "data", "show", "mine.py", "--only", "method=SAFARI")
+    chosen = ("--only", "method=SAFARI", "--rounds", "5")
+    code, said = call(monkeypatch, "data", "show", "mine.py", *chosen)
     assert code == 0 and "method SAFARI" in said and "FedAvg" not in said
     written = ("labels-1.png", "participation-1.png")
     assert "\n  ".join(["Written:", *(f"data/mine/{f}" for f in written)]) in said
-    assert Path("data/mine/labels-1.png").is_file()
-    code, said = call(
-        monkeypatch, "data", "show", "mine.py", "--out", "x", "--rounds", "5"
-    )
-    assert code == 0 and Path("x/participation-1.png").is_file()
+    assert all((tmp_path / "data" / "mine" / file).is_file() for file in written)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere.py"], "there is no experiment file nowhere.py"),
-        (["mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
-        (["p.py"], "p = 11 classes per client, but the data has 10"),
-    ],
-)
-def test_a_mistake_is_one_message(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_data_that_do_not_fit_are_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(EXPERIMENT)
     Path("p.py").write_text(EXPERIMENT.replace("p=1", "p=11"))
-    code, said = call(monkeypatch, "data", "show", *arguments)
-    assert code == 2 and message in said and "Traceback" not in said
-    assert not Path("data").exists()
+    code, said = call(monkeypatch, "data", "show", "p.py")
+    assert code == 2 and "p = 11 classes per client, but the data has 10" in said
+    assert "Traceback" not in said and not Path("data").exists()
 
 
 def test_clients_with_names_are_named_and_listed(tmp_path: Path) -> None:

@@ -7,8 +7,15 @@ import pytest
 import torch
 
 import raysafl as fl
-from raysafl.cli.device_check import TOLERANCE, check_training
-from raysafl.cli.doctor import DATASETS, check_data, check_devices, checks, examine
+from raysafl.cli.doctor import (
+    DATASETS,
+    TOLERANCE,
+    check_data,
+    check_devices,
+    check_training,
+    checks,
+    examine,
+)
 from raysafl.cluster.gpus import machine_here, problems_of
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")

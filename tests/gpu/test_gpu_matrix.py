@@ -15,7 +15,7 @@ from helpers.small_runs import (
 )
 
 from raysafl import Model, Run
-from raysafl.cli.device_check import check_gpu
+from raysafl.cli.doctor import check_gpu
 
 EACH = [(model, engine) for model, engines in ENGINES.items() for engine in engines]
 

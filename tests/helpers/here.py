@@ -9,7 +9,7 @@ from raysafl import Run, Sweep
 from raysafl.core.work import Work
 from raysafl.storage.manifest import Entry
 from raysafl.storage.store import Store
-from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code import CodeDigests
 from raysafl.sweep.news import GivenPack, News, Terms
 from raysafl.sweep.open_pack import OpenPack
 from raysafl.sweep.packs import Pack

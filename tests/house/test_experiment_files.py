@@ -11,7 +11,7 @@ import ray.cloudpickle
 
 from raysafl import algorithms
 from raysafl.cli.catalogue import FAMILIES, catalogue
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.experiment_file import load_sweep
 
 HEAD = """
@@ -192,12 +192,13 @@ def test_a_file_that_fails_is_named_with_its_line(
 
 def test_a_syntax_error_is_named_with_its_file_and_line(tmp_path: Path) -> None:
     path = write(tmp_path / "syntax.py", "x = 1\ndef f(:\n    pass")
-    assert refused(path) == f"{path} does not import: syntax.py, line 2: invalid syntax"
+    assert (
+        refused(path) == f"{path} does not import: invalid syntax (syntax.py, line 2)"
+    )
     write(tmp_path / "broken_h4.py", "x = 1\ny = 2\nz = (")
     caller = write(tmp_path / "caller.py", "import broken_h4")
-    assert refused(caller).startswith(
-        f"{caller}:1 does not import: broken_h4.py, line 3: '('"
-    )
+    said = f"{caller}:1 does not import: '(' was never closed (broken_h4.py, line 3)"
+    assert refused(caller) == said
 
 
 def test_a_file_without_a_sweep_says_what_it_needs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from helpers.here import run_in_process
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store, find_sweeps
-from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,6 @@ from raysafl.report.pages.sections import share_text
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Table
 from raysafl.storage.store import Store
-from raysafl.sweep.definition import with_defaults
 from raysafl.sweep.measures import Measures
 
 AXES: dict[str, list[Label]] = {
@@ -374,8 +373,8 @@ def test_a_legend_names_no_method_that_is_not_drawn() -> None:
 
 
 def test_bytes_are_in_mb_and_accuracies_beside_them_in_per_cent() -> None:
-    table = with_defaults(
-        Table(rows=["algorithm"], statistic="total_bytes", also=["final"]), Measures()
+    table = Measures().filled(
+        Table(rows=["algorithm"], statistic="total_bytes", also=["final"])
     )
     sweep = manifest({"algorithm": ["FedAvg"]}).replace(table=table)
     rows = run_rows(sweep.entries[0].run_id, [0.5], total_bytes=[3.9e8])

@@ -24,7 +24,7 @@ from raysafl.objectives import Classification, NextToken
 from raysafl.runtime.client_actor import LARGE, Clients, PackSetup, Sent, unpacked
 from raysafl.runtime.on_actors import OnActors, host_pack
 from raysafl.simulation.simulation import Lockstep
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.experiment_file import load_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_local")

@@ -10,7 +10,7 @@ import pytest
 
 from raysafl import FedAvg, Run
 from raysafl.quickstart import BASE
-from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 
 # The helper's module has a name of its own, so that no other test imports it.
@@ -224,7 +224,7 @@ def test_every_process_finds_the_same_digest(tmp_path: Path) -> None:
     before = digest(tmp_path)
     script = f"""
 from pathlib import Path
-from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 run = next(iter(load_sweep(Path({str(tmp_path / "digest_file.py")!r})).labelled().values()))
 print(CodeDigests().of_run(run)["Mine"])

@@ -5,11 +5,14 @@ from typing import Any, ClassVar
 import pytest
 from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
-from raysafl import Run, Sweep, Table
+from raysafl import Run, Sweep, Table, Validation
 from raysafl.objectives import Classification
+from raysafl.report.wording import search_note
+from raysafl.storage.manifest import Manifest
+from raysafl.sweep.grid import known_runs
 from raysafl.sweep.measures import score_text
-from raysafl.sweep.sampling import known_runs
 
 
 def manifest(*runs: Run, **fields: Any) -> Any:
@@ -64,7 +67,6 @@ def test_runs_with_different_objectives_are_compared_by_their_loss() -> None:
     [
         ({"table": Table(rows=["n"], statistic="final_mea")}, "mean 'final_mae'"),
         ({"table": Table(rows=["n"], also=["last10"])}, "no statistic 'last10'"),
-        ({"table": Table(rows=["n"], also=["final_f1"])}, "no statistic 'final_f1'"),
     ],
 )
 def test_statistics_that_no_run_has_are_refused(
@@ -72,6 +74,9 @@ def test_statistics_that_no_run_has_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         manifest(REGRESSION, **given)
+
+
+VALIDATED = PLAIN.replace({"data.validation": Validation(server=0.2)})
 
 
 def searched(base: Run, **fields: Any) -> Sweep:
@@ -83,17 +88,35 @@ def searched(base: Run, **fields: Any) -> Sweep:
     ("base", "given", "goal"),
     [
         (PLAIN, {}, ("test_accuracy", "max")),
-        (PLAIN, {"metric": "test_loss"}, ("test_loss", "min")),
         (PLAIN, {"metric": "test_loss", "mode": "max"}, ("test_loss", "max")),
         (REGRESSION, {}, ("test_mae", "min")),
         (REGRESSION, {"metric": "test_r2"}, ("test_r2", "max")),
-        (DETAILED, {"metric": "test_f1"}, ("test_f1", "max")),
+        # On the validation samples, if every run has some.
+        (VALIDATED, {}, ("val_accuracy", "max")),
+        (VALIDATED, {"metric": "val_loss"}, ("val_loss", "min")),
+        (VALIDATED, {"metric": "test_accuracy"}, ("test_accuracy", "max")),
     ],
 )
 def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
     base: Run, given: dict[str, Any], goal: tuple[str, str]
 ) -> None:
     assert searched(base, **given).manifest().goal == goal
+
+
+def test_the_report_says_by_what_runs_were_chosen_or_stopped() -> None:
+    def note(base: Run, **more: Any) -> str:
+        manifest = searched(base, **more).manifest()
+        assert Manifest.from_json(manifest.to_json()) == manifest
+        return search_note(manifest)
+
+    assert note(PLAIN) == ""
+    by_test = note(PLAIN, scheduler=ASHAScheduler())
+    assert "by `test_accuracy`, which is measured on the test set" in by_test
+    by_validation = note(VALIDATED, scheduler=ASHAScheduler())
+    assert "by `val_accuracy`, and not by anything" in by_validation
+    both = manifest(PLAIN, VALIDATED, scheduler=ASHAScheduler())
+    assert both.goal == ("test_accuracy", "max")
+    assert manifest(PLAIN).searched_by == ""
 
 
 def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:

@@ -1,4 +1,4 @@
-"""The displays of progress: they speak of runs, whichever trials carry them out."""
+"""The displays of progress, and the estimate of the time left for packs of known speeds."""
 
 import io
 import re
@@ -13,6 +13,7 @@ from raysafl.sweep.progress import (
     Display,
     Ending,
     LineDisplay,
+    TimeLeft,
     choose_display,
 )
 
@@ -57,7 +58,7 @@ class Log:
 
     def wait(self, clock: Clock, seconds: float) -> None:
         clock.now += seconds
-        self.display._tick()
+        self.display._draw()
 
 
 def test_runs_that_end_one_by_one_have_a_line_each_with_their_accuracy(
@@ -119,7 +120,34 @@ def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy()
     display.close()
     shown = re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
     assert "loading data" in shown
-    assert "2 runs finished before" in shown
+    assert "8 runs to do, 2 finished before" in shown
     assert "s=2: diverged, too large a rate" in shown
     assert "1/8 runs" in shown
     assert f"5 running in {AT}, 1 failed" in shown
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_packs_of_one_size_that_follow_each_other_are_foretold_to_the_second(
+    at_once: int,
+) -> None:
+    """Six packs of 20 s, of which each at work reports every two seconds."""
+    left = TimeLeft()
+    end = 6 * 20 // at_once
+    for now in range(0, end, 2):
+        ended = now // 20 * at_once
+        left.see(float(now), 20.0 * ended + now % 20 * at_once, 120.0)
+        expected = None if now < 4 else pytest.approx(end - now)
+        assert left.seconds(float(now)) == expected
+
+
+def test_work_that_is_lost_is_left_again() -> None:
+    """A pack of ten of which nine are done is tried in halves."""
+    left = TimeLeft()
+    for second in range(10):
+        left.see(float(second), float(second), 10.0)
+    assert left.seconds(9.0) == pytest.approx(1.0)
+    left.see(10.0, 0.0, 10.0)
+    assert left.seconds(10.0) is None
+    left.see(11.0, 1.0, 10.0)
+    left.see(12.0, 2.0, 10.0)
+    assert left.seconds(12.0) == pytest.approx(8.0)

@@ -14,10 +14,10 @@ from raysafl import Run, Sweep, Validation
 from raysafl.objectives import Regression
 from raysafl.report.wording import search_note
 from raysafl.storage.manifest import Manifest
+from raysafl.sweep.grid import draw
 from raysafl.sweep.on_ray import sampler
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.sampling import draw
 
 SPACE = tune.uniform(0.01, 1)
 

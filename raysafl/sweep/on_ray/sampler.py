@@ -14,13 +14,13 @@ from raysafl.cluster.provenance import provenance
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry
+from raysafl.sweep.grid import labels_of
 from raysafl.sweep.measures import LOSS, Measures
 from raysafl.sweep.new_runs import Room, packs_of
 from raysafl.sweep.on_ray.watching import NotRestored
 from raysafl.sweep.open_cell import failure
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.prepare import dataset_of
-from raysafl.sweep.sampling import labels_of
 from raysafl.sweep.watch import Watch
 
 # So many runs a search algorithm is asked for at a time. Of more, the later ones would know too

@@ -16,7 +16,7 @@ from raysafl.cluster.ray_private import environment
 from raysafl.cluster.ray_session import ray_session, resources_of_nodes
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
-from raysafl.sweep.code.shipping import ship_user_code
+from raysafl.sweep.code import ship_user_code
 from raysafl.sweep.new_runs import Datasets, Room, room_on
 from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.on_ray.sampler import InOrder, Packs, Sampler

@@ -1,16 +1,15 @@
-"""Digests of the code of the user's own components, by which an edit is noticed.
+"""The code of the user's own classes: has it changed, and how it gets to the workers.
 
 A run's id hashes its configuration, which names a class but does not hold its code. So
-the ledger keeps a SHA-256 of the code of each class that is the user's.
+the ledger keeps a SHA-256 of the code of each class that is the user's, by which an edit is
+noticed.
 
 Covered are the statement that defines the class, and all statements at the top level
 of the user's modules that bind a name to which a covered statement refers, also by
 imports. Of a module that is imported as a whole, all statements are covered. Comments,
 formatting and docstrings are no part of them. A class that a function makes is covered
-by that function.
-
-A class without a source file (of a notebook, or made by `exec`) is covered by its
-methods as Python compiles them, and by the functions, classes and plain constants to
+by that function. A class without a source file (of a notebook, or made by `exec`) is covered
+by its methods as Python compiles them, and by the functions, classes and plain constants to
 which these refer by name.
 
 Not covered are installed packages; names that are found by a text (`getattr`, `eval`);
@@ -28,15 +27,23 @@ import re
 import symtable
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from raysafl.core.users_code import codes_inside, is_users_module
+from raysafl.core.component import Component
+from raysafl.core.text import first_of, were
+from raysafl.core.users_code import WITHOUT_A_NAME, codes_inside, is_users_module
 from raysafl.simulation.run import Run
+from raysafl.storage.journal import Results
+from raysafl.storage.ledger import CellEnd, HowFar
+from raysafl.storage.manifest import Entry, Manifest, run_name
+from raysafl.sweep.choices import Stale
+from raysafl.version import __version__
 
 # A module and a name in it. An empty name stands for all names of the module.
 Place = tuple[str, str]
@@ -56,12 +63,14 @@ class CodeDigests:
     """Computes the digests of the user's classes.
 
     Each source is read once, so take a new one whenever the code may have changed.
+
+    Attributes:
+        of: returns the digest of a class or a function of the user.
     """
 
     def __init__(self) -> None:
-        self._digests: dict[Any, str] = {}
-        # The statements of each module that was read, by the names that they bind.
-        self._modules: dict[str, Mapping[str, list[Statement]]] = {}
+        self.of = cache(self._of)
+        self._statements = cache(_statements)
 
     def of_run(self, run: Run) -> dict[str, str]:
         """Return the digests of the classes of a run that are the user's, by `kind`.
@@ -77,16 +86,13 @@ class CodeDigests:
                 digests[name] = self.of(owner)
         return digests
 
-    def of(self, owner: type | FunctionType) -> str:
-        """Return the digest of a class or a function of the user."""
-        if owner not in self._digests:
-            module = owner.__module__
-            assert is_users_module(module), f"{owner} is not the user's"
-            top = owner.__qualname__.partition(".")[0]
-            known = top in self._statements(module)
-            texts = self._reached((module, top)) if known else _bytecodes(owner)
-            self._digests[owner] = hashlib.sha256("\n".join(texts).encode()).hexdigest()
-        return self._digests[owner]
+    def _of(self, owner: type | FunctionType) -> str:
+        module = owner.__module__
+        assert is_users_module(module), f"{owner} is not the user's"
+        top = owner.__qualname__.partition(".")[0]
+        known = top in self._statements(module)
+        texts = self._reached((module, top)) if known else _bytecodes(owner)
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
     def _reached(self, first: Place) -> Iterator[str]:
         """Yield the statements that bind a name, and all to which they refer in turn."""
@@ -106,19 +112,17 @@ class CodeDigests:
                 seen.add(text)
                 places += [(m, name if n == "*" else n) for m, n in others]
 
-    def _statements(self, module: str) -> Mapping[str, list[Statement]]:
-        """Return the statements of a module by the names that they bind or change.
 
-        There are none if the module is not the user's, or its source is not known.
-        """
-        if module not in self._modules:
-            self._modules[module] = {}
-            if is_users_module(module):
-                with suppress(KeyError, OSError, TypeError, SyntaxError):
-                    source = inspect.getsource(sys.modules[module])
-                    package = sys.modules[module].__package__ or ""
-                    self._modules[module] = _by_name(source, module, package)
-        return self._modules[module]
+def _statements(module: str) -> Mapping[str, list[Statement]]:
+    """Return the statements of a module by the names that they bind or change.
+
+    There are none if the module is not the user's, or its source is not known.
+    """
+    if is_users_module(module):
+        with suppress(KeyError, OSError, TypeError, SyntaxError):
+            source = inspect.getsource(sys.modules[module])
+            return _by_name(source, module, sys.modules[module].__package__ or "")
+    return {}
 
 
 # A program that carries out several sweeps takes each source apart once.
@@ -266,5 +270,139 @@ def changed_classes(stored: Mapping[str, str], today: Mapping[str, str]) -> list
         stored: the digest of each class that made the result, by name.
         today: the digest of each class of the same run today.
     """
-    names = {*stored, *today}
-    return sorted(name for name in names if stored.get(name) != today.get(name))
+    return sorted({name for name, _ in stored.items() ^ today.items()})
+
+
+# Old results of other code
+
+# How many runs a message names.
+MOST_NAMED = 3
+CHOICES = (
+    "Choose what becomes of them: stale='rerun' (--stale rerun) runs them again; 'keep' "
+    "keeps the results of those that have ended and begins the others anew; 'fail', the "
+    "default, changes nothing"
+)
+
+
+def cells_to_forget(
+    found: Results,
+    cells: Mapping[str, Run],
+    known: Manifest,
+    digests: CodeDigests,
+    stale: Stale,
+    chosen: Set[str],
+    say: Callable[[str], None],
+) -> set[str]:
+    """Return the cells whose results or checkpoints may not be used, as code has changed.
+
+    Args:
+        found: what the folder holds.
+        cells: the cells of the sweep, as runs of one seed each, by id. Others are in no table,
+            so that nothing is said of them. There are none if a search algorithm asks for
+            them: then those of known runs count.
+        known: the runs of the sweep, and those that the folder had before.
+        digests: computes the digests of the user's classes.
+        stale: what the user has chosen.
+        chosen: the cells that the user has chosen. The results of others are kept, and
+            named.
+        say: takes a message for the user.
+
+    Raises:
+        ValueError: the code of chosen cells has changed, and the user has not said what
+            becomes of them.
+    """
+    entry_of = {cell: entry for entry in known.entries for cell in entry.cells}
+    ended = {cell: end for cell, end in found.ends.items() if end.status.decided}
+    every: dict[str, CellEnd | HowFar] = {**found.going_on.cells, **ended}
+    makers = {c: maker for c, maker in every.items() if c in (cells or entry_of)}
+    changes = {}
+    for cell, maker in makers.items():
+        today = maker.code
+        # What a search has not ended is compared when it is asked for again.
+        if cell in cells or cell in ended:
+            today = _todays_code(cells.get(cell), entry_of.get(cell), digests)
+        if names := changed_classes(maker.code, today):
+            changes[cell] = names
+    mine = changes.keys() & (chosen if cells else changes.keys())
+    again = mine if stale is Stale.RERUN else mine - ended.keys()
+    kept = (changes.keys() & ended.keys()) - again
+
+    def text(some: Set[str]) -> str:
+        """Say which classes have changed, and name the first runs that they made."""
+        classes = sorted({name for cell in some for name in changes[cell]})
+        runs = _runs_of(some, entry_of)
+        return (
+            f"the code of {', '.join(classes)} has changed since {were(len(runs))} computed: "
+            f"{first_of(runs, MOST_NAMED, '; ')}"
+        )
+
+    if mine and stale is Stale.FAIL:
+        raise ValueError(f"{text(mine)}. {CHOICES}")
+    if again:
+        say(f"{text(again)}. They are run again from the first round")
+    if kept:
+        say(f"{text(kept)}. Their results are kept")
+    versions = {c: own.raysafl for c, own in makers.items() if c not in changes}
+    others = {c: v for c, v in versions.items() if v not in ("", __version__)}
+    if others:
+        say(
+            f"{were(len(_runs_of(others.keys(), entry_of)))} computed with raysafl "
+            f"{', '.join(sorted({*others.values()}))}, and this is raysafl {__version__}. "
+            "Results are kept; resume=False (--no-resume) runs all again"
+        )
+    return set(again)
+
+
+def _todays_code(
+    run: Run | None, entry: Entry | None, digests: CodeDigests
+) -> dict[str, str]:
+    """Return the digests today of a run, or of one that a search asked for before.
+
+    There are none if its configuration names a class that is not defined any more.
+    """
+    with suppress(ValueError):
+        return digests.of_run(run or Run.model_validate(entry and entry.config))
+    return {}
+
+
+def _runs_of(cells: Set[str], entry_of: Mapping[str, Entry]) -> list[str]:
+    """Return the names of the runs that have some cells, in the order of the sweep."""
+    own = [entry for cell, entry in entry_of.items() if cell in cells]
+    return list(dict.fromkeys(run_name(entry.labels, entry.run_id) for entry in own))
+
+
+# To other processes
+
+
+def ship_user_code(components: Iterable[Component], pickler: Any = None) -> None:
+    """Make a pickler send the user's own classes and functions by value.
+
+    What is sent by value need not exist on a worker of Ray's: a script, an experiment file and
+    the modules in its folder. Installed packages (site-packages) are imported there
+    instead.
+
+    Which modules are the user's? Take the modules that define the classes of the
+    components. Every module in their folders, or below these folders, is the user's.
+
+    Args:
+        components: the components of the runs, whose classes may be the user's.
+        pickler: the module cloudpickle; None for Ray's copy of it.
+    """
+    if pickler is None:
+        # Imported here, because runs in this process need no Ray.
+        import ray.cloudpickle as pickler
+
+    kinds = {type(component) for component in components}
+    names = {owner.__module__ for kind in kinds for owner in kind.__mro__}
+    # Ray sends the script that runs by value in any case.
+    files = {
+        name: Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+        and name.partition(".")[0] not in WITHOUT_A_NAME
+        and is_users_module(name)
+    }
+    folders = {file.parent for name, file in files.items() if name in names}
+    for name, file in files.items():
+        if any(file.is_relative_to(folder) for folder in folders):
+            pickler.register_pickle_by_value(sys.modules[name])
