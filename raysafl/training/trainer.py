@@ -12,7 +12,7 @@ weight 0, and a task that has taken all its steps is left as it is.
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,11 +26,10 @@ from raysafl.core.work import Tasks
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.device import prepare_device
-from raysafl.training.engine_choice import choose_engine, make_engine
-from raysafl.training.engines import Batch, Engine
+from raysafl.training.engines import Engine, choose_engine, make_engine
 from raysafl.training.evaluation import EVAL_BATCH, Evaluator
-from raysafl.training.gpu_training import GpuTraining
 from raysafl.training.inputs import (
+    Batch,
     Held,
     Plan,
     StepCounts,
@@ -39,9 +38,11 @@ from raysafl.training.inputs import (
     step_seeds,
 )
 from raysafl.training.linear import Fused, as_fused
-from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
 from raysafl.training.resident import Parameters, Resident
+
+if TYPE_CHECKING:
+    from raysafl.training.gpu_training import GpuTraining
 
 # Tasks that are given to the compiled loop at a time, which bounds memory; more of them if
 # they have no more than so many parameters together.
@@ -58,7 +59,7 @@ class LocalTrainer:
         samples_of: returns the training samples that the clients of tasks hold; a client may
             be SERVER or EVERYONE.
         device: "cpu" or "cuda".
-        engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
+        engine: the name of an engine (`raysafl.training.engines.ENGINES`), or
             "auto" for the one that `choose_engine` gives.
         objective: what gives each sample its loss, and what is measured.
         resident: what is on the device already, from one trainer to the next; None if
@@ -113,22 +114,16 @@ class LocalTrainer:
     @cached_property
     def parameters(self) -> Parameters:
         """The parameters that are on a GPU between an evaluation and the next round."""
-        most_bytes = self._memory.most_parameters if self._memory else 0
-        return Parameters(self.device, most_bytes)
+        return self._gpu.parameters if self._gpu else Parameters(self.device, 0)
 
     @cached_property
     def evaluator(self) -> Evaluator:
         """The evaluation with this engine, made at the first access."""
-        most_models = None
-        if self._memory is not None:
-            most_models = self._memory.most_models(EVAL_BATCH["cuda"])
-        return Evaluator(
-            self.engine,
-            self.inputs,
-            self.test,
-            most_models,
-            self._gpu.forget if self._gpu else self.resident.forget_steps,
-        )
+        if self._gpu is None:
+            return Evaluator(self.engine, self.inputs, self.test)
+        most_models = self._gpu.memory.most_models(EVAL_BATCH["cuda"])
+        forget = self._gpu.forget
+        return Evaluator(self.engine, self.inputs, self.test, most_models, forget)
 
     def train(self, tasks: Tasks) -> Update:
         """Train every task from its start parameters.
@@ -212,21 +207,16 @@ class LocalTrainer:
         return self.engine.max_stack
 
     @cached_property
-    def _memory(self) -> GpuMemory | None:
-        """What stacks on a GPU are sized by; None on a CPU."""
+    def _gpu(self) -> "GpuTraining | None":
+        """What trains on a GPU; None on a CPU."""
         if self.device.type == "cpu":
             return None
-        return GpuMemory.of(self.model, self.objective, self.inputs, self._device_share)
+        # Imported here, because a run on a CPU needs none of it.
+        from raysafl.training.gpu_training import GpuMemory, GpuTraining
 
-    @cached_property
-    def _gpu(self) -> GpuTraining | None:
-        """What trains on a GPU; None on a CPU."""
-        if self._memory is None:
-            return None
-        self.resident.most_bytes = self._memory.most_recorded
-        return GpuTraining(
-            self.engine, self.inputs, self.resident, self._memory, self.parameters
-        )
+        share = self._device_share
+        memory = GpuMemory.of(self.model, self.objective, self.inputs, share)
+        return GpuTraining(self.engine, self.inputs, self.resident, memory)
 
     def _generator_state(self) -> Tensor:
         """Return the state of the generator that torch's random layers draw from."""

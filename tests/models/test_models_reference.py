@@ -13,8 +13,8 @@ import raysafl as fl
 from raysafl import Model
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel, LeNet, ResNet18, ResNet20
-from raysafl.training.engine_choice import make_engine
-from raysafl.training.engines import Batch
+from raysafl.training.engines import make_engine
+from raysafl.training.inputs import Batch
 
 
 def given(model: Model, shape: tuple[int, ...]) -> tuple[nn.Module, Tensor, Tensor]:

@@ -20,10 +20,9 @@ from raysafl.core.work import COLUMNS, Tasks, TooLargeError
 from raysafl.data import Dataset
 from raysafl.models import FlatModel
 from raysafl.training import resident
-from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Batch, Gradients, Vmap
-from raysafl.training.gpu_training import GpuTraining
-from raysafl.training.memory import MOST_STACKED, GpuMemory
+from raysafl.training.engines import ENGINES, Vmap
+from raysafl.training.gpu_training import MOST_STACKED, GpuMemory, GpuTraining
+from raysafl.training.inputs import Batch, Gradients
 from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from raysafl import CNN, Logistic
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
-from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Batch
+from raysafl.training.engines import ENGINES
+from raysafl.training.inputs import Batch
 
 SHAPE = (1, 8, 8)
 

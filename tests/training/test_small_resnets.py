@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from raysafl import Model
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
-from raysafl.training.engine_choice import make_engine
-from raysafl.training.engines import Batch
+from raysafl.training.engines import make_engine
+from raysafl.training.inputs import Batch
 
 CLASSES = 4
 

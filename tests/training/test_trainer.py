@@ -14,8 +14,8 @@ from raysafl.algorithms import Key
 from raysafl.core.problem import SERVER
 from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
-from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Batch, Gradients
+from raysafl.training.engines import ENGINES
+from raysafl.training.inputs import Batch, Gradients
 from raysafl.training.trainer import LocalTrainer
 
 # ragged: several batches, a short one, less than one

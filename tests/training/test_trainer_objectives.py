@@ -21,7 +21,7 @@ from raysafl.objectives import (
     mean_of,
 )
 from raysafl.training import evaluation
-from raysafl.training.engine_choice import choose_engine, make_engine
+from raysafl.training.engines import choose_engine, make_engine
 from raysafl.training.trainer import LocalTrainer
 
 # ragged: several batches, a short one, less than one

@@ -10,7 +10,7 @@ from test_trainer import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 from raysafl import MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
 from raysafl.training import StepRate
-from raysafl.training.engine_choice import ENGINES
+from raysafl.training.engines import ENGINES
 from raysafl.training.optimizer import plain_steps
 
 BASE = LocalTraining(lr=0.05, batch_size=10, epochs=2)
