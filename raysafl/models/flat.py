@@ -14,8 +14,7 @@ from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.core.users_parts import method_name
 from raysafl.core.work import NamedModel
-from raysafl.models.dropout import drawing_from, seed_dropout
-from raysafl.models.fused_pooling import fuse_pooling
+from raysafl.models.layers import drawing_from, fuse_pooling, seed_dropout
 
 # Frozen parameters are those of a module that was built with torch's generator at this
 # seed, whatever the seed of the run. So they are the same in every process.
@@ -36,7 +35,7 @@ class FlatModel:
     `raysafl.models.Dropout`, whose mask depends on a seed only; and each
     `nn.Sequential` computes a ReLU and the 2x2 pooling after it in one pass, if the
     module may have images in the memory format channels_last
-    (`raysafl.models.fused_pooling`).
+    (`raysafl.models.layers`).
 
     Args:
         model: the recipe of the module.

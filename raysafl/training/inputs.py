@@ -19,7 +19,7 @@ from raysafl.core.algorithm import (
 from raysafl.core.problem import Samples
 from raysafl.core.randomness import checksum
 from raysafl.core.work import Ints, Tasks
-from raysafl.models.dropout import RandomWords
+from raysafl.models.layers import RandomWords
 
 # Samples for compiled loops: inputs x_SD as they are stored, classes y_S, scale and
 # shift. The model sees x * scale + shift.

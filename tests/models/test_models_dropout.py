@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raysafl import Model
 from raysafl.models import Dropout, FlatModel
-from raysafl.models.dropout import RandomWords, drawing_from
+from raysafl.models.layers import RandomWords, drawing_from
 
 SEEDS = torch.randint(2**62, (4,), generator=torch.Generator().manual_seed(0))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from raysafl import LocalTraining, Model
 from raysafl.algorithms import Key
-from raysafl.models.dropout import drawing_from
+from raysafl.models.layers import drawing_from
 from raysafl.training.inputs import step_seeds
 from raysafl.training.trainer import LocalTrainer
 
