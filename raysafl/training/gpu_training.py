@@ -8,6 +8,7 @@ to the bit on the same kind of GPU.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
@@ -98,9 +99,8 @@ class GpuMemory(NamedTuple):
         """
         properties = torch.cuda.get_device_properties(inputs.x.device)
         total = int(properties.total_memory * device_share)
-        return cls(
-            total, bytes_per_sample(model, objective, inputs), model.num_parameters
-        )
+        one = bytes_per_sample(model, objective, inputs)
+        return cls(total, one, model.num_parameters)
 
     def most_tasks(self, width: int) -> int:
         """Return how many tasks take their steps together at most, a power of two.
@@ -212,9 +212,10 @@ class GpuTraining:
         resident.most_bytes = int(memory.total * RECORDED_SHARE)
         most_bytes = int(memory.total * PARAMETERS_SHARE)
         self.parameters = Parameters(inputs.x.device, most_bytes)
-        # The maximum number of samples in a step, once memory has run out.
-        self._most_samples: int | None = None
-        self._most_convolved = MOST_CONVOLVED if self.model.has_convolutions else None
+        # The maximum number of samples in a step, which is lowered when memory runs out.
+        self._most_samples = (
+            MOST_CONVOLVED if self.model.has_convolutions else sys.maxsize
+        )
         self._last: tuple[Hashable, LocalStep] | None = None
         self.is_recorded = engine.can_record and inputs.x.is_cuda
 
@@ -229,10 +230,7 @@ class GpuTraining:
         """
         if not self.engine.is_stacked:
             return 1
-        most = self.memory.most_tasks(width)
-        for samples in (self._most_samples, self._most_convolved):
-            if samples is not None:
-                most = max(1, min(most, samples // width))
+        most = max(1, min(self.memory.most_tasks(width), self._most_samples // width))
         return -(-count // -(-count // most))
 
     def train_stacks(self, tasks: Tasks, held: Held) -> Iterator[tuple[Ints, Update]]:

@@ -197,8 +197,8 @@ class Fused(Linear):
         """Return memory, in whole blocks, for weights, a batch and its logits."""
         from raysafl.kernels.linear import CLASS_BLOCK, SAMPLE_BLOCK
 
-        rows = _round_up(batch, SAMPLE_BLOCK)
-        classes = _round_up(self.classes, CLASS_BLOCK)
+        rows = -(-batch // SAMPLE_BLOCK) * SAMPLE_BLOCK
+        classes = -(-self.classes // CLASS_BLOCK) * CLASS_BLOCK
         return (
             np.empty((classes, self.inputs), F),
             np.empty((rows, self.inputs), F),
@@ -226,11 +226,6 @@ def _not_alone(x_TBD: Tensor) -> Tensor:
     if x_TBD.shape[1] > 1:
         return x_TBD
     return torch.nn.functional.pad(x_TBD, (0, 0, 0, 1))
-
-
-def _round_up(number: int, block: int) -> int:
-    """Return the least multiple of `block` that is not below `number`."""
-    return -(-number // block) * block
 
 
 def _shrink_and_pulls(

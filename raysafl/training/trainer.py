@@ -44,8 +44,9 @@ from raysafl.training.resident import Parameters, Resident
 if TYPE_CHECKING:
     from raysafl.training.gpu_training import GpuTraining
 
-# Tasks that are given to the compiled loop at a time, which bounds memory; more of them if
-# they have no more than so many parameters together.
+# Tasks that are given to the compiled loop at a time, which takes them one after the other
+# without stacking them; more of them if they have no more than so many parameters together.
+# It bounds memory.
 COMPILED_STACK = 256
 COMPILED_PARAMETERS = 2**21
 
@@ -196,16 +197,6 @@ class LocalTrainer:
         """The training samples for compiled loops."""
         return self.inputs.stored()
 
-    def _max_stack(self, tasks: Tasks) -> Callable[[int], int]:
-        """Return the maximum number of stacked tasks as a function of a batch width."""
-        if self._fused and all(map(self._fused.covers, tasks.locals)):
-            # The compiled loop takes the tasks one after the other, without stacking
-            # them.
-            at_once = COMPILED_PARAMETERS // self.model.num_parameters
-            most = max(COMPILED_STACK, at_once)
-            return lambda width: most
-        return self.engine.max_stack
-
     @cached_property
     def _gpu(self) -> "GpuTraining | None":
         """What trains on a GPU; None on a CPU."""
@@ -233,9 +224,14 @@ class LocalTrainer:
             tasks: the tasks.
             held: the samples that their clients hold.
         """
-        max_stack = self._max_stack(tasks)
+        is_compiled = self._fused and all(map(self._fused.covers, tasks.locals))
+        at_once = max(COMPILED_STACK, COMPILED_PARAMETERS // self.model.num_parameters)
+
+        def size_of(width: int, count: int) -> int:
+            return at_once if is_compiled else self.engine.max_stack(width)
+
         steps = StepCounts.of(tasks, held.samples_T)
-        for stack in steps.stacks(tasks, lambda width, count: max_stack(width)):
+        for stack in steps.stacks(tasks, size_of):
             own = tasks[stack]
             plan = draw_plan(own, held.part(stack), steps.part(stack))
             yield stack, self._train(own, plan)
