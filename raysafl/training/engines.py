@@ -113,7 +113,7 @@ class Loop:
             seen = () if self._hits is None else (self._hits(out_B, y_B),)
             rows.append((g_P, loss_B.detach(), *seen))
         g_TP, *seen_TB = (_stack_rows(column) for column in zip(*rows, strict=True))
-        return _as_gradients(g_TP, seen_TB)
+        return Gradients(g_TP, *seen_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, ...] outputs without dropout, by one forward pass per model."""
@@ -144,12 +144,6 @@ def _checked_losses(objective: Objective) -> PerSample:
         return loss_B
 
     return losses
-
-
-def _as_gradients(g_TP: Tensor, seen_TB: Sequence[Tensor]) -> Gradients:
-    """Return gradients with what else was computed: losses, and perhaps hits."""
-    loss_TB, *hit_TB = seen_TB
-    return Gradients(g_TP, loss_TB, hit_TB[0] if hit_TB else None)
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
@@ -226,7 +220,7 @@ class Vmap(Loop):
                 "trains many clients as one program; give engine='loop', which shows an "
                 f"error of the code itself as it is (torch says: {first_line(error)})"
             ) from error
-        return _as_gradients(g_TP[:tasks], [part[:tasks] for part in seen_TB])
+        return Gradients(g_TP[:tasks], *(part[:tasks] for part in seen_TB))
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, ...] outputs; on a GPU, of all models in one pass."""
@@ -283,7 +277,7 @@ def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> En
     if issubclass(ENGINES[name], Linear) and model.linear_shape is None:
         raise ValueError(
             f"engine {name!r} is for float32 models of one linear layer (Logistic) "
-            f"without frozen parameters, not for {model.digest.split()[0]}; give "
+            f"without frozen parameters, not for {model.name}; give "
             "engine='auto'"
         )
     is_plain = has_plain_losses(objective, model.num_outputs)

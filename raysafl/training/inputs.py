@@ -170,7 +170,7 @@ class Gradients(NamedTuple):
     loss_TB: Tensor
     # Whether each sample was classified correctly, or which share of its tokens was;
     # None if the objective has no accuracy.
-    correct_TB: Tensor | None
+    correct_TB: Tensor | None = None
 
 
 def by_passes(local: LocalTraining) -> Hashable:

@@ -173,10 +173,7 @@ class StackedOptimizer:
 
     def restart(self, tasks: Tasks) -> None:
         """Begin new tasks, in place: with the moments that they bring, or with zeros."""
-        if isinstance(self.steps_taken, Tensor):
-            self.steps_taken.zero_()
-        else:
-            self.steps_taken = 0
+        self.steps_taken *= 0
         if self.before_T1 is None:
             for moment_TP in self.moments:
                 moment_TP.zero_()

@@ -12,7 +12,7 @@ weight 0, and a task that has taken all its steps is left as it is.
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import Update
-from raysafl.core.objective import Objective, check_targets, hits_of
+from raysafl.core.objective import Objective, check_targets
 from raysafl.core.problem import Dataset
 from raysafl.core.work import Tasks
 from raysafl.models import FlatModel
-from raysafl.objectives import PLAIN, has_plain_losses
+from raysafl.objectives import PLAIN
 from raysafl.training.device import prepare_device
 from raysafl.training.engines import Engine, choose_engine, make_engine
 from raysafl.training.evaluation import EVAL_BATCH, Evaluator
@@ -178,16 +178,6 @@ class LocalTrainer:
             )
 
     @cached_property
-    def _initial_correct(self) -> dict[str, Any]:
-        """What `correct_KTB` holds at first: NaN if the objective has no accuracy."""
-        if has_plain_losses(self.objective, self.model.num_outputs):
-            return {"fill_value": False}
-        # Of a sample with several tokens, a share may be predicted correctly.
-        has_hits = hits_of(self.objective, self.model.num_outputs) is not None
-        value = 0.0 if has_hits else torch.nan
-        return {"fill_value": value, "dtype": torch.float32}
-
-    @cached_property
     def _fused(self) -> Fused | None:
         """The engine, if it trains whole tasks in compiled loops here."""
         return as_fused(self.engine, self.inputs)
@@ -261,7 +251,8 @@ class LocalTrainer:
         if self.model.has_dropout or self.inputs.augment is not None:
             seed_KT = torch.from_numpy(step_seeds(tasks, plan.steps_T))
         loss_KTB = torch.zeros(index_KTB.shape)
-        correct_KTB = torch.full_like(valid_KTB, **self._initial_correct)
+        # Of a sample with several tokens, a share may be predicted correctly.
+        correct_KTB = torch.zeros(index_KTB.shape)
         for k, active in enumerate(active_K):
             x_TB = self.inputs.x_at(index_KTB[k, :active], seed_KT[k, :active])
             batch = Batch(
@@ -272,8 +263,7 @@ class LocalTrainer:
                 seed_KT[k, :active],
             )
             g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(batch)
-            if correct_TB is not None:
-                correct_KTB[k, :active] = correct_TB
+            correct_KTB[k, :active] = torch.nan if correct_TB is None else correct_TB
             optimizer.step(w_TP[:active], g_TP)
             # The next gradients may need the memory.
             del g_TP
