@@ -102,7 +102,7 @@ def test_logits_are_those_of_a_module_with_the_same_frozen_parameters(
     if len(shape) == 1:
         x_B = torch.randint(4, (5, *shape), generator=rng)
     w_P = torch.randn(flat.num_parameters, generator=rng)
-    module = plain_module(flat, model, w_P)
+    module = plain_module(flat, w_P)
     torch.testing.assert_close(flat.logits(w_P, x_B), module(x_B).detach())
     joined = torch.cat([part.flatten() for part in flat.named_parameters(w_P).values()])
     assert torch.equal(joined, w_P)

@@ -7,10 +7,8 @@ import pytest
 import torch
 from helpers.evaluation import evaluated
 from helpers.gpu_program import GIB, counting, trains_as_on_a_gpu
-from helpers.tasks import Task, Trainer, columns
-from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
-from test_trainer_dropout import Dropping
-from test_trainer_optimizer import BASE
+from helpers.tasks import Dropping, Task, Trainer, columns
+from test_trainer import BASE, DATASET, HELD, TOLERANCE, small_images, tasks
 from torch import Tensor, nn
 
 from benchmarks.workloads import STANDARD

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from helpers.tasks import Task, columns
-from test_trainer import HELD, TOLERANCE, tasks, trainer
-from test_trainer_dropout import Dropping
-from test_trainer_optimizer import BASE, KINDS, PRECISE
+from helpers.tasks import Dropping, Task, columns
+from test_trainer import BASE, HELD, KINDS, PRECISE, TOLERANCE, tasks, trainer
 
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Update

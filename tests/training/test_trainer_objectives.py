@@ -1,10 +1,13 @@
 """Local training and evaluation for objectives other than plain classification."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 from helpers.evaluation import evaluated
-from helpers.tasks import Task, Trainer, draw_batches
+from helpers.tasks import Task, Trainer
+from helpers.torch_loop import by_torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -151,25 +154,13 @@ def test_local_training_equals_torch_optim(objective: Objective, engine: str) ->
     local = trainer(objective, engine)
     asked = tasks(local.model)
     update = local.train(asked)
-    x = torch.from_numpy(local.inputs.x.numpy())
-    y = torch.from_numpy(dataset_of(objective).train.y)
+    loss = functools.partial(plain_loss, objective)
+    samples = dataset_of(objective).train
     for i, task in enumerate(asked):
-        module = local.model._build(0)
-        nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
-        optimizer = torch.optim.SGD(module.parameters(), lr=LOCAL.lr, momentum=0.5)
         held = HELD[task.client]
-        rng = Key(task.seed, task.round)("batches 1", task.client)
-        sums = 0.0
-        for batch in draw_batches(len(held), LOCAL, rng):
-            rows = held[batch[batch >= 0]]
-            loss = plain_loss(objective, module(x[rows]), y[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            sums += loss.item() * len(rows)
-        end_P = nn.utils.parameters_to_vector(module.parameters()).detach()
-        torch.testing.assert_close(task.w_P - update.delta_MP[i], end_P, **TOLERANCE)
-        assert update.loss_M[i] == pytest.approx(sums / 2 / len(held), rel=1e-4)
+        delta_P, mean = by_torch(local.model, task, samples, held, loss)
+        torch.testing.assert_close(update.delta_MP[i], delta_P, **TOLERANCE)
+        assert update.loss_M[i] == pytest.approx(mean, rel=1e-4)
 
 
 @every_objective
