@@ -68,3 +68,16 @@ def by_torch(
         total += loss.item() * len(rows)
     end_P = nn.utils.parameters_to_vector(trained).detach()
     return task.w_P - end_P, total / int((plan >= 0).sum())
+
+
+def gradients_by_torch(
+    module: nn.Module, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor
+) -> Tensor:
+    """The gradients of the mean cross-entropy of a module, task after task."""
+    rows = []
+    for w_P, x_B, y_B in zip(w_TP, x_TB, y_TB, strict=True):
+        nn.utils.vector_to_parameters(w_P, module.parameters())
+        loss = F.cross_entropy(module(x_B).float(), y_B)
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        rows.append(nn.utils.parameters_to_vector(parts))
+    return torch.stack(rows)
