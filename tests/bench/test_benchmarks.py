@@ -13,16 +13,14 @@ from torch import nn
 
 from benchmarks import rivals
 from benchmarks.__main__ import main
-from benchmarks.cpu import DRY, Plan, _actors, measures
+from benchmarks.cpu import DRY, Plan, measures
 from benchmarks.found import Found
 from benchmarks.job import Job
 from benchmarks.plain import Draws, PlainLoop
 from benchmarks.processes import (
-    Result,
     together,
 )
 from benchmarks.tables import cpu_rows
-from benchmarks.watch import Busy
 from benchmarks.workloads import (
     S1,
     STANDARD,
@@ -99,14 +97,6 @@ def test_s1_is_safari_table_8_on_one_even_partition_with_pixels_in_0_to_1() -> N
     )
 
 
-def test_copies_of_runs_differ_in_their_seeds_only_and_share_none() -> None:
-    run = SMALL.replace(replicates=3, seed=5)
-    copies = Job(what="sweep", runs=[run], copies=4).all_runs()
-    seeds = [cell.seed for copy in copies for cell in copy.cells]
-    assert seeds == list(range(5, 17))
-    assert {copy.replace(seed=5).id for copy in copies} == {run.id}
-
-
 def seeded(run: Run) -> Draws:
     """raysafl's own cohorts and orders."""
 
@@ -141,39 +131,6 @@ def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(
         w_P, simulation.replicates[0].state.w_P, rtol=1e-4, atol=1e-5
     )
     assert loop.evaluate()[1] == pytest.approx(record.test_loss, rel=1e-4)
-
-
-@pytest.mark.acceptance
-def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory() -> (
-    None
-):
-    jobs = [Job(what="plain", runs=[SMALL]), Job(what="ours", runs=[SMALL])]
-    plain, ours = together(jobs)
-    for result in (plain, ours):
-        assert len(result.seconds) == SMALL.rounds and min(result.seconds) > 0
-        assert result.peak_rss_mb > 50
-    assert plain.accuracy == pytest.approx(ours.accuracy, abs=0.1)
-    assert plain.accuracy is not None and plain.accuracy > 0.6
-
-
-def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
-    run = SMALL.replace(rounds=2)
-
-    def took(*seconds: float) -> list[list[Result]]:
-        return [[Result([9.0, s], 0.5, 100.0, {})] for s in seconds]
-
-    two_plain = [
-        [Result([9.0, s], 0.5, 100.0, {}) for s in pair] for pair in ((2.0, 1.0),) * 3
-    ]
-    results = {"plain": took(3, 3, 30), "two plain": two_plain}
-    found = _actors(
-        run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)}, "actors"
-    )
-    assert (
-        found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
-    )
-    # the second turn's: 8/3, 5/6, 3/20
-    assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)
 
 
 def found_by(plan: Plan, *only: str) -> dict[str, Any]:
@@ -231,23 +188,6 @@ def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> Non
         "each further run of 6 trivial ones",
         "files of 6 runs",
     ]
-
-
-def test_actors_are_busy_for_their_processor_time_between_first_and_last_round() -> (
-    None
-):
-    """Two actors; the second one starts later, and what it does before does not count."""
-    idle, train = "ray::Clients", "ray::Clients.train"
-    busy = Busy(actors=2)
-    assert busy.share is None
-    busy.add(0.0, {1: (idle, 7.0)})
-    busy.add(1.0, {1: (train, 7.5), 2: ("ray::Clients.configure", 3.0)})
-    busy.add(3.0, {1: (idle, 9.0), 2: (train, 4.5)})
-    # The first actor is gone.
-    busy.add(5.0, {2: ("ray::Clients.sums", 6.0)})
-    busy.add(9.0, {2: (idle, 8.0)})
-    assert busy.seconds == 4.0
-    assert busy.share == pytest.approx(((9.0 - 7.5) + (6.0 - 4.5)) / (4.0 * 2))
 
 
 def test_a_process_that_dies_is_told_with_what_it_printed() -> None:

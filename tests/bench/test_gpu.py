@@ -35,7 +35,6 @@ from benchmarks.processes import (
     Result,
     against_plain,
 )
-from benchmarks.shared_data import FOLDER
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import SHORT
 from experiments.fsl.networks import FslCifarNet
@@ -75,14 +74,6 @@ def test_every_engine_agrees_with_the_loop_and_a_refusal_is_told() -> None:
     assert found["float32"]["loop"]["difference"] == 0
     assert 1e-5 < found["bfloat16"]["vmap"]["difference"] < 0.1
     assert "for float32 models" in found["bfloat16"]["linear"]["refused"]
-
-
-def test_bits_are_digests_of_parameters_alone_and_in_a_pack() -> None:
-    engines = of_job("bits")["Logistic"]
-    for engine in ("loop", "vmap", "graph", "linear"):
-        alone, packed = (engines[engine][how] for how in ("alone", "in_a_pack"))
-        assert len(alone["digest"]) == 64 and alone == packed
-    assert engines["loop"]["alone"] != engines["linear"]["alone"]
 
 
 def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> None:
@@ -222,26 +213,6 @@ def test_a_file_of_another_device_is_left_alone(
     told = capsys.readouterr().err
     assert f"was measured with {name} 'another', and here it is " in told
     assert out.read_text() == before
-
-
-@pytest.mark.usefixtures("parts")
-def test_a_command_that_is_stopped_leaves_what_it_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
-        yield {"found": {"a2": 1}}
-        raise KeyboardInterrupt
-
-    known = {"a1": part("a1"), "a2": Part(stopped, 10, 30, "a")}
-    monkeypatch.setattr("benchmarks.gpu.parts_of", lambda plan: known)
-    out = tmp_path / "gpu.json"
-    with pytest.raises(KeyboardInterrupt):
-        main(["gpu", "--dry", "--out", str(out)])
-    found = Found.read(out)
-    assert found is not None and found.measures["found"].keys() == {"d", "a1", "a2"}
-    states = {name: one["state"] for name, one in found.measures["parts"].items()}
-    assert states == {"device": "done", "a1": "done", "a2": "stopped"}
-    assert FOLDER not in os.environ
 
 
 def took(*seconds: float) -> list[Result]:
