@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, field_validator
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from raysafl.core.objective import Metric, Objective, Sums, hits_of, mean_of
@@ -47,9 +47,6 @@ class Classification(Objective):
     A sample whose largest output is of no class is classified wrongly, and is a
     prediction of no class.
 
-    Raises:
-        ValueError: All class weights are zero, or a metric is named twice.
-
     Example:
         >>> import torch
         >>> rare = Classification(class_weights=[1, 4], metrics=["f1"])
@@ -80,20 +77,6 @@ class Classification(Objective):
             "confusion",
         ]
     ] = Field(default=[], description="Further metrics, by name.")
-
-    @field_validator("class_weights")
-    @classmethod
-    def _some_weight(cls, weights: list[float] | None) -> list[float] | None:
-        if weights is not None and not any(weights):
-            raise ValueError("at least one class weight must be above 0")
-        return weights
-
-    @field_validator("metrics")
-    @classmethod
-    def _no_repeat(cls, metrics: list[str]) -> list[str]:
-        if len(set(metrics)) < len(metrics):
-            raise ValueError(f"{metrics} names a metric twice; name it once")
-        return metrics
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropies [B] of outputs [B, C] and classes [B]."""

@@ -274,17 +274,12 @@ def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> En
         raise ValueError(
             f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}"
         )
-    if issubclass(ENGINES[name], Linear) and model.linear_shape is None:
-        raise ValueError(
-            f"engine {name!r} is for float32 models of one linear layer (Logistic) "
-            f"without frozen parameters, not for {model.name}; give "
-            "engine='auto'"
-        )
     is_plain = has_plain_losses(objective, model.num_outputs)
-    if issubclass(ENGINES[name], Linear) and not is_plain:
+    if issubclass(ENGINES[name], Linear) and not (model.linear_shape and is_plain):
         raise ValueError(
-            f"engine {name!r} computes the gradient of the plain cross-entropy, that of "
-            "Classification() without class_weights and label_smoothing, not of "
+            f"engine {name!r} is for float32 models of one linear layer (Logistic) without "
+            "frozen parameters, under the plain cross-entropy of Classification() without "
+            f"class_weights and label_smoothing, not for {model.name} under "
             f"{objective!r}; give engine='auto'"
         )
     return ENGINES[name](model, objective)

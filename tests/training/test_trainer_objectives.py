@@ -249,8 +249,8 @@ def test_engines_for_plain_cross_entropy_refuse_another_loss(
     model = FlatModel.on(Logistic(), dataset, objective)
     with pytest.raises(
         ValueError,
-        match=rf"engine '{engine}' computes the gradient of the plain cross-entropy.*"
-        rf"not of {type(objective).__name__}\(.*give engine='auto'",
+        match=rf"engine '{engine}' is for .* under the plain cross-entropy .*not for "
+        rf"Logistic under {type(objective).__name__}\(.*give engine='auto'",
     ):
         make_engine(engine, model, objective)
 
