@@ -352,9 +352,7 @@ def test_delta_over_rate_is_the_gradient_where_it_is_constant(momentum: float) -
 
 @pytest.mark.parametrize("engine", ["linear", "fused"])
 def test_engines_for_logistic_regression_refuse_a_frozen_bias(engine: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"without frozen .* not for FrozenB"
-    ):
+    with pytest.raises(ValueError, match=r"without frozen .* not for FrozenB"):
         trainer(FrozenBias(), engine).train(
             tasks(trainer(FrozenBias(), "loop").model, BASE)
         )
