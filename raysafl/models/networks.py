@@ -130,7 +130,9 @@ class CNN(Model):
         for channels in self.channels:
             convolution = nn.Conv2d(depth, channels, 3, padding=1)
             layers += [convolution, nn.ReLU(), nn.MaxPool2d(2)]
-            depth, height, width = channels, height // 2, width // 2
+            depth = channels
+            height //= 2
+            width //= 2
         first = nn.Linear(depth * height * width, self.hidden)
         last = nn.Linear(self.hidden, num_classes)
         return nn.Sequential(*layers, nn.Flatten(), first, nn.ReLU(), last)
