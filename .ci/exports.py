@@ -42,7 +42,7 @@ MORE = {
     },
     "models": {
         "core.problem": ["Model"],
-        "models.dropout": ["Dropout"],
+        "models.layers": ["Dropout"],
         "models.flat": ["FlatModel"],
     },
     "objectives": {

@@ -21,7 +21,8 @@ from raysafl.core.randomness import Key
 from raysafl.models import FlatModel
 from raysafl.simulation.run import Run
 from raysafl.training.device import prepare_device, record
-from raysafl.training.engines import Batch, Graph, Loop
+from raysafl.training.engines import Graph, Loop
+from raysafl.training.inputs import Batch
 
 # The number of streams on which tasks are computed at the same time.
 BRANCHES = 8

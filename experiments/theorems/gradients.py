@@ -17,7 +17,7 @@ from torch import Tensor
 
 from raysafl.core.randomness import Key
 from raysafl.runtime.in_process import Worker
-from raysafl.training.engines import Batch
+from raysafl.training.inputs import Batch
 from raysafl.training.trainer import LocalTrainer
 
 # Samples of a row in one pass of `gradients`.

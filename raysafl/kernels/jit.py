@@ -6,7 +6,6 @@ sake.
 """
 
 import contextlib
-import logging
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +13,8 @@ from typing import Any
 import numba
 from filelock import FileLock
 
-LOG = logging.getLogger(__name__)
-
 # What numba raises on a cache that is cut short, damaged, or not to be read or written.
 DAMAGED = (OSError, EOFError, pickle.UnpicklingError)
-
-CACHE_PARTS = ("save", "load", "flush", "_index_path")
 
 
 def compiled(
@@ -54,29 +49,10 @@ def compiled(
         except RuntimeError:
             return numba.njit(**options)(function)
 
-        cache = _find_cache(loop)
-        if cache is None:
-            LOG.warning(
-                "numba %s keeps its cache in an unknown way, so that it cannot be "
-                "locked: each process compiles again, which takes some seconds",
-                numba.__version__,
-            )
-            return numba.njit(**options)(function)
-
-        _guard(cache)
+        _guard(loop._cache._cache_file)
         return loop
 
     return decorate
-
-
-def _find_cache(loop: Any) -> Any | None:
-    """Return what reads and writes the cache of a compiled function.
-
-    Returns:
-        None if this version of numba does not have the private parts used here.
-    """
-    file = getattr(getattr(loop, "_cache", None), "_cache_file", None)
-    return file if all(hasattr(file, name) for name in CACHE_PARTS) else None
 
 
 def _guard(file: Any) -> None:

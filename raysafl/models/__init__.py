@@ -19,11 +19,18 @@ Example:
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Model
-from raysafl.models.basic import CNN, MLP, BagOfWords, LeNet, Logistic
-from raysafl.models.dropout import Dropout
 from raysafl.models.flat import FlatModel
-from raysafl.models.lstm import CharLSTM
-from raysafl.models.resnets import ResNet18, ResNet20
+from raysafl.models.layers import Dropout
+from raysafl.models.networks import (
+    CNN,
+    MLP,
+    BagOfWords,
+    CharLSTM,
+    LeNet,
+    Logistic,
+    ResNet18,
+    ResNet20,
+)
 
 __all__ = [
     "CNN",

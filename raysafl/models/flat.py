@@ -14,8 +14,7 @@ from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.core.work import NamedModel
-from raysafl.models.dropout import drawing_from, seed_dropout
-from raysafl.models.fused_pooling import fuse_pooling
+from raysafl.models.layers import drawing_from, fuse_pooling, seed_dropout
 
 # Frozen parameters are those of a module that was built with torch's generator at this
 # seed, whatever the seed of the run. So they are the same in every process.
@@ -36,7 +35,7 @@ class FlatModel:
     `raysafl.models.Dropout`, whose mask depends on a seed only; and each
     `nn.Sequential` computes a ReLU and the 2x2 pooling after it in one pass, if the
     module may have images in the memory format channels_last
-    (`raysafl.models.fused_pooling`).
+    (`raysafl.models.layers`).
 
     Args:
         model: the recipe of the module.
@@ -45,6 +44,7 @@ class FlatModel:
         output_shape: the shape of the output for one sample; None: [num_classes].
 
     Attributes:
+        name: the name of the recipe's class.
         is_channels_last: whether the module may have images in the memory format
             channels_last.
 
@@ -75,6 +75,7 @@ class FlatModel:
         self.precision = model.precision
         self.is_bfloat16 = model.precision == "bfloat16"
         self._recipe = model
+        self.name = type(model).__name__
         self._arguments = (input_shape, num_classes)
         self.num_outputs = num_classes
         *several, width = output_shape or (num_classes,)
@@ -83,7 +84,7 @@ class FlatModel:
 
         self.is_channels_last = not _has_small_strided(self.module)
         self.pools = fuse_pooling(self.module) if self.is_channels_last else []
-        self.has_dropout = seed_dropout(self.module, type(model).__name__)
+        self.has_dropout = seed_dropout(self.module, self.name)
         self._recurrent = [
             part for part in self.module.modules() if isinstance(part, nn.RNNBase)
         ]
@@ -251,17 +252,10 @@ class FlatModel:
         return method_name(self._recipe, Model, "build")
 
     @property
-    def digest(self) -> str:
-        """A text that is equal for equal recipes on equal shapes."""
-        return (
-            f"{type(self._recipe).__name__} {self._recipe.digest()} {self._arguments}"
-        )
-
-    @property
     def key(self) -> Hashable:
         """What is equal only for models that compute the same in this process.
 
-        Beside the digest it holds the recipe's class itself, as a notebook may define
+        Beside the recipe's digest it holds its class itself, as a notebook may define
         another one of the same name, and a hash of the frozen parameters, which may
         have been read from a file that has changed.
         """
@@ -270,7 +264,8 @@ class FlatModel:
             frozen.update(name.encode())
             raw = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             frozen.update(raw.numpy().tobytes())
-        return type(self._recipe), self.digest, self.output_shape, frozen.hexdigest()
+        recipe = (type(self._recipe), self._recipe.digest(), *self._arguments)
+        return (*recipe, self.output_shape, frozen.hexdigest())
 
     @property
     def is_recurrent(self) -> bool:
@@ -341,7 +336,7 @@ class FlatModel:
         changed = [n for n, b in before.items() if not torch.equal(b, after[n])]
         if changed:
             raise ValueError(
-                f"model {type(self._recipe).__name__} holds buffers ({', '.join(changed)}) "
+                f"model {self.name} holds buffers ({', '.join(changed)}) "
                 "that training changes, which clients cannot average as parameters; use "
                 "GroupNorm or LayerNorm in place of BatchNorm"
             )
@@ -350,7 +345,7 @@ class FlatModel:
         """Raise ValueError if there is nothing to train."""
         if not self.num_parameters:
             raise ValueError(
-                f"model {type(self._recipe).__name__} has no parameter to train: of its "
+                f"model {self.name} has no parameter to train: of its "
                 f"{len(self.frozen)} parameters, all have requires_grad=False; leave it "
                 "True for those that clients are to train"
             )
@@ -368,7 +363,7 @@ class FlatModel:
         changed = [n for n, p in frozen.items() if not torch.equal(p, again[n])]
         if changed:
             raise ValueError(
-                f"model {type(self._recipe).__name__} gives its frozen parameters or "
+                f"model {self.name} gives its frozen parameters or "
                 f"buffers ({', '.join(changed)}) other values at each build, but every process "
                 "must build the same; draw them with torch, which raysafl seeds, or "
                 "read them from a file"

@@ -6,10 +6,10 @@ from raysafl.objectives.classification import (
     PLAIN,
     Classification,
     MultiLabel,
+    NextToken,
     has_plain_losses,
     is_plain,
 )
-from raysafl.objectives.next_token import NextToken
 from raysafl.objectives.regression import Regression
 
 __all__ = [

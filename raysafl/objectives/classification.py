@@ -1,4 +1,4 @@
-"""One class per sample, or several tags: cross-entropies, and metrics of predictions."""
+"""Classes, tags and tokens: cross-entropies, and metrics of predictions."""
 
 import functools
 from typing import ClassVar, Literal
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, field_validator
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from raysafl.core.objective import Metric, Objective, Sums, hits_of, mean_of
@@ -47,9 +47,6 @@ class Classification(Objective):
     A sample whose largest output is of no class is classified wrongly, and is a
     prediction of no class.
 
-    Raises:
-        ValueError: All class weights are zero, or a metric is named twice.
-
     Example:
         >>> import torch
         >>> rare = Classification(class_weights=[1, 4], metrics=["f1"])
@@ -80,20 +77,6 @@ class Classification(Objective):
             "confusion",
         ]
     ] = Field(default=[], description="Further metrics, by name.")
-
-    @field_validator("class_weights")
-    @classmethod
-    def _some_weight(cls, weights: list[float] | None) -> list[float] | None:
-        if weights is not None and not any(weights):
-            raise ValueError("at least one class weight must be above 0")
-        return weights
-
-    @field_validator("metrics")
-    @classmethod
-    def _no_repeat(cls, metrics: list[str]) -> list[str]:
-        if len(set(metrics)) < len(metrics):
-            raise ValueError(f"{metrics} names a metric twice; name it once")
-        return metrics
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropies [B] of outputs [B, C] and classes [B]."""
@@ -189,6 +172,70 @@ def _share(sums: Sums, count: int) -> float:
     return float(sums[0] / sums[1]) if sums[1] else float("nan")
 
 
+class NextToken(Objective):
+    """Each sample has one token to predict, or one after each of its L positions.
+
+    A model returns outputs [B, V] for targets [B], or [B, L, V] for targets [B, L],
+    where V is the number of different tokens. The loss of a sample is the mean over its
+    targets of the cross-entropy -log p, p being the probability (softmax) that the
+    outputs give the target.
+
+    The metrics are the accuracy, which is the share of targets with the largest output,
+    and the perplexity exp(mean loss).
+
+    Example:
+        >>> import torch
+        >>> losses = NextToken().losses(torch.zeros(1, 2, 4), torch.tensor([[3, 0]]))
+        >>> losses.exp()
+        tensor([4.])
+    """
+
+    metric: ClassVar[str] = "accuracy"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses [B] of outputs [B, V] or [B, L, V]."""
+        loss = F.cross_entropy(
+            outputs.flatten(0, -2), targets.flatten(), reduction="none"
+        )
+        return loss if targets.ndim == 1 else loss.view(targets.shape).mean(1)
+
+    def measures(self, num_outputs: int) -> dict[str, Metric]:
+        """Return accuracy and perplexity."""
+        cross_entropy = mean_of("mean cross-entropy", self.losses)
+
+        def perplexity(sums: Sums, count: int) -> float:
+            # A model that diverges has an infinite perplexity.
+            with np.errstate(over="ignore"):
+                return float(np.exp(sums[0] / count)) if count else float("nan")
+
+        return {
+            "accuracy": mean_of(
+                "share of tokens predicted correctly", _hits, is_fraction=True
+            ),
+            "perplexity": Metric(
+                "perplexity", cross_entropy.sums, perplexity, higher_is_better=False
+            ),
+        }
+
+    def check(self, dataset: Dataset) -> None:
+        """Check that the targets are tokens.
+
+        Raises:
+            ValueError: They are numbers, or have more than one axis per sample.
+        """
+        check_has_classes(self, dataset)
+        if dataset.train.y.ndim > 2:
+            raise ValueError(
+                f"NextToken is for targets [n] or [n, L]; those of '{dataset.name}' are "
+                f"{list(dataset.train.y.shape)}"
+            )
+
+
+def _hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    hit = outputs.argmax(-1) == targets
+    return hit if hit.ndim == 1 else hit.float().mean(1)
+
+
 def check_has_classes(objective: Objective, dataset: Dataset) -> None:
     """Refuse a dataset whose targets are numbers.
 
@@ -241,34 +288,24 @@ def _on_device(weights: tuple[float, ...], device: torch.device) -> Tensor:
 
 def _further_metrics(name: str, classes: int) -> dict[str, Metric]:
     """Return the metrics that a name in `Classification.metrics` stands for."""
-    match name:
-        case "f1":
-            metric = Metric(
-                "macro F1 score", _counter_of_classes(classes), _f1, is_fraction=True
-            )
-        case "balanced_accuracy":
-            metric = Metric(
-                "mean over classes of the share classified correctly",
-                _counter_of_classes(classes),
-                _balanced,
-                is_fraction=True,
-            )
-        case "top5_accuracy":
-            metric = mean_of(
-                "share of samples whose class has one of the 5 largest outputs",
-                _in_top,
-                is_fraction=True,
-            )
-        case "confusion":
-            metric = Metric(
-                "samples of each class (row) taken for each class (column), row by row",
-                functools.partial(_confusion, classes=classes),
-                lambda sums, count: sums.tolist(),
-                is_list=True,
-            )
-        case _:
-            return {f"accuracy_of_{c}": _accuracy_of(c) for c in range(classes)}
-    return {name: metric}
+    if name == "per_class_accuracy":
+        return {f"accuracy_of_{c}": _accuracy_of(c) for c in range(classes)}
+    counts = functools.partial(_class_counts, classes=classes)
+    mean = "mean over classes of the share classified correctly"
+    top = "share of samples whose class has one of the 5 largest outputs"
+    table = "samples of each class (row) taken for each class (column), row by row"
+    known = {
+        "f1": Metric("macro F1 score", counts, _f1, is_fraction=True),
+        "balanced_accuracy": Metric(mean, counts, _balanced, is_fraction=True),
+        "top5_accuracy": mean_of(top, _in_top, is_fraction=True),
+        "confusion": Metric(
+            table,
+            functools.partial(_confusion, classes=classes),
+            lambda sums, count: sums.tolist(),
+            is_list=True,
+        ),
+    }
+    return {name: known[name]}
 
 
 def _accuracy_of(c: int) -> Metric:
@@ -279,15 +316,8 @@ def _accuracy_of(c: int) -> Metric:
         hit_B = of_class_B & is_hit(outputs, targets)
         return torch.stack([hit_B.sum(), of_class_B.sum()])
 
-    def value(sums: Sums, count: int) -> float:
-        return float(sums[0] / sums[1]) if sums[1] else float("nan")
-
-    return Metric(
-        f"share of the samples of class {c} classified correctly",
-        sums,
-        value,
-        is_fraction=True,
-    )
+    meaning = f"share of the samples of class {c} classified correctly"
+    return Metric(meaning, sums, _share, is_fraction=True)
 
 
 def _in_top(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -303,10 +333,6 @@ def _confusion(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     return torch.bincount(cell_B, minlength=classes * classes)
 
 
-def _counter_of_classes(classes: int) -> "functools.partial[Tensor]":
-    return functools.partial(_class_counts, classes=classes)
-
-
 def _class_counts(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Count per class the hits, the predictions and the samples, [3 * C]."""
     predicted_B = outputs.argmax(-1)
@@ -320,11 +346,8 @@ def _f1(sums: Sums, count: int) -> float:
     occurs_C = predicted_C + samples_C > 0
     if not occurs_C.any():
         return float("nan")
-    return float(
-        (2 * hits_C[occurs_C] / (predicted_C + samples_C)[occurs_C]).mean(
-            dtype=np.float64
-        )
-    )
+    f1_C = 2 * hits_C[occurs_C] / (predicted_C + samples_C)[occurs_C]
+    return float(f1_C.mean(dtype=np.float64))
 
 
 def _balanced(sums: Sums, count: int) -> float:

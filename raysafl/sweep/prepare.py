@@ -23,7 +23,7 @@ from raysafl.simulation.per_client import PerClient
 from raysafl.simulation.run import Run
 from raysafl.sweep.batch_checks import try_model, try_objective
 from raysafl.sweep.user_errors import errors_described
-from raysafl.training.engine_choice import make_engine
+from raysafl.training.engines import make_engine
 from raysafl.training.inputs import Inputs
 
 LOG = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -222,13 +222,13 @@ def within_memory(
             left += reversed(parts)
             continue
         for _ in range(2):
-            done = _tried(work, piece)
-            if not isinstance(done, _NoMemory):
+            done, lack = _tried(work, piece)
+            if not lack:
                 break
             make_room()
             torch.cuda.empty_cache()
-        if isinstance(done, _NoMemory):
-            lower(piece, done.reason)
+        if lack:
+            lower(piece, lack)
             left.append(piece)
         else:
             yield piece, done
@@ -236,24 +236,18 @@ def within_memory(
             del done
 
 
-class _NoMemory(NamedTuple):
-    """Memory ran out, as torch says."""
-
-    reason: str
-
-
-def _tried(work: Callable[[P], T], piece: P) -> T | _NoMemory:
-    """Do one piece of work, unless memory runs out.
+def _tried(work: Callable[[P], T], piece: P) -> tuple[Any, str]:
+    """Return what one piece of work gave, or None and what torch says of memory.
 
     The memory is free only after this has returned: while an error is handled, it refers
     to the tensors that were computed.
     """
     try:
-        return work(piece)
+        return work(piece), ""
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        return _NoMemory(first_line(error))
+        return None, first_line(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

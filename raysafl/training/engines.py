@@ -8,24 +8,29 @@ each of which has its own parameters, samples and seed:
 where the run's objective says what the loss is, by default the cross-entropy.
 
 The dropout masks of a task depend on nothing but its seed, an int64.
+
+Engines agree to float32's tolerance only. So which one `auto` stands for is a rule, and
+never a measurement: it depends on the model, the objective, the samples' shape and the
+kind of device alone, and a configuration gives the same numbers whatever else the machine
+does.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from raysafl.core.component import is_users_class, method_name
 from raysafl.core.objective import Objective, PerSample, hits_of
-from raysafl.core.text import in_brief
+from raysafl.core.text import in_brief, nearest
 from raysafl.models import FlatModel
-from raysafl.objectives import PLAIN
+from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.device import first_line, is_out_of_memory
-
-# The maximum number of tasks that are stacked.
-STACK = 32
+from raysafl.training.inputs import STACK, Batch, Gradients
+from raysafl.training.linear import Fused, Linear
 
 # The minimum number of stacked tasks on a CPU, unless the model is dense and torch has one
 # thread. For fewer convolutions at once, or fewer products than threads, torch takes other
@@ -39,68 +44,12 @@ STEP = 4096
 # tasks one by one: each of their matrices is larger than the core's cache.
 STACKED = 2**20
 
-
-class Batch(NamedTuple):
-    """What an engine computes the gradients of T tasks from, of B samples each.
-
-    Args:
-        w_TP: [T, P] parameters, one task a row.
-        x_TB: [T, B, ...] inputs.
-        y_TB: [T, B, ...] targets.
-        weight_TB: [T, B] weights of the samples, 0 for absent ones.
-        seed_T: [T] int64 seeds for dropout; None computes without dropout.
-    """
-
-    w_TP: Tensor
-    x_TB: Tensor
-    y_TB: Tensor
-    weight_TB: Tensor
-    seed_T: Tensor | None
-
-
-class Gradients(NamedTuple):
-    """What an engine returns for T tasks of B samples each."""
-
-    # Gradients of the weighted losses.
-    g_TP: Tensor
-    # Each sample's loss, without its weight.
-    loss_TB: Tensor
-    # Whether each sample was classified correctly, or which share of its tokens was;
-    # None if the objective has no accuracy.
-    correct_TB: Tensor | None
-
-
-class Engine(Protocol):
-    """A way to compute gradients of many tasks, and outputs for evaluation.
-
-    Attributes:
-        model: the model.
-        objective: what gives each sample its loss.
-        is_stacked: whether several tasks are faster than one after the other.
-        can_record: whether its local steps are recorded as CUDA graphs on a GPU, which
-            then starts a step's kernels one after the other without Python between.
-    """
-
-    is_stacked: ClassVar[bool]
-    can_record: ClassVar[bool]
-    model: FlatModel
-    objective: Objective
-
-    def max_stack(self, width: int) -> int:
-        """Return the maximum number of tasks that take their steps together on a CPU.
-
-        It depends neither on the machine nor on the other tasks, so that results do
-        not. (On a GPU, stacks are sized by `raysafl.training.memory`.)
-
-        Args:
-            width: the number of samples in a task's batch, absent ones included.
-        """
-
-    def gradients(self, batch: Batch) -> Gradients:
-        """Compute each task's gradient of its weighted loss."""
-
-    def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """Compute [R, B, ...] outputs of several models on one batch, without dropout."""
+# On a CPU, convolutions of many clients in one call are faster than one after the other
+# only on images of at most so many pixels.
+SMALL_IMAGE = 8 * 8
+# How far the gradient of stacked tasks may be from the loop's, as a fraction of its norm.
+# Layers may compute in TF32 (10 bits) or bfloat16 (7 bits), and engines round differently.
+ALLOWED = {"float32": 1e-3, "tf32": 0.03, "bfloat16": 0.1}
 
 
 class Loop:
@@ -113,6 +62,11 @@ class Loop:
     Args:
         model: the model whose gradients are computed.
         objective: what gives each sample its loss.
+
+    Attributes:
+        is_stacked: whether several tasks are faster than one after the other.
+        can_record: whether its local steps are recorded as CUDA graphs on a GPU, which
+            then starts a step's kernels one after the other without Python between.
     """
 
     is_stacked: ClassVar[bool] = False
@@ -125,14 +79,19 @@ class Loop:
         self._hits = hits_of(objective, model.num_outputs)
 
     def max_stack(self, width: int) -> int:
-        """Return 1: a task takes all its steps before the next one begins.
+        """Return how many tasks take their steps together on a CPU at most.
 
-        So its parameters stay in the core's cache.
+        It depends neither on the machine nor on the other tasks, so that results do not.
+        Here it is 1, so that a task's parameters stay in the core's cache from its first
+        step to its last. (On a GPU, stacks are sized by `raysafl.training.gpu_training`.)
+
+        Args:
+            width: the number of samples in a task's batch, absent ones included.
         """
         return 1
 
     def gradients(self, batch: Batch) -> Gradients:
-        """Compute each task's gradient by a backward pass of its own; see `Engine`."""
+        """Compute each task's gradient of its weighted loss, by a backward pass each."""
         rows = []
         *columns, seed_T = batch
         seeds = [None] * len(batch.w_TP) if seed_T is None else seed_T
@@ -154,10 +113,10 @@ class Loop:
             seen = () if self._hits is None else (self._hits(out_B, y_B),)
             rows.append((g_P, loss_B.detach(), *seen))
         g_TP, *seen_TB = (_stack_rows(column) for column in zip(*rows, strict=True))
-        return _as_gradients(g_TP, seen_TB)
+        return Gradients(g_TP, *seen_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """Compute [R, B, ...] outputs by one forward pass per model."""
+        """Compute [R, B, ...] outputs without dropout, by one forward pass per model."""
         x_B = self._in_format(x_B)
         return torch.stack([self.model.logits(w_P, x_B) for w_P in w_RP])
 
@@ -185,12 +144,6 @@ def _checked_losses(objective: Objective) -> PerSample:
         return loss_B
 
     return losses
-
-
-def _as_gradients(g_TP: Tensor, seen_TB: Sequence[Tensor]) -> Gradients:
-    """Return gradients with what else was computed: losses, and perhaps hits."""
-    loss_TB, *hit_TB = seen_TB
-    return Gradients(g_TP, loss_TB, hit_TB[0] if hit_TB else None)
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
@@ -242,7 +195,7 @@ class Vmap(Loop):
         return min(most, max(self._least, STACKED // self.model.num_parameters))
 
     def gradients(self, batch: Batch) -> Gradients:
-        """Compute all tasks' gradients in one vectorised backward pass; see `Engine`.
+        """Compute all tasks' gradients in one vectorised backward pass.
 
         Raises:
             ValueError: the module or the objective does what vmap does not allow (it
@@ -267,7 +220,7 @@ class Vmap(Loop):
                 "trains many clients as one program; give engine='loop', which shows an "
                 f"error of the code itself as it is (torch says: {first_line(error)})"
             ) from error
-        return _as_gradients(g_TP[:tasks], [part[:tasks] for part in seen_TB])
+        return Gradients(g_TP[:tasks], *(part[:tasks] for part in seen_TB))
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, ...] outputs; on a GPU, of all models in one pass."""
@@ -285,3 +238,99 @@ class Graph(Vmap):
     """
 
     can_record = True
+
+
+# A way to compute gradients of many tasks, and outputs for evaluation.
+Engine: TypeAlias = Loop | Linear
+ENGINES: dict[str, type[Engine]] = {
+    "loop": Loop,
+    "vmap": Vmap,
+    "linear": Linear,
+    "fused": Fused,
+    "graph": Graph,
+}
+
+
+def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> Engine:
+    """Make the engine of this name for a model.
+
+    Args:
+        name: a key of ENGINES.
+        model: the model whose gradients the engine computes.
+        objective: what gives each sample its loss.
+
+    Raises:
+        ValueError: there is no engine of this name, or it is for plain cross-entropies
+            of one linear layer and this is not that.
+
+    Example:
+        >>> import raysafl as fl
+        >>> from raysafl.models import FlatModel
+        >>> model = FlatModel(fl.MLP(hidden=[8]), input_shape=(1, 4, 4), num_classes=3)
+        >>> make_engine("loop", model).max_stack(32)
+        1
+    """
+    if name not in ENGINES:
+        raise ValueError(
+            f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}"
+        )
+    is_plain = has_plain_losses(objective, model.num_outputs)
+    if issubclass(ENGINES[name], Linear) and not (model.linear_shape and is_plain):
+        raise ValueError(
+            f"engine {name!r} is for float32 models of one linear layer (Logistic) without "
+            "frozen parameters, under the plain cross-entropy of Classification() without "
+            f"class_weights and label_smoothing, not for {model.name} under "
+            f"{objective!r}; give engine='auto'"
+        )
+    return ENGINES[name](model, objective)
+
+
+def choose_engine(
+    model: FlatModel, x_TB: Tensor, y_TB: Tensor, objective: Objective = PLAIN
+) -> str:
+    """Return the name of the engine that is used for a model by default.
+
+    Models of one linear layer under plain cross-entropy have their own engines, and
+    recurrent layers cannot be stacked. Of other models a GPU takes the recorded steps of
+    stacked tasks, and a CPU stacks tasks unless the model convolves images of more than
+    8 x 8 pixels. A model that cannot be stacked, or whose gradients are then others than
+    the loop's, is trained by the loop.
+
+    Args:
+        model: the model to train.
+        x_TB: inputs of a few small batches, on the device of the training.
+        y_TB: their targets.
+        objective: what gives each sample its loss.
+    """
+    is_plain = has_plain_losses(objective, model.num_outputs)
+    if model.linear_shape is not None and is_plain:
+        return "linear" if x_TB.is_cuda else "fused"
+    is_large = math.prod(x_TB.shape[-2:]) > SMALL_IMAGE and not x_TB.is_cuda
+    if model.is_recurrent or (model.has_convolutions and is_large):
+        return "loop"
+    if not _stacks_right(model, x_TB, y_TB, objective):
+        return "loop"
+    return "graph" if x_TB.is_cuda else "vmap"
+
+
+def _stacks_right(
+    model: FlatModel, x_TB: Tensor, y_TB: Tensor, objective: Objective
+) -> bool:
+    """Whether a model's gradients for stacked tasks are those of the loop."""
+    parts = [model.module.get_parameter(name).detach() for name in model.shapes]
+    w_TP = torch.cat([part.flatten() for part in parts]).repeat(len(x_TB), 1)
+    weight_TB = w_TP.new_full(y_TB.shape[:2], 1 / y_TB.shape[1])
+    # A task's number is its dropout seed.
+    seed_T = torch.arange(len(x_TB), device=w_TP.device)
+    batch = Batch(w_TP, x_TB, y_TB, weight_TB, seed_T)
+    exact_TP = Loop(model, objective).gradients(batch).g_TP
+    try:
+        g_TP = ENGINES["vmap"](model, objective).gradients(batch).g_TP
+    except (ValueError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+    # Norms, since a single entry may be far off where an input of a ReLU is about 0.
+    # What is no number is not equal either.
+    distance = (g_TP - exact_TP).norm()
+    return bool(distance <= ALLOWED[model.precision] * exact_TP.norm())

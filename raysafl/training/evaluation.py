@@ -90,12 +90,10 @@ class Evaluator:
         self.train = train
         self.test = test
         self.device = test.x.device
-        model = engine.model
-        objective = engine.objective
-        self.objective = objective
+        self.objective = engine.objective
         self.most_models = most_models or engine.max_stack(EVAL_BATCH["cpu"])
-        self.measures = measures_on(objective, model, test)
-        self._is_plain = is_plain(objective, model.num_outputs)
+        self.measures = measures_on(self.objective, engine.model, test)
+        self._is_plain = is_plain(self.objective, engine.model.num_outputs)
         self._fused = as_fused(engine, train) if self._is_plain else None
 
     @torch.no_grad()
@@ -117,10 +115,7 @@ class Evaluator:
             sums, in order.
         """
         if not isinstance(rows, slice) and not len(rows):
-            num_sums = sum(self.measures.sizes.values())
-            return torch.zeros(
-                num_sums, len(w_RP), dtype=torch.float64, device=self.device
-            )
+            rows = slice(0, 0)
         if self._fused:
             some = rows if isinstance(rows, slice) else as_tensor(rows)
             return self._fused.score(w_RP, samples.stored(some))
@@ -179,17 +174,15 @@ class Evaluator:
         """Compute what `sums_on` returns for one batch and a few models, [N, R]."""
         if self._is_plain:
             return _plain_sums(outputs_RB, y_B)
+
         # Model by model, so that the rounding does not depend on how many they are.
-        columns = [
-            torch.cat(
-                [
-                    metric_sums(self.objective, name, metric, out_B, y_B)
-                    for name, metric in self.measures.metrics.items()
-                ]
+        def sums_of(out_B: Tensor) -> Tensor:
+            known = self.measures.metrics.items()
+            return torch.cat(
+                [metric_sums(self.objective, *one, out_B, y_B) for one in known]
             )
-            for out_B in outputs_RB
-        ]
-        return torch.stack(columns, 1)
+
+        return torch.stack([sums_of(out_B) for out_B in outputs_RB], 1)
 
 
 def _plain_sums(logits_RBC: Tensor, y_B: Tensor) -> Tensor:

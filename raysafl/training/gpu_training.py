@@ -1,15 +1,26 @@
-"""Local training on a GPU: stacks sized by its memory, trained by recorded steps."""
+"""Local training on a GPU: stacks sized by its memory, trained by recorded steps.
+
+How many tasks are trained together, and how many models are evaluated together, follows
+from the model and from the GPU's whole memory. The memory that is free at the moment would
+be the wrong measure: it depends on other processes and on what ran before, and with the
+number of stacked tasks a GPU may choose other kernels, so that a run could not be repeated
+to the bit on the same kind of GPU.
+"""
 
 import logging
+import sys
 from collections.abc import Callable, Hashable, Iterator
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raysafl.core.algorithm import Update
+from raysafl.core.objective import Objective
 from raysafl.core.work import Ints, Tasks, TooLargeError
+from raysafl.models import FlatModel
 from raysafl.training.device import device_name, within_memory
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import (
@@ -20,8 +31,7 @@ from raysafl.training.inputs import (
     draw_plan,
     step_seeds,
 )
-from raysafl.training.local_step import LocalStep
-from raysafl.training.memory import GpuMemory, power_of_two
+from raysafl.training.local_step import STEPS, LocalStep
 from raysafl.training.optimizer import StepKind, plain_steps, step_numbers
 from raysafl.training.resident import Parameters, Resident, Starts
 
@@ -31,6 +41,143 @@ LOG = logging.getLogger(__name__)
 # 50 samples take 2.6 ms each for ten steps, 10 take 3.3 ms, 160 take 3.8 ms, and 640 take
 # 4.3 ms.
 MOST_CONVOLVED = 2048
+
+# Shares of the GPU's memory. What they leave is for the samples, for the outputs of
+# libraries and for CUDA itself, which takes half a gigabyte a process. A round has stacks of
+# one or two shapes, so two of the largest recorded steps are kept.
+STEP_SHARE = 0.25
+EVALUATION_SHARE = 0.125
+PARAMETERS_SHARE = 0.0625
+RECORDED_SHARE = 0.5
+
+# The maximum number of tasks, or of models, that are stacked. At this number a GPU is
+# busy even with small models.
+MOST_STACKED = 1024
+
+# While gradients are computed, memory is needed for what autograd saves, and about as
+# much again for the gradients of the activations and for the work space of libraries.
+BACKWARD = 2
+
+# Vectors [P] of a task: its parameters, start, gradient, offset, two moments, and what
+# is computed from them on the way. Adam needs most.
+VECTORS = 10
+
+FLOAT_BYTES = 4
+# Bytes of a sample in the plan of a stack's steps: its position and its weight, and on the
+# way there its position once more, whether it is there, and a number for each batch.
+PLAN_BYTES = 24
+
+
+class GpuMemory(NamedTuple):
+    """What stacks are sized by.
+
+    Args:
+        total: the bytes of the GPU that this process may use.
+        sample_bytes: the bytes that autograd saves for a sample.
+        num_parameters: the number P of parameters.
+    """
+
+    total: int
+    sample_bytes: int
+    num_parameters: int
+
+    @classmethod
+    def of(
+        cls,
+        model: FlatModel,
+        objective: Objective,
+        inputs: Inputs,
+        device_share: float = 1.0,
+    ) -> Self:
+        """Return the memory of the GPU that holds some samples.
+
+        Args:
+            model: the model that is trained, on the GPU.
+            objective: what gives each sample its loss.
+            inputs: the training samples, on the GPU.
+            device_share: the process's share of the GPU, above 0 and at most 1.
+        """
+        properties = torch.cuda.get_device_properties(inputs.x.device)
+        total = int(properties.total_memory * device_share)
+        one = bytes_per_sample(model, objective, inputs)
+        return cls(total, one, model.num_parameters)
+
+    def most_tasks(self, width: int) -> int:
+        """Return how many tasks take their steps together at most, a power of two.
+
+        Args:
+            width: the number of samples in a task's batch.
+        """
+        return _stack_of(self.total * STEP_SHARE, self.bytes_of_task(width))
+
+    def bytes_of_task(self, width: int) -> int:
+        """Return the bytes that a task needs while it takes its steps.
+
+        Args:
+            width: the number of samples in its batch.
+        """
+        vectors = VECTORS * FLOAT_BYTES * self.num_parameters
+        plan = STEPS * PLAN_BYTES * width
+        return BACKWARD * width * self.sample_bytes + plan + vectors
+
+    def most_models(self, samples: int) -> int:
+        """Return how many models are evaluated together, a power of two.
+
+        Without gradients, less is in memory at a time than autograd would save.
+
+        Args:
+            samples: the number of samples in one forward pass.
+        """
+        one = samples * self.sample_bytes + FLOAT_BYTES * self.num_parameters
+        return _stack_of(self.total * EVALUATION_SHARE, one)
+
+
+def bytes_per_sample(model: FlatModel, objective: Objective, inputs: Inputs) -> int:
+    """Return how many bytes autograd saves for a sample, from two small batches.
+
+    A larger batch needs more memory by its further samples only, not by the parameters,
+    which are saved as well.
+
+    Args:
+        model: the model, on the device of the samples.
+        objective: what gives each sample its loss.
+        inputs: at least one sample.
+    """
+    one, two = (_saved_bytes(model, objective, inputs, size) for size in (1, 2))
+    return max(two - one, FLOAT_BYTES)
+
+
+def _saved_bytes(
+    model: FlatModel, objective: Objective, inputs: Inputs, size: int
+) -> int:
+    """Return how many bytes autograd saves for a batch of copies of the first sample."""
+    device = inputs.x.device
+    x_B, y_B = inputs.at(torch.zeros(size, dtype=torch.int64, device=device))
+    leaves = {
+        name: torch.zeros(shape, device=device, requires_grad=True)
+        for name, shape in model.shapes.items()
+    }
+    seed = torch.zeros((), dtype=torch.int64, device=device)
+    saved = [x_B.nbytes]
+
+    # It returns None, so that autograd keeps no tensor. An output that is saved for its
+    # own gradient would otherwise refer to itself, and never be freed. No gradient is
+    # computed here.
+    def note(tensor: Tensor) -> None:
+        saved.append(tensor.nbytes)
+
+    with (
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda nothing: nothing),
+    ):
+        objective.losses(model.forward(leaves, x_B, seed, stacked=True), y_B)
+    return sum(saved)
+
+
+def _stack_of(budget: float, one: int) -> int:
+    """Return the largest power of two, from 1 on, that fits and is not above the limit."""
+    most = min(MOST_STACKED, max(1, int(budget / one)))
+    return 1 << (most.bit_length() - 1)
 
 
 class GpuTraining:
@@ -44,7 +191,9 @@ class GpuTraining:
         inputs: the training samples, on the device of the engine's model.
         resident: keeps the recorded steps.
         memory: what stacks are sized by.
-        parameters: those that are on the device already.
+
+    Attributes:
+        parameters: those that are on the device between an evaluation and the next round.
     """
 
     def __init__(
@@ -53,7 +202,6 @@ class GpuTraining:
         inputs: Inputs,
         resident: Resident,
         memory: GpuMemory,
-        parameters: Parameters,
     ) -> None:
         self.engine = engine
         self.model = engine.model
@@ -61,10 +209,13 @@ class GpuTraining:
         self.objective = engine.objective
         self.resident = resident
         self.memory = memory
-        self.parameters = parameters
-        # The maximum number of samples in a step, once memory has run out.
-        self._most_samples: int | None = None
-        self._most_convolved = MOST_CONVOLVED if self.model.has_convolutions else None
+        resident.most_bytes = int(memory.total * RECORDED_SHARE)
+        most_bytes = int(memory.total * PARAMETERS_SHARE)
+        self.parameters = Parameters(inputs.x.device, most_bytes)
+        # The maximum number of samples in a step, which is lowered when memory runs out.
+        self._most_samples = (
+            MOST_CONVOLVED if self.model.has_convolutions else sys.maxsize
+        )
         self._last: tuple[Hashable, LocalStep] | None = None
         self.is_recorded = engine.can_record and inputs.x.is_cuda
 
@@ -79,10 +230,7 @@ class GpuTraining:
         """
         if not self.engine.is_stacked:
             return 1
-        most = self.memory.most_tasks(width)
-        for samples in (self._most_samples, self._most_convolved):
-            if samples is not None:
-                most = max(1, min(most, samples // width))
+        most = max(1, min(self.memory.most_tasks(width), self._most_samples // width))
         return -(-count // -(-count // most))
 
     def train_stacks(self, tasks: Tasks, held: Held) -> Iterator[tuple[Ints, Update]]:
@@ -144,8 +292,10 @@ class GpuTraining:
 
         step = self._step(kind, num_tasks, width)
         step.begin(tasks, starts)
-        plan_KTB = plan.stacked().astype(np.int32)
-        step.take_all(plan_KTB, seed_KT, self._taking(step))
+        take_one: Callable[[], Any] = partial(step.take, self.engine, self.inputs)
+        if step.graph is not None:
+            take_one = step.graph.replay
+        step.take_all(plan.stacked().astype(np.int32), seed_KT, take_one)
 
         steps_T = torch.from_numpy(plan.steps_T)
         samples_T = torch.from_numpy(plan.samples_T())
@@ -210,13 +360,6 @@ class GpuTraining:
         self._last = None
         self.resident.forget_steps()
 
-    def _taking(self, step: LocalStep) -> Callable[[], Any]:
-        """Return what takes one step: a replay, or the program itself."""
-        if step.graph is not None:
-            replay: Callable[[], Any] = step.graph.replay
-            return replay
-        return lambda: step.take(self.engine, self.inputs)
-
     def _step(self, kind: StepKind, num_tasks: int, width: int) -> LocalStep:
         """Return the step for these shapes: a recorded one, or a new one."""
 
@@ -247,7 +390,7 @@ class GpuTraining:
         return recorded
 
     @cached_property
-    def _key(self) -> tuple[Hashable, ...]:
+    def _key(self) -> tuple[object, ...]:
         """What a recorded step depends on, beside its shapes and the optimizer.
 
         The id of the samples names them while a recorded step holds them.
@@ -271,4 +414,4 @@ def program_width(width: int, batch_size: int) -> int:
         width: the client's `batch_width`.
         batch_size: the batch size of its local training.
     """
-    return min(batch_size, power_of_two(width))
+    return min(batch_size, 1 << (width - 1).bit_length())

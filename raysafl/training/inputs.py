@@ -19,12 +19,14 @@ from raysafl.core.algorithm import (
 from raysafl.core.problem import Samples
 from raysafl.core.randomness import checksum
 from raysafl.core.work import Ints, Tasks
-from raysafl.models.dropout import RandomWords
+from raysafl.models.layers import RandomWords
 
 # Samples for compiled loops: inputs x_SD as they are stored, classes y_S, scale and
 # shift. The model sees x * scale + shift.
 Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]
 
+# The maximum number of tasks that are stacked.
+STACK = 32
 # Clients with less than one batch are padded to a multiple of this width, so that more
 # of them have equal widths and can be stacked.
 WIDTH_STEP = 8
@@ -139,6 +141,36 @@ class Plan(NamedTuple):
         """Return the number of samples that each task sees."""
         seen_N = (self.index_NB >= 0).sum(1)
         return np.add.reduceat(seen_N, np.cumsum(self.steps_T) - self.steps_T)
+
+
+class Batch(NamedTuple):
+    """What an engine computes the gradients of T tasks from, of B samples each.
+
+    Args:
+        w_TP: [T, P] parameters, one task a row.
+        x_TB: [T, B, ...] inputs.
+        y_TB: [T, B, ...] targets.
+        weight_TB: [T, B] weights of the samples, 0 for absent ones.
+        seed_T: [T] int64 seeds for dropout; None computes without dropout.
+    """
+
+    w_TP: Tensor
+    x_TB: Tensor
+    y_TB: Tensor
+    weight_TB: Tensor
+    seed_T: Tensor | None
+
+
+class Gradients(NamedTuple):
+    """What an engine returns for T tasks of B samples each."""
+
+    # Gradients of the weighted losses.
+    g_TP: Tensor
+    # Each sample's loss, without its weight.
+    loss_TB: Tensor
+    # Whether each sample was classified correctly, or which share of its tokens was;
+    # None if the objective has no accuracy.
+    correct_TB: Tensor | None = None
 
 
 def by_passes(local: LocalTraining) -> Hashable:

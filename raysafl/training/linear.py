@@ -17,8 +17,7 @@ from raysafl.core.objective import Objective
 from raysafl.core.work import Floats, Tasks
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
-from raysafl.training.engines import STACK, Batch, Engine, Gradients
-from raysafl.training.inputs import Inputs, Plan, Stored
+from raysafl.training.inputs import STACK, Batch, Gradients, Inputs, Plan, Stored
 
 # The numbers that the compiled loops compute with.
 F = np.float32
@@ -53,7 +52,7 @@ class Linear:
         return STACK
 
     def gradients(self, batch: Batch) -> Gradients:
-        """Compute all tasks' gradients by the closed form above; see `Engine`."""
+        """Compute all tasks' gradients by the closed form above."""
         w_TP, x_TB, y_TB, weight_TB, _ = batch
         w_TCD, b_TC = self._weights_and_biases(w_TP)
         x_TBD = x_TB.flatten(2)
@@ -198,8 +197,8 @@ class Fused(Linear):
         """Return memory, in whole blocks, for weights, a batch and its logits."""
         from raysafl.kernels.linear import CLASS_BLOCK, SAMPLE_BLOCK
 
-        rows = _round_up(batch, SAMPLE_BLOCK)
-        classes = _round_up(self.classes, CLASS_BLOCK)
+        rows = -(-batch // SAMPLE_BLOCK) * SAMPLE_BLOCK
+        classes = -(-self.classes // CLASS_BLOCK) * CLASS_BLOCK
         return (
             np.empty((classes, self.inputs), F),
             np.empty((rows, self.inputs), F),
@@ -207,7 +206,7 @@ class Fused(Linear):
         )
 
 
-def as_fused(engine: Engine, inputs: Inputs) -> Fused | None:
+def as_fused(engine: object, inputs: Inputs) -> Fused | None:
     """Return the engine if it can train and score whole tasks on these samples.
 
     Returns:
@@ -227,11 +226,6 @@ def _not_alone(x_TBD: Tensor) -> Tensor:
     if x_TBD.shape[1] > 1:
         return x_TBD
     return torch.nn.functional.pad(x_TBD, (0, 0, 0, 1))
-
-
-def _round_up(number: int, block: int) -> int:
-    """Return the least multiple of `block` that is not below `number`."""
-    return -(-number // block) * block
 
 
 def _shrink_and_pulls(

@@ -25,15 +25,18 @@ from raysafl.training.device import (
     upload,
     upload_into,
 )
-from raysafl.training.engines import Batch, Engine
-from raysafl.training.inputs import Inputs
-from raysafl.training.memory import STEPS
+from raysafl.training.engines import Engine
+from raysafl.training.inputs import Batch, Inputs
 from raysafl.training.optimizer import (
     StackedOptimizer,
     StepKind,
     step_numbers,
 )
 from raysafl.training.resident import Starts
+
+# The number of steps whose samples are on the device at a time. It bounds memory, and
+# lets trainings of any length share one recorded step.
+STEPS = 64
 
 
 class LocalStep:

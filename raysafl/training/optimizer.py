@@ -118,22 +118,18 @@ class StackedOptimizer:
         start_TP: Tensor,
         offset_TP: Tensor | None,
     ) -> None:
-        lr_T1, prox_T1, decay_T1, momentum_T1, _ = numbers_5T.unsqueeze(2)
+        self.kind = kind
+        self.lr_T1, self.prox_T1, self.decay_T1, self.momentum_T1, self.clip_T1 = (
+            numbers_5T.unsqueeze(2)
+        )
         self.start_TP = start_TP
-        self.lr_T1 = lr_T1
-        self.prox_T1 = prox_T1 if kind.has_prox else None
-        self.decay_T1 = decay_T1 if kind.has_decay else None
-        self.momentum_T1 = momentum_T1 if kind.has_momentum else None
         self.offset_TP = offset_TP
-        self.clip_T = numbers_5T[4] if kind.has_clip else None
-
-        self.is_adam = kind.is_adam
         self.steps_taken: int | Tensor = 0
         # The steps that were taken before, of optimizers that go on. They are float64
         # because Adam computes powers with them.
         self.before_T1: Tensor | None = None
         if kind.goes_on:
-            self.before_T1 = torch.zeros_like(lr_T1, dtype=torch.float64)
+            self.before_T1 = torch.zeros_like(self.lr_T1, dtype=torch.float64)
         if kind.is_adam or kind.has_momentum:
             self.first_moment_TP = torch.zeros_like(start_TP)
         if kind.is_adam:
@@ -161,9 +157,9 @@ class StackedOptimizer:
     @property
     def moments(self) -> list[Tensor]:
         """The buffers [T, P] that are kept from one step to the next."""
-        if self.is_adam:
+        if self.kind.is_adam:
             return [self.first_moment_TP, self.second_moment_TP]
-        return [] if self.momentum_T1 is None else [self.first_moment_TP]
+        return [self.first_moment_TP] if self.kind.has_momentum else []
 
     def kept(self) -> Tensor:
         """Return a copy of what clients keep of their optimizers, [T, V, P]."""
@@ -173,10 +169,7 @@ class StackedOptimizer:
 
     def restart(self, tasks: Tasks) -> None:
         """Begin new tasks, in place: with the moments that they bring, or with zeros."""
-        if isinstance(self.steps_taken, Tensor):
-            self.steps_taken.zero_()
-        else:
-            self.steps_taken = 0
+        self.steps_taken *= 0
         if self.before_T1 is None:
             for moment_TP in self.moments:
                 moment_TP.zero_()
@@ -201,18 +194,18 @@ class StackedOptimizer:
         """
         self.steps_taken += 1
         active = len(w_TP)
-        if self.clip_T is not None:
-            g_TP *= _clip_factors(g_TP, self.clip_T[:active])
-        if self.prox_T1 is not None:
+        if self.kind.has_clip:
+            g_TP *= _clip_factors(g_TP, self.clip_T1[:active, 0])
+        if self.kind.has_prox:
             g_TP += self.prox_T1[:active] * (w_TP - self.start_TP[:active])
         if self.offset_TP is not None:
             g_TP += self.offset_TP[:active]
-        if self.decay_T1 is not None:
+        if self.kind.has_decay:
             g_TP += self.decay_T1[:active] * w_TP
 
-        if self.is_adam:
+        if self.kind.is_adam:
             g_TP = self._adam_direction(g_TP)
-        elif self.momentum_T1 is not None:
+        elif self.kind.has_momentum:
             self.first_moment_TP[:active] *= self.momentum_T1[:active]
             g_TP = self.first_moment_TP[:active].add_(g_TP).clone()
         if finished_T1 is not None:

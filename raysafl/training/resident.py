@@ -1,5 +1,6 @@
 """What stays on a device: samples and recorded steps from pack to pack, and parameters."""
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
@@ -28,8 +29,9 @@ class Resident:
     or hold more than `most_bytes` together.
 
     Attributes:
+        steps: the recorded steps that are kept, the least recently used first.
         most_bytes: the maximum number of bytes that recorded steps hold together,
-            unless the latest alone holds more; None as long as there is no limit.
+            unless the latest alone holds more.
 
     Example:
         >>> import raysafl as fl
@@ -41,11 +43,11 @@ class Resident:
     """
 
     def __init__(self) -> None:
-        self.most_bytes: int | None = None
+        self.steps: OrderedDict[Hashable, Any] = OrderedDict()
+        self.most_bytes = sys.maxsize
         self._dataset: Dataset | None = None
         self._device: torch.device | None = None
         self._samples: tuple[Inputs, Inputs] | None = None
-        self._steps: OrderedDict[Hashable, Any] = OrderedDict()
 
     def samples(self, dataset: Dataset, device: torch.device) -> tuple[Inputs, Inputs]:
         """Return the training and the test samples of a dataset on a device.
@@ -76,35 +78,28 @@ class Resident:
             make: makes the step. It is given the pool of memory that the graphs share,
                 or None if there is no graph yet.
         """
-        if key not in self._steps:
+        if key not in self.steps:
             # A new graph shares the memory pool of a graph that still exists. torch refuses
             # a pool whose graphs are all deleted, even while its memory is in use.
-            alive = next(iter(self._steps.values()), None)
-            self._steps[key] = make(alive.graph.pool() if alive else None)
+            alive = next(iter(self.steps.values()), None)
+            self.steps[key] = make(alive.graph.pool() if alive else None)
             self._bound_steps()
-        self._steps.move_to_end(key)
-        return self._steps[key]
+        self.steps.move_to_end(key)
+        return self.steps[key]
 
     def forget_steps(self) -> None:
         """Drop all recorded steps, with the memory of their graphs."""
-        self._steps.clear()
-
-    @property
-    def steps(self) -> list[Any]:
-        """The recorded steps that are kept, the least recently used first."""
-        return list(self._steps.values())
+        self.steps.clear()
 
     def _bound_steps(self) -> None:
         """Drop the steps that were not used for the longest time, but not the latest."""
-        while len(self._steps) > 1 and self._is_full():
-            self._steps.popitem(last=False)
 
-    def _is_full(self) -> bool:
-        """Whether the recorded steps are too many, or hold too many bytes."""
-        if len(self._steps) > RECORDED:
-            return True
-        held = sum(step.nbytes for step in self._steps.values())
-        return self.most_bytes is not None and held > self.most_bytes
+        def is_full() -> bool:
+            held = sum(step.nbytes for step in self.steps.values())
+            return len(self.steps) > RECORDED or held > self.most_bytes
+
+        while len(self.steps) > 1 and is_full():
+            self.steps.popitem(last=False)
 
 
 class Starts(NamedTuple):

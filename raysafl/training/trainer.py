@@ -12,7 +12,7 @@ weight 0, and a task that has taken all its steps is left as it is.
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import Update
-from raysafl.core.objective import Objective, check_targets, hits_of
+from raysafl.core.objective import Objective, check_targets
 from raysafl.core.problem import Dataset
 from raysafl.core.work import Tasks
 from raysafl.models import FlatModel
-from raysafl.objectives import PLAIN, has_plain_losses
+from raysafl.objectives import PLAIN
 from raysafl.training.device import prepare_device
-from raysafl.training.engine_choice import choose_engine, make_engine
-from raysafl.training.engines import Batch, Engine
+from raysafl.training.engines import Engine, choose_engine, make_engine
 from raysafl.training.evaluation import EVAL_BATCH, Evaluator
-from raysafl.training.gpu_training import GpuTraining
 from raysafl.training.inputs import (
+    Batch,
     Held,
     Plan,
     StepCounts,
@@ -39,12 +38,15 @@ from raysafl.training.inputs import (
     step_seeds,
 )
 from raysafl.training.linear import Fused, as_fused
-from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
 from raysafl.training.resident import Parameters, Resident
 
-# Tasks that are given to the compiled loop at a time, which bounds memory; more of them if
-# they have no more than so many parameters together.
+if TYPE_CHECKING:
+    from raysafl.training.gpu_training import GpuTraining
+
+# Tasks that are given to the compiled loop at a time, which takes them one after the other
+# without stacking them; more of them if they have no more than so many parameters together.
+# It bounds memory.
 COMPILED_STACK = 256
 COMPILED_PARAMETERS = 2**21
 
@@ -58,7 +60,7 @@ class LocalTrainer:
         samples_of: returns the training samples that the clients of tasks hold; a client may
             be SERVER or EVERYONE.
         device: "cpu" or "cuda".
-        engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
+        engine: the name of an engine (`raysafl.training.engines.ENGINES`), or
             "auto" for the one that `choose_engine` gives.
         objective: what gives each sample its loss, and what is measured.
         resident: what is on the device already, from one trainer to the next; None if
@@ -113,22 +115,16 @@ class LocalTrainer:
     @cached_property
     def parameters(self) -> Parameters:
         """The parameters that are on a GPU between an evaluation and the next round."""
-        most_bytes = self._memory.most_parameters if self._memory else 0
-        return Parameters(self.device, most_bytes)
+        return self._gpu.parameters if self._gpu else Parameters(self.device, 0)
 
     @cached_property
     def evaluator(self) -> Evaluator:
         """The evaluation with this engine, made at the first access."""
-        most_models = None
-        if self._memory is not None:
-            most_models = self._memory.most_models(EVAL_BATCH["cuda"])
-        return Evaluator(
-            self.engine,
-            self.inputs,
-            self.test,
-            most_models,
-            self._gpu.forget if self._gpu else self.resident.forget_steps,
-        )
+        if self._gpu is None:
+            return Evaluator(self.engine, self.inputs, self.test)
+        most_models = self._gpu.memory.most_models(EVAL_BATCH["cuda"])
+        forget = self._gpu.forget
+        return Evaluator(self.engine, self.inputs, self.test, most_models, forget)
 
     def train(self, tasks: Tasks) -> Update:
         """Train every task from its start parameters.
@@ -182,16 +178,6 @@ class LocalTrainer:
             )
 
     @cached_property
-    def _initial_correct(self) -> dict[str, Any]:
-        """What `correct_KTB` holds at first: NaN if the objective has no accuracy."""
-        if has_plain_losses(self.objective, self.model.num_outputs):
-            return {"fill_value": False}
-        # Of a sample with several tokens, a share may be predicted correctly.
-        has_hits = hits_of(self.objective, self.model.num_outputs) is not None
-        value = 0.0 if has_hits else torch.nan
-        return {"fill_value": value, "dtype": torch.float32}
-
-    @cached_property
     def _fused(self) -> Fused | None:
         """The engine, if it trains whole tasks in compiled loops here."""
         return as_fused(self.engine, self.inputs)
@@ -201,32 +187,17 @@ class LocalTrainer:
         """The training samples for compiled loops."""
         return self.inputs.stored()
 
-    def _max_stack(self, tasks: Tasks) -> Callable[[int], int]:
-        """Return the maximum number of stacked tasks as a function of a batch width."""
-        if self._fused and all(map(self._fused.covers, tasks.locals)):
-            # The compiled loop takes the tasks one after the other, without stacking
-            # them.
-            at_once = COMPILED_PARAMETERS // self.model.num_parameters
-            most = max(COMPILED_STACK, at_once)
-            return lambda width: most
-        return self.engine.max_stack
-
     @cached_property
-    def _memory(self) -> GpuMemory | None:
-        """What stacks on a GPU are sized by; None on a CPU."""
+    def _gpu(self) -> "GpuTraining | None":
+        """What trains on a GPU; None on a CPU."""
         if self.device.type == "cpu":
             return None
-        return GpuMemory.of(self.model, self.objective, self.inputs, self._device_share)
+        # Imported here, because a run on a CPU needs none of it.
+        from raysafl.training.gpu_training import GpuMemory, GpuTraining
 
-    @cached_property
-    def _gpu(self) -> GpuTraining | None:
-        """What trains on a GPU; None on a CPU."""
-        if self._memory is None:
-            return None
-        self.resident.most_bytes = self._memory.most_recorded
-        return GpuTraining(
-            self.engine, self.inputs, self.resident, self._memory, self.parameters
-        )
+        share = self._device_share
+        memory = GpuMemory.of(self.model, self.objective, self.inputs, share)
+        return GpuTraining(self.engine, self.inputs, self.resident, memory)
 
     def _generator_state(self) -> Tensor:
         """Return the state of the generator that torch's random layers draw from."""
@@ -243,9 +214,14 @@ class LocalTrainer:
             tasks: the tasks.
             held: the samples that their clients hold.
         """
-        max_stack = self._max_stack(tasks)
+        is_compiled = self._fused and all(map(self._fused.covers, tasks.locals))
+        at_once = max(COMPILED_STACK, COMPILED_PARAMETERS // self.model.num_parameters)
+
+        def size_of(width: int, count: int) -> int:
+            return at_once if is_compiled else self.engine.max_stack(width)
+
         steps = StepCounts.of(tasks, held.samples_T)
-        for stack in steps.stacks(tasks, lambda width, count: max_stack(width)):
+        for stack in steps.stacks(tasks, size_of):
             own = tasks[stack]
             plan = draw_plan(own, held.part(stack), steps.part(stack))
             yield stack, self._train(own, plan)
@@ -275,7 +251,8 @@ class LocalTrainer:
         if self.model.has_dropout or self.inputs.augment is not None:
             seed_KT = torch.from_numpy(step_seeds(tasks, plan.steps_T))
         loss_KTB = torch.zeros(index_KTB.shape)
-        correct_KTB = torch.full_like(valid_KTB, **self._initial_correct)
+        # Of a sample with several tokens, a share may be predicted correctly.
+        correct_KTB = torch.zeros(index_KTB.shape)
         for k, active in enumerate(active_K):
             x_TB = self.inputs.x_at(index_KTB[k, :active], seed_KT[k, :active])
             batch = Batch(
@@ -286,8 +263,7 @@ class LocalTrainer:
                 seed_KT[k, :active],
             )
             g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(batch)
-            if correct_TB is not None:
-                correct_KTB[k, :active] = correct_TB
+            correct_KTB[k, :active] = torch.nan if correct_TB is None else correct_TB
             optimizer.step(w_TP[:active], g_TP)
             # The next gradients may need the memory.
             del g_TP

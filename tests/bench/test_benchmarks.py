@@ -3,9 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,21 +11,16 @@ import torch
 from helpers.tasks import draw_batches
 from torch import nn
 
-from benchmarks import engines, rivals, tables
+from benchmarks import rivals
 from benchmarks.__main__ import main
-from benchmarks.cpu import DRY, Plan, _actors, measures
-from benchmarks.engines import DRY as TRIED
-from benchmarks.found import Found, origin
+from benchmarks.cpu import DRY, Plan, measures
+from benchmarks.found import Found
 from benchmarks.job import Job
 from benchmarks.plain import Draws, PlainLoop
 from benchmarks.processes import (
-    Result,
-    seconds_per_round,
     together,
-    turns,
 )
 from benchmarks.tables import cpu_rows
-from benchmarks.watch import Busy, EndedCells
 from benchmarks.workloads import (
     S1,
     STANDARD,
@@ -48,7 +41,6 @@ from raysafl import (
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.ledger import CellEnd, Status, to_lines
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.here import worker_of
 
@@ -105,14 +97,6 @@ def test_s1_is_safari_table_8_on_one_even_partition_with_pixels_in_0_to_1() -> N
     )
 
 
-def test_copies_of_runs_differ_in_their_seeds_only_and_share_none() -> None:
-    run = SMALL.replace(replicates=3, seed=5)
-    copies = Job(what="sweep", runs=[run], copies=4).all_runs()
-    seeds = [cell.seed for copy in copies for cell in copy.cells]
-    assert seeds == list(range(5, 17))
-    assert {copy.replace(seed=5).id for copy in copies} == {run.id}
-
-
 def seeded(run: Run) -> Draws:
     """raysafl's own cohorts and orders."""
 
@@ -147,85 +131,6 @@ def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(
         w_P, simulation.replicates[0].state.w_P, rtol=1e-4, atol=1e-5
     )
     assert loop.evaluate()[1] == pytest.approx(record.test_loss, rel=1e-4)
-
-
-def test_two_parts_of_the_plain_loop_are_one_run_s_clients_and_test_set() -> None:
-    dataset, asked = SMALL.data.load(), list[int]()
-
-    def order(_: int, client: int, n: int) -> torch.Tensor:
-        asked.append(client)
-        return torch.arange(n)
-
-    draws = Draws(lambda _: [7, 2, 5], order)
-    loops = [PlainLoop(SMALL, dataset, draws, part, 2) for part in range(2)]
-    whole = PlainLoop(SMALL, dataset, draws)
-    rates = [loop.evaluate()[0] * len(loop.test_y) for loop in loops]
-    assert sum(rates) == pytest.approx(whole.evaluate()[0] * len(dataset.test))
-    loops[0].step()
-    assert asked == [7, 5]
-    loops[1].step()
-    assert asked == [7, 5, 2]
-
-
-@pytest.mark.acceptance
-def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory() -> (
-    None
-):
-    jobs = [Job(what="plain", runs=[SMALL]), Job(what="ours", runs=[SMALL])]
-    plain, ours = together(jobs)
-    for result in (plain, ours):
-        assert len(result.seconds) == SMALL.rounds and min(result.seconds) > 0
-        assert result.peak_rss_mb > 50
-    assert plain.accuracy == pytest.approx(ours.accuracy, abs=0.1)
-    assert plain.accuracy is not None and plain.accuracy > 0.6
-
-
-def test_every_other_turn_is_backwards(capsys: pytest.CaptureFixture[str]) -> None:
-    called = list[str]()
-    actions = {name: partial(called.append, name) for name in "ab"}
-    assert len(list(turns(actions, 2))) == 2
-    assert called == ["a", "b", "b", "a"]
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in said] == [
-        *("a [1/2]", "b [1/2]", "b [2/2]", "a [2/2]")
-    ]
-
-
-def test_no_turn_begins_that_would_not_fit_into_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    taken = list[float]()
-    clock = SimpleNamespace(monotonic=lambda: sum(taken))
-    monkeypatch.setattr("benchmarks.processes.time", clock)
-    # After three turns there are 0.5 s left, and a turn takes 1 s.
-    list(turns({"a": lambda: taken.append(1.0)}, 1000, seconds=3.5))
-    assert len(taken) == 3
-
-
-def test_processes_side_by_side_are_as_slow_as_the_slowest_over_steady_rounds() -> None:
-    run = SMALL.replace(eval_every=3)  # three rounds, of which only the second is timed
-    fast, slow = (Result([9.0, s, 9.0], 0.5, 1.0, {}) for s in (1.0, 2.0))
-    assert seconds_per_round(run, [[fast, slow], [fast]]) == [2.0, 1.0]
-
-
-def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
-    run = SMALL.replace(rounds=2)
-
-    def took(*seconds: float) -> list[list[Result]]:
-        return [[Result([9.0, s], 0.5, 100.0, {})] for s in seconds]
-
-    two_plain = [
-        [Result([9.0, s], 0.5, 100.0, {}) for s in pair] for pair in ((2.0, 1.0),) * 3
-    ]
-    results = {"plain": took(3, 3, 30), "two plain": two_plain}
-    found = _actors(
-        run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)}, "actors"
-    )
-    assert (
-        found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
-    )
-    # the second turn's: 8/3, 5/6, 3/20
-    assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)
 
 
 def found_by(plan: Plan, *only: str) -> dict[str, Any]:
@@ -285,50 +190,6 @@ def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> Non
     ]
 
 
-def test_a_result_of_earlier_measures_has_rows_for_what_it_holds() -> None:
-    found = {"s1_over_ideal": 1.1, "trivial_trial_s": 0.08, "W9": {}}
-    found["s1"] = {"seconds": {"sweep": [1.0, 2.4]}, "accuracy": {"sweep": 0.5}}
-    ((_, value, aim, reached, made_of),) = cpu_rows(found)
-    assert (value, aim, reached) == ("1.1x", "<= 1.1x", "yes")
-    assert made_of == "sweep: 1 to 2 s, accuracy 0.5000"
-    busy = {"s1_busy": 0.96, "s1": {"busy": [0.96], "rounds_seconds": [9]}}
-    ((_, _, aim, reached, _),) = cpu_rows(busy)
-    assert (aim, reached) == (">= 0.97", "**no**")
-
-
-def test_actors_are_busy_for_their_processor_time_between_first_and_last_round() -> (
-    None
-):
-    """Two actors; the second one starts later, and what it does before does not count."""
-    idle, train = "ray::Clients", "ray::Clients.train"
-    busy = Busy(actors=2)
-    assert busy.share is None
-    busy.add(0.0, {1: (idle, 7.0)})
-    busy.add(1.0, {1: (train, 7.5), 2: ("ray::Clients.configure", 3.0)})
-    busy.add(3.0, {1: (idle, 9.0), 2: (train, 4.5)})
-    # The first actor is gone.
-    busy.add(5.0, {2: ("ray::Clients.sums", 6.0)})
-    busy.add(9.0, {2: (idle, 8.0)})
-    assert busy.seconds == 4.0
-    assert busy.share == pytest.approx(((9.0 - 7.5) + (6.0 - 4.5)) / (4.0 * 2))
-
-
-def test_ended_cells_are_counted_once_while_lines_are_appended_and_written_anew(
-    tmp_path: Path,
-) -> None:
-    ended = EndedCells(tmp_path)
-    assert ended.count() == 0
-    ends = [CellEnd.now(f"cell{i}", Status.FINISHED, host=f"h{i}") for i in range(6)]
-    ledger = tmp_path / "ledger.jsonl"
-    ledger.write_bytes(to_lines(ends[:3]))
-    assert ended.count() == 3
-    with ledger.open("ab") as file:
-        file.write(to_lines(ends[:5]))
-    assert ended.count() == 5
-    ledger.write_bytes(to_lines(ends))
-    assert ended.count() == 6
-
-
 def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
     with pytest.raises(RuntimeError, match=r"measures 'ours' died:\n(.|\n)*nowhere"):
         together([Job(what="ours", runs=[SMALL], env={"PYTHONHOME": "/nowhere"})])
@@ -376,23 +237,6 @@ def test_the_result_is_written_after_each_piece(tmp_path: Path) -> None:
     assert found.collect(pieces(), file) == Found.read(file) == found
     assert found.measures == {"a": {"b": 1, "c": [3]}}
     assert Found.read(tmp_path / "none.json") is None
-
-
-def test_engines_stand_beside_their_floors() -> None:
-    grid = replace(TRIED, clients=(2,))
-    found = Found(origin(device="cpu", threads=1)).collect(
-        engines.measures("cpu", ["W2"], grid)
-    )
-    measured = found.measures["models"]["W2"]
-    rows = measured["rows"]
-    assert [row["engine"] for row in rows] == ["loop", "vmap"]
-    # The floor is that of the slower of the two: FLOP or bytes.
-    ((flop, moved),) = measured["flop_and_bytes"].values()
-    rates = [found.measures[name] for name in ("flop_per_s", "bytes_per_s")]
-    floor = 2 / max(flop / rates[0], moved / rates[1])
-    assert rows[0]["floor_samples_per_s"] == pytest.approx(floor)
-    line = tables.engines(found).splitlines()[-1]
-    assert line.startswith("| 2 | 2 | ") and line.endswith(f"{floor:,.0f} |")
 
 
 @pytest.mark.benchmarks

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from benchmarks import gpu_jobs, pages
+from benchmarks import gpu_jobs
 from benchmarks.__main__ import main
-from benchmarks.convolutions import WAYS, first_batches, in_channels_last
+from benchmarks.convolutions import WAYS, first_batches
 from benchmarks.floors import (
     device_times,
-    floors_ms,
     step_cost,
 )
 from benchmarks.found import Found, merge, origin
@@ -28,7 +26,6 @@ from benchmarks.gpu import (
     Part,
     Setting,
     carried_out,
-    measures,
     parts_of,
     with_floors,
 )
@@ -38,13 +35,12 @@ from benchmarks.processes import (
     Result,
     against_plain,
 )
-from benchmarks.shared_data import FOLDER, load, shared
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import SHORT
 from experiments.fsl.networks import FslCifarNet
-from raysafl import Digits, Federation, Run
+from raysafl import Digits, Run
 from raysafl.core.problem import Dataset, Samples
-from raysafl.models import CNN, FlatModel, Logistic
+from raysafl.models import FlatModel, Logistic
 from raysafl.training.engines import Loop
 
 ROOT = Path(__file__).parents[2]
@@ -60,9 +56,6 @@ SMALLEST = replace(
     shared={"W4": (SMALLER, 2)},
     processes=(1,),
 )
-needs_no_gpu = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="says what happens without a GPU"
-)
 
 
 def of_job(what: Any, **more: Any) -> dict[str, Any]:
@@ -73,9 +66,6 @@ def of_job(what: Any, **more: Any) -> dict[str, Any]:
     return found
 
 
-# Jobs.
-
-
 def test_every_engine_agrees_with_the_loop_and_a_refusal_is_told() -> None:
     found = of_job("agreement")["Logistic"]
     assert found.keys() == {"float32", "tf32", "bfloat16"}
@@ -84,27 +74,6 @@ def test_every_engine_agrees_with_the_loop_and_a_refusal_is_told() -> None:
     assert found["float32"]["loop"]["difference"] == 0
     assert 1e-5 < found["bfloat16"]["vmap"]["difference"] < 0.1
     assert "for float32 models" in found["bfloat16"]["linear"]["refused"]
-
-
-def test_bits_are_digests_of_parameters_alone_and_in_a_pack() -> None:
-    engines = of_job("bits")["Logistic"]
-    for engine in ("loop", "vmap", "graph", "linear"):
-        alone, packed = (engines[engine][how] for how in ("alone", "in_a_pack"))
-        assert len(alone["digest"]) == 64 and alone == packed
-    assert engines["loop"]["alone"] != engines["linear"]["alone"]
-
-
-def test_a_pack_that_is_predicted_to_take_too_long_is_skipped_and_says_so() -> None:
-    found = of_job("packs", sizes=[1, 10**7], seconds=20.0)
-    one = found["packs"]["1"]
-    # Two clients of 144 or 143 samples in batches of 32.
-    assert one["steps"] == 2 * 5 and one["calls"]["launches"] > 0
-    assert one["run_rounds_per_s"] == pytest.approx(1e3 / one["round_ms"])
-    assert "predicted to take" in found["packs"][str(10**7)]["skipped"]
-    assert found["step"].keys() == {"flop", "bytes"}
-
-
-# Floors.
 
 
 def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> None:
@@ -118,40 +87,11 @@ def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> No
     assert cost["bytes"] == 4 * (4 * parameters + batch * inputs + 2 * outputs)
 
 
-def test_the_floors_of_a_round_are_launches_bytes_and_flop_at_their_rates() -> None:
-    rates = {
-        "launch_us": 5.0,
-        "graph_node_us": 1.0,
-        "copy_bytes_per_s": 1e9,
-        "float32_flop_per_s": 1e12,
-    }
-    # Of 300 kernels 100 are launched by the host, the others by graphs.
-    pack = {"steps": 10, "calls": {"launches": 100, "kernels": 300}}
-    floors = floors_ms(rates, pack, {"flop": 2e9, "bytes": 1e5})
-    assert floors == pytest.approx({"launches": 0.7, "bytes": 1.0, "flop": 20.0})
-    assert floors_ms({}, pack, {"flop": 1.0, "bytes": 1.0}) == {}
-
-
 def test_kernels_that_run_at_the_same_time_are_counted_once_in_the_busy_time() -> None:
     # Two branches of a graph from 0 to 3 ms, a gap of 1 ms, and one kernel in another.
     spans = [(0.0, 2000.0), (4000.0, 5000.0), (1000.0, 3000.0), (1200.0, 1700.0)]
     assert device_times(spans) == pytest.approx({"kernels_ms": 5.5, "busy_ms": 4.0})
     assert device_times([]) == {"kernels_ms": 0, "busy_ms": 0}
-
-
-def test_the_kernels_that_were_measured_are_a_graphs_and_some_for_each_task() -> None:
-    """So none was counted twice: the operators of a step are 84 in docs/gpu_benchmark.md."""
-    found = Found.read(ROOT / "benchmarks" / "gpu.json")
-    assert found is not None
-    packs = found.measures["packs"]["W2"]
-    # A pack of 1 has 10 tasks of 10 steps, and one of 4 a stack of 40 tasks.
-    few, many = (packs[size]["calls"]["kernels"] / 10 for size in ("1", "4"))
-    for_each_task = (many - few) / 30
-    assert for_each_task == pytest.approx(13, abs=0.1)
-    assert few - 10 * for_each_task == pytest.approx(92, abs=1)
-
-
-# Convolutions.
 
 
 @pytest.fixture(scope="module")
@@ -182,32 +122,6 @@ def test_each_way_to_convolve_has_the_gradients_of_the_loop(
     assert float((right_TP[0] - right_TP[1]).abs().max()) > 0.1 * largest
 
 
-def test_padded_channels_are_a_multiple_of_what_tensor_cores_read() -> None:
-    kernel = torch.rand(6, 3, 3, 3)
-    laid_out, x_B = in_channels_last({"first": kernel}, torch.rand(2, 3, 8, 8), 8)
-    assert laid_out["first"].shape == (6, 8, 3, 3) and x_B.shape == (2, 8, 8, 8)
-    assert x_B.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(laid_out["first"][:, :3], kernel)
-    assert not laid_out["first"][:, 3:].any() and not x_B[:, 3:].any()
-
-
-def test_ways_to_convolve_are_measured_beside_the_loop_and_rendered() -> None:
-    run = SMALLER.replace(model=CNN(channels=[4], hidden=8))
-    found: dict[str, Any] = {}
-    for piece in gpu_jobs.PIECES["convolutions"](
-        Job(what="convolutions", runs=[run], sizes=[2])
-    ):
-        merge(found, json.loads(json.dumps(piece)))
-    ways = found["ways"]["2"]["float32"]
-    assert list(ways) == list(WAYS)
-    assert all(one["difference"] < 1e-5 and one["step_ms"] > 0 for one in ways.values())
-    rows = [row[0] for row in gpu_rows({"convolutions": found, "parts": {}})]
-    assert "a step of 2 tasks of W2 in float32: tasks as parallel branches" in rows
-
-
-# Time.
-
-
 class Clock:
     """A clock that moves when it is told."""
 
@@ -217,35 +131,12 @@ class Clock:
         return self.now
 
 
-def test_a_share_of_a_budget_is_never_more_than_what_is_left() -> None:
-    clock = Clock()
-    budget = Budget(100, clock)
-    clock.now = 70.0
-    assert budget.left() == 30 and budget.share(50).left() == 30
-    assert budget.share(10).left() == 10 and not budget.lacks(30)
-    assert budget.lacks(31) == (
-        "needs 31 s, of the 100 s of the whole command 30 s were left"
-    )
-    clock.now = 200.0
-    assert budget.left() == 0
-
-
 def reported(part: Part, budget: Budget) -> tuple[dict[str, Any], dict[str, Any]]:
     """Carry out a part; return its report and what was kept of it."""
     found = Found({})
     setting = Setting("cpu", SMALLEST, 1, found.measures)
     found.collect(carried_out("it", part, setting, budget))
     return found.measures.pop("parts")["it"], found.measures
-
-
-def test_a_part_for_which_too_little_time_is_left_is_not_begun() -> None:
-    def never(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
-        raise AssertionError("begun")
-        yield {}
-
-    report, found = reported(Part(never, least=20, most=30), Budget(10, Clock()))
-    assert report["state"] == "skipped" and "needs 20 s" in report["reason"]
-    assert not found
 
 
 @pytest.mark.parametrize(
@@ -267,35 +158,10 @@ def test_a_part_that_breaks_keeps_what_it_has_found(
     assert found == {"a": {"b": 1, "c": 2}}
 
 
-def test_shared_data_are_decoded_once_and_are_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    right = SMALLER.data.load()
-    with shared():
-        first = load(SMALLER)
-        monkeypatch.setattr(Federation, "load", None)
-        second = load(SMALLER)
-        # What one process writes, no other sees.
-        first.train.x[:] = 0
-        third = load(SMALLER)
-    assert FOLDER not in os.environ
-    for dataset in (second, third):
-        assert dataset.name == right.name
-        for part in ("train", "test"):
-            mine, theirs = getattr(dataset, part), getattr(right, part)
-            assert (mine.x == theirs.x).all() and (mine.y == theirs.y).all()
-
-
 def test_the_shortest_times_of_all_parts_fit_into_the_command() -> None:
     parts = parts_of(ON_GPU)
     assert sum(part.least for part in parts.values()) < SECONDS <= 9 * 60 - 15
     assert all(part.least < part.most for part in parts.values())
-
-
-# MPS.
-
-
-# The command.
 
 
 def part(name: str) -> Part:
@@ -334,18 +200,6 @@ def test_commands_in_any_order_fill_one_file_and_each_part_has_its_origin(
 
 
 @pytest.mark.usefixtures("parts")
-def test_parts_share_a_short_time_and_what_one_spares_goes_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # By this clock what is done takes no time.
-    monkeypatch.setattr(Budget.__init__, "__defaults__", (lambda: 0.0,))
-    setting = Setting("cpu", SMALLEST, 1, {})
-    found = Found({}).collect(measures(setting, seconds=67.5)).measures["found"]
-    # Of 45 + 3 * 30 s there is half; the device spares what it was given.
-    assert found == pytest.approx({"d": 22.5, "a1": 22.5, "a2": 30, "b1": 30})
-
-
-@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("name", ["device", "versions", "dry"])
 def test_a_file_of_another_device_is_left_alone(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -359,35 +213,6 @@ def test_a_file_of_another_device_is_left_alone(
     told = capsys.readouterr().err
     assert f"was measured with {name} 'another', and here it is " in told
     assert out.read_text() == before
-
-
-@pytest.mark.usefixtures("parts")
-def test_a_command_that_is_stopped_leaves_what_it_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
-        yield {"found": {"a2": 1}}
-        raise KeyboardInterrupt
-
-    known = {"a1": part("a1"), "a2": Part(stopped, 10, 30, "a")}
-    monkeypatch.setattr("benchmarks.gpu.parts_of", lambda plan: known)
-    out = tmp_path / "gpu.json"
-    with pytest.raises(KeyboardInterrupt):
-        main(["gpu", "--dry", "--out", str(out)])
-    found = Found.read(out)
-    assert found is not None and found.measures["found"].keys() == {"d", "a1", "a2"}
-    states = {name: one["state"] for name, one in found.measures["parts"].items()}
-    assert states == {"device": "done", "a1": "done", "a2": "stopped"}
-    assert FOLDER not in os.environ
-
-
-@needs_no_gpu
-def test_a_gpu_that_is_not_there_is_an_error_of_exit_code_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["gpu"]) == 2
-    told = capsys.readouterr().err
-    assert "sees no GPU here" in told and "--dry" in told
 
 
 def took(*seconds: float) -> list[Result]:
@@ -435,15 +260,6 @@ def test_a_pack_stands_beside_the_largest_of_its_floors(measured: Found) -> None
     assert floors["flop"] == pytest.approx(1e3 * flop / rate)
     rates = [one["run_rounds_per_s"] for one in found["packs"]["W4"].values()]
     assert found["pack_W4_run_rounds_per_s"] == max(rates)
-
-
-def test_a_dry_run_is_not_rendered_as_a_measurement(
-    measured: Found, tmp_path: Path
-) -> None:
-    dry = Found({**measured.origin, "dry": True}, measured.measures)
-    dry.save(tmp_path / "gpu.json")
-    with pytest.raises(ValueError, match="which measures nothing"):
-        pages.of_readme(tmp_path)
 
 
 def test_a_measurement_is_rendered_with_its_floors_and_what_was_skipped(

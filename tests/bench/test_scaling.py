@@ -16,7 +16,7 @@ from benchmarks.found import Found
 from benchmarks.job import Job
 from benchmarks.processes import Result
 from benchmarks.scaling import AXES, seconds_of
-from benchmarks.scaling_report import PANELS, each, figure, scaling, short, slopes, span
+from benchmarks.scaling_report import PANELS, figure, scaling
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ORIGIN = {"machine": "this one", "date": "today", "commit": "", "versions": {}}
@@ -86,19 +86,3 @@ def test_every_axis_is_measured_tabulated_and_drawn(
     assert sweep["bytes"] > 1_000 and sweep["database"] > 10_000
     assert "ms of it per further report" in table
     assert figure(measured).startswith(PNG)
-
-
-def test_further_trials_cost_what_is_beyond_the_first_sweep() -> None:
-    axis = {
-        "points": [1, 10, 100],
-        "taken": [
-            [{"seconds": s} for s in row] for row in ([9, 10, 30], [19, 19, 19], [60])
-        ],
-    }
-    assert slopes(axis) == [1.0, 50 / 99]
-    assert span(each(axis, lambda s, n: s / n)) == [
-        "10 (9-30)",
-        "1.9 (1.9-1.9)",
-        "0.6",
-    ]
-    assert [short(v) for v in (1e6, 2000, 0.5)] == ["1M", "2k", "0.5"]

@@ -12,7 +12,8 @@ from helpers.small_runs import Uploading, assert_equal_in_float32, play, small_r
 from torch import Tensor
 
 from raysafl.training.device import prepare_device
-from raysafl.training.engines import Batch, Gradients, Vmap
+from raysafl.training.engines import Vmap
+from raysafl.training.inputs import Batch, Gradients
 
 
 def check_in_own_process(check: Callable[..., None], *args: Any) -> None:

@@ -56,13 +56,13 @@ class Masked(Model):
         return Masking(math.prod(input_shape), num_classes)
 
 
-def plain_module(flat: FlatModel, model: Model, w_P: Tensor) -> nn.Module:
+def plain_module(flat: FlatModel, w_P: Tensor) -> nn.Module:
     """Return a module of plain torch with these trainable parameters.
 
-    Its frozen ones are set by name to those of the flat model, which is all that it
-    takes from there.
+    Its frozen ones are set by name to those of the flat model. Beside the recipe, that is all
+    that it takes from there.
     """
-    module = model.build(*flat._arguments)
+    module = flat._recipe.build(*flat._arguments)
     named = dict(module.named_parameters())
     trained = [p for p in named.values() if p.requires_grad]
     nn.utils.vector_to_parameters(w_P.clone(), trained)

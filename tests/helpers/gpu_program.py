@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysafl.training import local_step
-from raysafl.training.gpu_training import GpuTraining
-from raysafl.training.memory import GpuMemory, bytes_per_sample
+from raysafl.training.gpu_training import GpuMemory, GpuTraining, bytes_per_sample
 from raysafl.training.trainer import LocalTrainer
 
 aten = torch.ops.aten
@@ -152,8 +151,7 @@ def trains_as_on_a_gpu(
     patch.setattr(local_step, "record", lambda program, pool: Replay(program))
     per_sample = bytes_per_sample(local.model, local.objective, local.inputs)
     memory = GpuMemory(total, per_sample, local.model.num_parameters)
-    local.__dict__["_memory"] = memory
-    training = local._gpu
-    assert training is not None
+    training = GpuTraining(local.engine, local.inputs, local.resident, memory)
     training.is_recorded = local.engine.can_record
+    local.__dict__["_gpu"] = training
     return training

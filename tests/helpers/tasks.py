@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from raysafl import Model
 from raysafl.core.algorithm import ContinuedTraining, LocalTraining, Update
 from raysafl.core.problem import Dataset
 from raysafl.core.work import Tasks, Training
@@ -130,3 +131,12 @@ class Trainer(LocalTrainer):
     ) -> Iterator[tuple[NDArray[np.int64], Update]]:
         whole = tasks if isinstance(tasks, Tasks) else columns(tasks)
         return super().train_stacks(whole)
+
+
+class Dropping(Model):
+    """Two layers, two dropouts; what is dropped is seen in the gradient."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the layers for inputs of 64 numbers."""
+        first = (nn.Flatten(), nn.Dropout(0.25), nn.Linear(64, 12), nn.ReLU())
+        return nn.Sequential(*first, nn.Dropout(0.5), nn.Linear(12, num_classes))

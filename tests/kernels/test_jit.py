@@ -1,16 +1,11 @@
 """Compiled loops: their cache on disk, damaged, shared and missing."""
 
-import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import numba
 import pytest
-
-from raysafl.kernels import jit
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,35 +73,3 @@ def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) 
     assert [(o.split()[0], o.split()[2]) for o in out] == [("42", "0"), ("1.0", "0")]
     later = started().communicate("[21, 0.5]")[0].split()
     assert later[:2] == ["42", "1.0"] and later[3] == "2"
-
-
-@pytest.mark.parametrize("part", ["_cache", "_cache_file", *jit.CACHE_PARTS])
-def test_without_the_private_parts_of_numba_loops_are_compiled_but_not_kept(
-    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two processes that write an unlocked cache could mix up two loops."""
-    njit = numba.njit
-
-    def other_numba(cache: bool = False, **options: object) -> object:
-        if not cache:
-            return njit(**options)
-        parts = dict.fromkeys(jit.CACHE_PARTS)
-        file = SimpleNamespace(**{n: v for n, v in parts.items() if n != part})
-        cache_object = SimpleNamespace(
-            **({} if part == "_cache_file" else {"_cache_file": file})
-        )
-        loop = SimpleNamespace(**({} if part == "_cache" else {"_cache": cache_object}))
-        return lambda function: loop
-
-    monkeypatch.setattr(numba, "njit", other_numba)
-    with caplog.at_level(logging.WARNING):
-        double = jit.compiled()(lambda x: 2 * x)
-    assert double(21) == 42
-    assert "each process compiles again" in caplog.text
-    assert not sum(double.stats.cache_hits.values()) and double.stats.cache_path is None
-
-
-def test_the_private_parts_are_there() -> None:
-    from raysafl.kernels.sums import add_rows
-
-    assert jit._find_cache(add_rows) is not None

@@ -14,8 +14,8 @@ from raysafl.algorithms import Key
 from raysafl.data import Samples
 from raysafl.models import BagOfWords, FlatModel, Logistic
 from raysafl.objectives import MultiLabel
-from raysafl.training.engine_choice import make_engine
-from raysafl.training.engines import Batch
+from raysafl.training.engines import make_engine
+from raysafl.training.inputs import Batch
 
 WORDS = 7
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from raysafl import CNN, Model
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
-from raysafl.models.fused_pooling import PooledSequential, fuse_pooling
+from raysafl.models.layers import PooledSequential, fuse_pooling
 
 
 def both(

@@ -87,26 +87,9 @@ MODELS: list[Model] = [
     ("model", "shape", "classes", "size"),
     [
         (Logistic(), (1, 28, 28), 10, 7850),
-        (Logistic(), (3, 4, 5), 7, (60 + 1) * 7),
-        (MLP(), (1, 8, 8), 10, (64 + 1) * 64 + (64 + 1) * 10),
-        (
-            MLP(hidden=[30, 20]),
-            (3, 4, 5),
-            7,
-            (60 + 1) * 30 + (30 + 1) * 20 + (20 + 1) * 7,
-        ),
-        (
-            CNN(),  # 28 -> 14 -> 7 pixels
-            (1, 28, 28),
-            10,
-            (9 + 1) * 16 + (16 * 9 + 1) * 32 + (32 * 7 * 7 + 1) * 64 + (64 + 1) * 10,
-        ),
-        (
-            CNN(channels=[4], hidden=5),  # 9 x 6 -> 4 x 3 pixels
-            (3, 9, 6),
-            2,
-            (3 * 9 + 1) * 4 + (4 * 4 * 3 + 1) * 5 + (5 + 1) * 2,
-        ),
+        (MLP(hidden=[30, 20]), (3, 4, 5), 7, 61 * 30 + 31 * 20 + 21 * 7),
+        # 9 x 6 -> 4 x 3 pixels
+        (CNN(channels=[4], hidden=5), (3, 9, 6), 2, 28 * 4 + 49 * 5 + 6 * 2),
     ],
     ids=repr,
 )
@@ -134,17 +117,13 @@ def test_logits_of_the_flat_vector_are_the_modules_own(model: Model) -> None:
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_initial_parameters_are_a_function_of_the_key(model: Model) -> None:
     flat = FlatModel(model, (2, 8, 8), 4)
+    before = torch.random.get_rng_state()
     first = flat.init(Key(3))
+    assert torch.equal(torch.random.get_rng_state(), before)
     torch.rand(7)
     assert torch.equal(flat.init(Key(3)), first)
     assert torch.equal(FlatModel(model, (2, 8, 8), 4).init(Key(3)), first)
     assert torch.equal(flat.init(Key(4)), first) == (model == Logistic())
-
-
-def test_initial_parameters_do_not_disturb_torchs_own_generator() -> None:
-    before = torch.random.get_rng_state()
-    FlatModel(MLP(), (1, 8, 8), 10).init(Key(0))
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_initial_parameters_are_torchs_default_unless_zero_is_asked() -> None:
@@ -207,19 +186,16 @@ def test_a_model_of_one_output_a_sample_is_told_which_targets_that_needs() -> No
 
 
 def test_batch_norm_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ValueError) as caught:
+    text = r"OwnModule holds buffers \(0.running_mean, .* use GroupNorm or LayerNorm"
+    with pytest.raises(ValueError, match=text):
         FlatModel(OwnModule(case="batch norm"), (2, 8, 8), 4)
-    text = str(caught.value)
-    assert "model OwnModule holds buffers (0.running_mean, 0.running_var" in text
-    assert "use GroupNorm or LayerNorm in place of BatchNorm" in text
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,)], ids=repr)
 def test_a_cnn_refuses_images_that_it_cannot_halve(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError) as caught:
+    text = f"CNN needs images of at least 4 pixels.*{re.escape(str(list(shape)))}"
+    with pytest.raises(ValueError, match=text):
         FlatModel(CNN(channels=[2, 2]), shape, 4)
-    assert "CNN with 2 poolings needs images of at least 4 pixels" in str(caught.value)
-    assert f"the data is {list(shape)}" in str(caught.value)
 
 
 def test_one_linear_layer_is_recognised() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raysafl import Model
 from raysafl.models import Dropout, FlatModel
-from raysafl.models.dropout import RandomWords, drawing_from
+from raysafl.models.layers import RandomWords, drawing_from
 
 SEEDS = torch.randint(2**62, (4,), generator=torch.Generator().manual_seed(0))
 
@@ -103,9 +103,8 @@ def test_a_mask_does_not_depend_on_the_batch_nor_on_what_ran_before() -> None:
 
 def test_masks_under_vmap_are_those_of_a_loop() -> None:
     stacked = torch.func.vmap(lambda seed: mask(0.3, seed, 16, 30))(SEEDS)
-    assert torch.equal(
-        stacked, torch.stack([mask(0.3, seed, 16, 30) for seed in SEEDS])
-    )
+    looped = [mask(0.3, seed, 16, 30) for seed in SEEDS]
+    assert torch.equal(stacked, torch.stack(looped))
 
 
 @pytest.mark.parametrize("case", ["plain", "inside"])
@@ -121,21 +120,16 @@ def test_torchs_dropout_in_a_users_module_becomes_ours(case: str) -> None:
 @pytest.mark.parametrize("case", ["twice", "two"])
 def test_every_use_of_dropout_in_a_pass_draws_anew(case: str) -> None:
     flat = FlatModel(Own(case=case), (1000,), 1000)
-    kept = (
-        (flat.logits(torch.zeros(1), torch.ones(100, 1000), SEEDS[0]) > 0)
-        .float()
-        .mean()
-    )
-    assert kept == pytest.approx(0.25, abs=0.01)
+    out = flat.logits(torch.zeros(1), torch.ones(100, 1000), SEEDS[0])
+    assert (out > 0).float().mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_limits_of_p() -> None:
-    x_B = torch.ones(3, 4)
+    x_B, w_P = torch.ones(3, 4), torch.zeros(1)
     none, every = (FlatModel(Own(case=case), (4,), 4) for case in ("none", "all"))
-    assert not none.has_dropout and torch.equal(
-        none.logits(torch.zeros(1), x_B, SEEDS[0]), x_B
-    )
-    assert every.has_dropout and not every.logits(torch.zeros(1), x_B, SEEDS[0]).any()
+    assert not none.has_dropout and every.has_dropout
+    assert torch.equal(none.logits(w_P, x_B, SEEDS[0]), x_B)
+    assert not every.logits(w_P, x_B, SEEDS[0]).any()
 
 
 @pytest.mark.parametrize(

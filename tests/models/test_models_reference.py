@@ -1,20 +1,25 @@
-"""LeNet and the ResNets against references: torchvision's, and plain formulas in float64."""
+"""Networks against references: torchvision's, and plain formulas in float64."""
 
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision.models as tv
+from helpers.evaluation import evaluated
+from helpers.tasks import Task, Trainer
+from helpers.torch_loop import gradients_by_torch
 from torch import Tensor, nn
 
 import raysafl as fl
-from raysafl import Model
+from raysafl import LocalTraining, Model
 from raysafl.algorithms import Key
-from raysafl.models import FlatModel, LeNet, ResNet18, ResNet20
-from raysafl.training.engine_choice import make_engine
-from raysafl.training.engines import Batch
+from raysafl.data import Dataset, Samples
+from raysafl.models import CharLSTM, FlatModel, LeNet, ResNet18, ResNet20
+from raysafl.training.engines import make_engine
+from raysafl.training.inputs import Batch
 
 
 def given(model: Model, shape: tuple[int, ...]) -> tuple[nn.Module, Tensor, Tensor]:
@@ -125,17 +130,12 @@ def test_engines_train_two_tasks_as_a_loop_of_torch_does(
     w_TP = torch.stack([flat.init(Key(t)) for t in range(2)])
     x_TB = torch.randn(2, 4, *shape, generator=rng)
     y_TB = torch.randint(4, (2, 4), generator=rng)
-    gradients = []
-    for w_P, x_B, y_B in zip(w_TP, x_TB, y_TB, strict=True):
-        nn.utils.vector_to_parameters(w_P, plain.parameters())
-        loss = F.cross_entropy(plain(x_B), y_B)
-        parts = torch.autograd.grad(loss, list(plain.parameters()))
-        gradients.append(nn.utils.parameters_to_vector(parts))
+    expected_TP = gradients_by_torch(plain, w_TP, x_TB, y_TB)
     batch = Batch(w_TP, x_TB, y_TB, torch.full((2, 4), 1 / 4), torch.arange(2))
     for name in ("loop", "vmap"):
         found = make_engine(name, flat).gradients(batch).g_TP
         # In float32 a ReLU may be on the other side of 0, so that a few entries differ.
-        error_T = (found - torch.stack(gradients)).norm(dim=1) / found.norm(dim=1)
+        error_T = (found - expected_TP).norm(dim=1) / found.norm(dim=1)
         assert error_T.max() < 0.02
 
 
@@ -172,3 +172,38 @@ def test_a_replicate_has_the_same_bits_alone_and_in_a_pack(model: Model) -> None
     for seed, rows in pack.groupby("seed"):
         alone = fl.simulate(run.replace(seed=seed))[columns]
         assert alone.to_dict("list") == rows.to_dict("list")
+
+
+def text(period: int, length: int, n: int) -> Dataset:
+    """Next-character prediction on a text that repeats: 0 1 2 ... period-1 0 1 ..."""
+    x = (np.arange(n)[:, None] + np.arange(length)) % period
+    part = Samples(x, (x[:, -1] + 1) % period)
+    return Dataset("period", part, part, period)
+
+
+def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
+    flat = FlatModel(CharLSTM(), (80,), 90)
+    lstm = 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2)
+    assert flat.num_parameters == 90 * 8 + lstm + (256 + 1) * 90
+    assert FlatModel(CharLSTM(), (80,), 65).num_parameters == 819_920
+    assert flat.has_dropout and flat.is_recurrent
+    tokens = torch.randint(90, (3, 80), generator=torch.Generator().manual_seed(0))
+    w_P = flat.init(Key(0))
+    net = CharLSTM().build((80,), 90).eval()
+    nn.utils.vector_to_parameters(w_P, net.parameters())
+    torch.testing.assert_close(flat.logits(w_P, tokens), net(tokens).detach())
+
+
+def test_the_char_lstm_learns_a_text_that_repeats() -> None:
+    flat = FlatModel(CharLSTM(hidden=24, dropout=0.2, vocabulary=6), (10,), 6)
+    sgd = LocalTraining(lr=0.02, batch_size=16, steps=80, optimizer="adam")
+    everything = np.arange(48)
+    local = Trainer(flat, text(6, 10, 48), lambda r, client: everything)
+    task = Task(0, 0, flat.init(Key(0)), sgd, 0, 0, 1, None, 0.0)
+    update = local.train([task])
+    (measured,) = evaluated(local.evaluator, (task.w_P - update.delta_MP[0])[None])
+    assert all(
+        part.any() for part in flat.named_parameters(update.delta_MP[0]).values()
+    )
+    # chance: log 6, 1/6
+    assert measured["loss"] < 0.2 * np.log(6) and measured["accuracy"] == 1

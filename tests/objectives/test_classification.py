@@ -1,4 +1,4 @@
-"""Classification: its losses against their closed form, its metrics against scikit-learn."""
+"""Classes, tags and tokens: losses against their closed form, metrics against scikit-learn."""
 
 import warnings
 from pathlib import Path
@@ -10,17 +10,29 @@ import torch
 import torch.nn.functional as F
 from helpers.own_objective import blocks
 from helpers.sweeps_here import go
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from raysafl import Objective, Run, Sweep, load
-from raysafl.core.objective import Metric
-from raysafl.objectives import Classification, has_plain_losses, is_plain, mean_of
+from raysafl.core.objective import Metric, check_targets
+from raysafl.data import Dataset, Samples
+from raysafl.objectives import (
+    Classification,
+    MultiLabel,
+    NextToken,
+    has_plain_losses,
+    is_plain,
+    mean_of,
+)
 
 CLASSES = 8
 OUTPUTS = torch.randn(40, CLASSES, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(CLASSES, (40,), generator=torch.Generator().manual_seed(1))
+LOGITS = torch.randn(6, 5, 9, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randint(9, (6, 5), generator=torch.Generator().manual_seed(1))
+TAGGED = np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)
+TAGS = (np.random.default_rng(1).random((40, 9)) < 0.3).astype(np.float32)
 
 
 def value(
@@ -143,10 +155,8 @@ def test_only_plain_cross_entropies_are_taken_for_such(
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"class_weights": [0, 0]}, "at least one class weight must be above 0"),
         ({"class_weights": [1, -1]}, "greater than or equal to 0"),
         ({"label_smoothing": 1.5}, "less than or equal to 1"),
-        ({"metrics": ["f1", "f1"]}, "names a metric twice"),
         ({"metrics": ["f2"]}, "'f1', 'balanced_accuracy'"),
     ],
 )
@@ -168,3 +178,89 @@ def test_a_subclass_that_names_another_metric_is_judged_by_it(
     assert best.metric == "test_f1" and best.value == pytest.approx(
         last["test_f1"].mean()
     )
+
+
+def test_the_loss_of_a_sample_is_the_mean_over_its_positions() -> None:
+    losses = NextToken().losses(LOGITS, TOKENS)
+    for loss, out_LV, y_L in zip(losses, LOGITS, TOKENS, strict=True):
+        assert loss == pytest.approx(F.cross_entropy(out_LV, y_L).item(), rel=1e-6)
+
+
+def test_one_token_per_sample_is_a_class() -> None:
+    outputs, targets = LOGITS[:, 0], TOKENS[:, 0]
+    expected = F.cross_entropy(outputs, targets, reduction="none")
+    assert torch.equal(NextToken().losses(outputs, targets), expected)
+    hits = (outputs.argmax(1) == targets).double().mean().item()
+    assert value(NextToken(), "accuracy", outputs, targets) == pytest.approx(hits)
+
+
+def test_accuracy_and_perplexity_are_over_all_tokens() -> None:
+    hits = (LOGITS.argmax(-1) == TOKENS).double().mean().item()
+    found = value(NextToken(), "accuracy", LOGITS, TOKENS)
+    assert found == pytest.approx(hits)
+    mean = F.cross_entropy(LOGITS.flatten(0, 1), TOKENS.flatten()).item()
+    found = value(NextToken(), "perplexity", LOGITS, TOKENS)
+    assert found == pytest.approx(np.exp(mean), rel=1e-5)
+
+
+def recall(outputs: Any, targets: Any) -> Any:
+    pair = torch.as_tensor(outputs), torch.as_tensor(targets)
+    return value(MultiLabel(), "recall_at_5", *pair)
+
+
+def dataset(y: Any, classes: int = 0) -> Dataset:
+    part = Samples(np.zeros((len(y), 2), np.float32), y)
+    return Dataset("posts", part, part, classes)
+
+
+def test_a_loss_is_the_mean_of_the_binary_cross_entropies() -> None:
+    losses = MultiLabel().losses(torch.tensor(TAGGED), torch.tensor(TAGS))
+    p = 1 / (1 + np.exp(-TAGGED.astype(np.float64)))
+    expected = -np.where(TAGS == 1, np.log(p), np.log(1 - p)).mean(1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_loss_is_finite_for_outputs_of_any_size() -> None:
+    losses = MultiLabel().losses(torch.tensor([[1e4, -1e4]]), torch.tensor([[0.0, 1]]))
+    assert losses.tolist() == [1e4]
+
+
+def test_recall_counts_the_tags_among_the_five_largest_outputs() -> None:
+    outputs = np.array([[7.0, 6, 5, 4, 3, 2, 1], [-1, -2, -3, -4, -5, -6, -7]])
+    # 2 of 3 tags, and 1 of 1: 3 of 4, and not the mean of 2/3 and 1
+    targets = np.array([[1.0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 0, 0, 0]])
+    assert recall(outputs, targets) == 0.75
+
+
+@given(st.integers(0, 10_000), st.integers(1, 30), st.integers(2, 12))
+@settings(max_examples=25)
+def test_the_recall_is_the_share_of_tags_of_rank_five_or_less(
+    seed: int, n: int, k: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = rng.normal(size=(n, k))
+    targets = (rng.random((n, k)) < 0.3).astype(float)
+    targets[0, 0] = 1
+    rank = (-outputs).argsort(1).argsort(1)
+    expected = targets[rank < 5].sum() / targets.sum()
+    assert recall(outputs, targets) == pytest.approx(expected)
+
+
+def test_samples_without_tags_leave_the_recall_as_it_is() -> None:
+    more = np.concatenate([TAGS, np.zeros((5, 9), np.float32)])
+    outputs = np.concatenate([TAGGED, TAGGED[:5]])
+    assert recall(outputs, more) == recall(TAGGED, TAGS)
+    assert np.isnan(recall(TAGGED, 0 * TAGS))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [dataset(2 * TAGS), dataset(np.arange(9), classes=9), dataset(TAGS[:, :5])],
+    ids=["0 and 2", "classes", "five tags"],
+)
+def test_targets_other_than_six_of_zero_and_one_are_refused(wrong: Dataset) -> None:
+    check_targets(MultiLabel(), dataset(TAGS[:, :6]))
+    with pytest.raises(
+        ValueError, match="needs 6 tags or more, each 0 or 1, and 'posts'"
+    ):
+        check_targets(MultiLabel(), wrong)

@@ -168,7 +168,7 @@ def images(shape: tuple[int, ...], classes: int) -> Dataset:
         (FastFashionNet(), "FastFashionNet needs images of at least 6 pixels"),
         (
             FastCifarNet(),
-            "FastCifarNet with 3 poolings needs images of at least 8 pixels",
+            "FastCifarNet needs images of at least 8 pixels",
         ),
     ],
 )

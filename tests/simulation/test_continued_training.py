@@ -27,7 +27,7 @@ from raysafl.algorithms import Key
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training import ContinuedTraining
-from raysafl.training.engine_choice import ENGINES
+from raysafl.training.engines import ENGINES
 from raysafl.training.inputs import Held, StepCounts, batch_width, draw_plan
 from raysafl.training.optimizer import plain_steps
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -83,58 +83,19 @@ def tf32() -> tuple[bool, bool]:
     )
 
 
-@pytest.mark.parametrize(
-    ("precision", "rounds"), [("float32", False), ("tf32", True), ("bfloat16", False)]
-)
-def test_a_gpu_rounds_to_tf32_only_if_the_precision_asks_for_it(
-    precision: str, rounds: bool
+@pytest.mark.parametrize("part", [None, "legacy flags", *range(len(parts()))])
+def test_a_gpu_rounds_to_tf32_only_if_the_precision_asks_for_it_whatever_was_set_before(
+    part: int | str | None,
 ) -> None:
-    torch.backends.cudnn.allow_tf32 = not rounds
-    torch.backends.cuda.matmul.allow_tf32 = not rounds
-    assert prepare_device("cuda", precision) == torch.device("cuda")
-    assert tf32() == (rounds, rounds)
-
-
-def test_a_pack_in_float32_after_one_in_tf32_is_in_float32() -> None:
-    prepare_device("cuda", "tf32")
-    prepare_device("cuda", "float32")
-    assert tf32() == (False, False)
-
-
-def set_legacy_flags() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cudnn.allow_tf32 = True
-
-
-def set_part(number: int) -> Callable[[], None]:
-    """A function that lets a part of the new interface round to TF32."""
-
-    def let() -> None:
-        parts()[number].fp32_precision = "tf32"
-
-    return let
-
-
-SET_BEFORE: dict[str, Callable[[], None]] = {
-    "nothing": lambda: None,
-    "legacy flags": set_legacy_flags,
-    "everything": set_part(0),
-    "products": set_part(1),
-    "cuDNN": set_part(2),
-    "convolutions": set_part(3),
-    "recurrent layers": set_part(4),
-}
-
-
-@pytest.mark.skipif(not HAS_NEW_INTERFACE, reason="this torch has the old flags only")
-@pytest.mark.parametrize("before", SET_BEFORE.values(), ids=SET_BEFORE)
-def test_float32_is_float32_whatever_was_set_before(
-    before: Callable[[], None],
-) -> None:
-    before()
-    for precision in ("float32", "tf32", "float32"):
-        prepare_device("cuda", precision)
-        assert len(rounding()) == (3 if precision == "tf32" else 0)
+    if isinstance(part, int):
+        parts()[part].fp32_precision = "tf32"
+    elif part:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    for precision in ("float32", "tf32", "bfloat16", "tf32", "float32"):
+        assert prepare_device("cuda", precision) == torch.device("cuda")
+        if HAS_NEW_INTERFACE:
+            assert len(rounding()) == (3 if precision == "tf32" else 0)
         # torch refuses to tell, and to compute, where old flags contradict new ones.
         assert tf32() == (precision == "tf32",) * 2
 
@@ -170,9 +131,9 @@ def test_products_do_not_depend_on_where_their_operands_are_in_memory() -> None:
     assert not products_depend_on_memory()
 
 
-# What a fresh process says of products after some steps, and whether it warns.
+# What a fresh process says of products that were computed before, and whether it warns.
 SAID = """
-{steps}
+import torch; torch.rand(99, 99) @ torch.rand(99, 99)
 from raysafl.training.device import prepare_device, products_depend_on_memory
 prepare_device("cpu", "float32")
 prepare_device("cpu", "float32")
@@ -180,26 +141,15 @@ print(products_depend_on_memory())
 """
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "import torch; torch.rand(99, 99) @ torch.rand(99, 99)",
-        pytest.param("import raysafl", marks=pytest.mark.acceptance),
-    ],
-)
-def test_products_that_depend_on_memory_are_warned_of_once(steps: str) -> None:
+def test_products_that_depend_on_memory_are_warned_of_once() -> None:
     """Whether they do, if torch was used before, depends on the processor."""
     environment = {k: v for k, v in os.environ.items() if k != "MKL_CBWR"}
+    command = [sys.executable, "-c", SAID]
     child = subprocess.run(
-        [sys.executable, "-c", SAID.format(steps=steps)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
+        command, capture_output=True, text=True, check=True, env=environment
     )
     depends = child.stdout.strip() == "True"
     assert child.stderr.count("import raysafl first") == depends
-    assert not (depends and "torch" not in steps)
 
 
 def test_a_users_mode_of_mkl_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,28 +158,20 @@ def test_a_users_mode_of_mkl_is_respected(monkeypatch: pytest.MonkeyPatch) -> No
     assert os.environ["MKL_CBWR"] == "COMPATIBLE"
 
 
-def fraction_of(share: float, gigabytes: int) -> float:
-    """The part of a GPU of this size that torch keeps to for a share."""
-    fractions = [1.0]
+@pytest.mark.parametrize(
+    ("share", "gigabytes", "taken"),
+    # A quarter, less what CUDA takes; half of the quarter of a tiny GPU; no limit.
+    [(0.25, 16, 4 * GIB - CONTEXT_BYTES), (0.25, 1, GIB / 8), (1.0, 16, None)],
+)
+def test_processes_with_shares_of_a_gpu_fit_on_it_together(
+    share: float, gigabytes: int, taken: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fractions = list[float]()
     gpu = SimpleNamespace(total_memory=gigabytes * GIB)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
-        patch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
-        keep_to_share(share)
-    return fractions[-1]
-
-
-def test_processes_with_shares_of_a_gpu_fit_on_it_together() -> None:
-    taken = fraction_of(0.25, 16) * 16 * GIB + CONTEXT_BYTES
-    assert 0.9 * 4 * GIB < taken <= 4 * GIB
-
-
-def test_a_share_of_a_tiny_gpu_is_not_empty() -> None:
-    assert fraction_of(0.25, 1) == 0.125
-
-
-def test_a_whole_gpu_is_not_limited() -> None:
-    assert fraction_of(1.0, 16) == 1.0
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
+    keep_to_share(share)
+    assert [part * gigabytes * GIB for part in fractions] == [taken] * bool(taken)
 
 
 def test_work_that_does_not_fit_is_tried_again_then_cut_and_stays_in_its_order() -> (

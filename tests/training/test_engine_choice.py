@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from raysafl import CNN, MLP, Logistic, Model
 from raysafl.models import CharLSTM, FlatModel
-from raysafl.training.engine_choice import ENGINES, choose_engine, make_engine
-from raysafl.training.engines import Batch, Gradients, Loop
+from raysafl.training.engines import ENGINES, Loop, choose_engine, make_engine
+from raysafl.training.inputs import Batch, Gradients
 from raysafl.training.linear import Fused
 
 X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))

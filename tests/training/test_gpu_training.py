@@ -1,17 +1,17 @@
 """The program that trains on a GPU, on the CPU: results, recorded steps, and memory."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.evaluation import evaluated
+from helpers.frozen import Backbone
 from helpers.gpu_program import GIB, counting, trains_as_on_a_gpu
-from helpers.tasks import Task, Trainer, columns
-from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
-from test_trainer_dropout import Dropping
-from test_trainer_optimizer import BASE
-from torch import Tensor, nn
+from helpers.tasks import Dropping, Task, Trainer, columns
+from test_trainer import BASE, DATASET, HELD, TOLERANCE, small_images, tasks
+from torch import Tensor
 
 from benchmarks.workloads import STANDARD
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
@@ -20,10 +20,9 @@ from raysafl.core.work import COLUMNS, Tasks, TooLargeError
 from raysafl.data import Dataset
 from raysafl.models import FlatModel
 from raysafl.training import resident
-from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Batch, Gradients, Vmap
-from raysafl.training.gpu_training import GpuTraining
-from raysafl.training.memory import MOST_STACKED, GpuMemory
+from raysafl.training.engines import ENGINES, Vmap
+from raysafl.training.gpu_training import MOST_STACKED, GpuMemory, GpuTraining
+from raysafl.training.inputs import Batch, Gradients
 from raysafl.training.resident import Parameters, Resident
 from raysafl.training.trainer import LocalTrainer
 
@@ -36,36 +35,21 @@ def on_cpu(
     resident: Resident | None = None,
     dataset: Dataset = DATASET,
 ) -> LocalTrainer:
-    return Trainer(
-        FlatModel(model, (1, 8, 8), 4),
-        dataset,
-        lambda cell, client: HELD[client],
-        "cpu",
-        engine,
-        resident=resident,
-    )
+    flat = FlatModel(model, (1, 8, 8), 4)
+    held = lambda cell, client: HELD[client]  # noqa: E731
+    return Trainer(flat, dataset, held, "cpu", engine, resident=resident)
 
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> MakeTrainer:
     """Makes trainers that train by the program for GPUs."""
 
-    def make(
-        model: Model,
-        engine: str,
-        resident: Resident | None = None,
-        dataset: Dataset = DATASET,
-    ) -> LocalTrainer:
-        local = on_cpu(model, engine, resident, dataset)
+    def make(*args: Any, **kwargs: Any) -> LocalTrainer:
+        local = on_cpu(*args, **kwargs)
         trains_as_on_a_gpu(local, monkeypatch)
         return local
 
     return make
-
-
-def training_of(local: LocalTrainer) -> GpuTraining:
-    assert local._gpu is not None
-    return local._gpu
 
 
 def tasks_of_one_client(model: Model, count: int) -> list[Task]:
@@ -159,22 +143,13 @@ def test_a_recorded_step_serves_later_trainers_with_an_equal_model(
     assert len(shared.steps) == 2 * steps
 
 
-class SeededBackbone(Model):
-    """A frozen layer before the trained one."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        frozen = nn.Linear(64, 6).requires_grad_(False)
-        return nn.Sequential(nn.Flatten(), frozen, nn.Linear(6, num_classes))
-
-
 def test_models_that_differ_in_their_frozen_parameters_share_no_recorded_step(
     trainer: MakeTrainer,
 ) -> None:
     shared = Resident()
-    first = trainer(SeededBackbone(), "graph", shared)
+    first, second = (trainer(Backbone(), "graph", shared) for _ in range(2))
     asked = tasks(first.model, BASE)
     before = first.train(asked).delta_MP
-    second = trainer(SeededBackbone(), "graph", shared)
     zeros = {name: torch.zeros_like(p) for name, p in second.model.frozen.items()}
     with torch.no_grad():
         second.model.load_frozen(zeros)
@@ -244,7 +219,8 @@ def test_stacks_fit_into_a_share_of_the_whole_memory() -> None:
 def test_tasks_are_divided_evenly_among_stacks(
     trainer: MakeTrainer, model: Model, count: int, size: int
 ) -> None:
-    assert training_of(trainer(model, "graph")).stack_size(40, count) == size
+    training = trainer(model, "graph")._gpu
+    assert training is not None and training.stack_size(40, count) == size
 
 
 def refuse_many(patch: pytest.MonkeyPatch, engine: type, most: int) -> list[int]:
@@ -318,21 +294,20 @@ def test_starts_without_room_are_tried_again_and_then_refused_by_their_number(
     assert tried == [count, count]
 
 
-def test_evaluation_halves_the_models_that_do_not_fit(
+def test_evaluation_halves_the_models_that_do_not_fit_until_one_alone_does_not(
     trainer: MakeTrainer,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = MLP(hidden=[50])
-    flat = FlatModel(model, (1, 8, 8), 4)
-    w_RP = torch.stack([flat.init(Key(r)) for r in range(30)])
-    expected = evaluated(on_cpu(model, "vmap").evaluator, w_RP)
+    model, most = MLP(hidden=[50]), 8
     local = trainer(model, "vmap")
+    w_RP = torch.stack([local.model.init(Key(r)) for r in range(30)])
+    expected = evaluated(on_cpu(model, "vmap").evaluator, w_RP)
     assert local.evaluator.most_models > 30
     logits = Vmap.logits
 
     def greedy(self: Vmap, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        if len(w_RP) > 8:
+        if len(w_RP) > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return logits(self, w_RP, x_B)
 
@@ -341,19 +316,9 @@ def test_evaluation_halves_the_models_that_do_not_fit(
     assert "at most 7 models are evaluated together" in caplog.text
     for mine, other in zip(found, expected, strict=True):
         assert mine == pytest.approx(other, rel=1e-5)
-
-
-def test_evaluation_of_one_model_that_does_not_fit_says_so(
-    trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def logits(self: Vmap, *_: Tensor) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    local = trainer(MLP(hidden=[12]), "vmap")
-    evaluator = local.evaluator
-    monkeypatch.setattr(Vmap, "logits", logits)
+    most = 0
     with pytest.raises(MemoryError, match="out of memory: the outputs of one model"):
-        evaluated(evaluator, local.model.init(Key(0)).repeat(3, 1))
+        evaluated(local.evaluator, w_RP)
 
 
 def test_rounds_start_from_the_matrices_that_were_evaluated_where_they_are() -> None:

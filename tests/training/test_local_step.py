@@ -2,18 +2,15 @@
 
 import pytest
 import torch
-from helpers.tasks import Task, columns
-from test_trainer import HELD, TOLERANCE, tasks, trainer
-from test_trainer_dropout import Dropping
-from test_trainer_optimizer import BASE, KINDS, PRECISE
+from helpers.tasks import Dropping, Task, columns
+from test_trainer import BASE, HELD, KINDS, PRECISE, TOLERANCE, tasks, trainer
 
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Update
 from raysafl.training import local_step
-from raysafl.training.gpu_training import GpuTraining, program_width
+from raysafl.training.gpu_training import GpuMemory, GpuTraining, program_width
 from raysafl.training.inputs import Held
-from raysafl.training.memory import GpuMemory
-from raysafl.training.resident import Parameters, Resident
+from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
 
 GIB = 2**30
@@ -22,8 +19,7 @@ GIB = 2**30
 def program_of(local: LocalTrainer, total: int = GIB) -> GpuTraining:
     """What would train on a GPU of this memory, on a CPU."""
     memory = GpuMemory(total, 1000, local.model.num_parameters)
-    parameters = Parameters(local.device, most_bytes=0)
-    return GpuTraining(local.engine, local.inputs, Resident(), memory, parameters)
+    return GpuTraining(local.engine, local.inputs, Resident(), memory)
 
 
 def by_program(program: GpuTraining, asked: list[Task]) -> Update:

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers.torch_loop import gradients_by_torch
 
 from raysafl import CNN, Logistic
 from raysafl.algorithms import Key
 from raysafl.models import FlatModel
-from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Batch
+from raysafl.training.engines import ENGINES
+from raysafl.training.inputs import Batch
 
 SHAPE = (1, 8, 8)
 
@@ -26,17 +26,11 @@ def ours(engine: str) -> torch.Tensor:
 
 
 def as_a_user_would(half: bool) -> torch.Tensor:
-    """The same gradients from a module, torch.autocast and backward()."""
-    rows = []
-    for r in range(2):
-        module = CNN().build(SHAPE, 4)
-        w_P = FlatModel(CNN(), SHAPE, 4).init(Key(r))
-        torch.nn.utils.vector_to_parameters(w_P, module.parameters())
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            logits = module(X_TB[r])
-        F.cross_entropy(logits.float(), Y_TB[r]).backward()
-        rows.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
-    return torch.stack(rows)
+    """The same gradients from a module under torch.autocast."""
+    flat = FlatModel(CNN(), SHAPE, 4)
+    w_TP = torch.stack([flat.init(Key(r)) for r in range(2)])
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        return gradients_by_torch(CNN().build(SHAPE, 4), w_TP, X_TB, Y_TB)
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])

@@ -7,15 +7,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.evaluation import evaluated
-from helpers.tasks import Task, Trainer, draw_batches
+from helpers.frozen import Backbone, FrozenBias, Masked, plain_module
+from helpers.tasks import Dropping, Task, Trainer, columns
+from helpers.torch_loop import by_torch, of_rows
 
+from experiments.theorems.gradients import gradients
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
 from raysafl.core.problem import SERVER
 from raysafl.data import Dataset, Samples
 from raysafl.models import FlatModel
-from raysafl.training.engine_choice import ENGINES
-from raysafl.training.engines import Batch, Gradients
+from raysafl.training import StepRate
+from raysafl.training.engines import ENGINES
+from raysafl.training.inputs import Batch, Gradients, Inputs
+from raysafl.training.optimizer import plain_steps
 from raysafl.training.trainer import LocalTrainer
 
 # ragged: several batches, a short one, less than one
@@ -68,69 +73,69 @@ def tasks(
     ]
 
 
-def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
-    """The same local training as a user would write it, with torch.optim.SGD."""
-    module = model.build((1, 8, 8), 4)
-    torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
-    optimiser = torch.optim.SGD(module.parameters(), lr=task.local.lr)
-    held = HELD[task.client]
-    x = (
-        torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale
-        + DATASET.train.shift
-    )
-    y = torch.from_numpy(DATASET.train.y[held])
-    for batch in draw_batches(
-        len(held), task.local, Key(task.seed, task.round)("batches 1", task.client)
-    ):
-        rows = batch[batch >= 0]
-        loss = F.cross_entropy(module(x[rows]), y[rows])
-        w_P = torch.nn.utils.parameters_to_vector(module.parameters())
-        loss = loss + task.prox / 2 * (w_P - task.w_P).square().sum()
-        if task.offset_P is not None:
-            loss = loss + task.offset_P @ w_P
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return task.w_P - torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+BASE = LocalTraining(lr=0.05, batch_size=10, epochs=2)
+KINDS = [
+    BASE.replace(momentum=0.9),
+    BASE.replace(weight_decay=0.1),
+    BASE.replace(
+        momentum=0.5,
+        weight_decay=0.01,
+        schedule=StepRate(milestones=[2, 3, 4], decay=0.1),
+    ),
+    BASE.replace(optimizer="adam", lr=0.01),
+    BASE.replace(optimizer="adam", lr=0.01, weight_decay=0.1),
+    BASE.replace(clip_norm=0.5),
+    BASE.replace(clip_norm=0.5, momentum=0.5, weight_decay=0.1),
+    BASE.replace(clip_norm=0.5, optimizer="adam", lr=0.01),
+]
+# Adam divides by sqrt(g^2): round-off of small g grows
+PRECISE = {"rtol": 1e-3, "atol": 5e-5}
+TERMS = [(0.0, False), (0.3, True)]
+LINEAR, DENSE = Logistic(zero_init=False), MLP(hidden=[12])
+FROZEN = (Backbone(), FrozenBias(), Masked())
+CASES: list[tuple[Model, str, LocalTraining, float, bool]] = [
+    *(
+        (LINEAR if engine in ("linear", "fused") else DENSE, engine, sgd, *terms)
+        for engine in ENGINES
+        for sgd in (BASE, BASE.replace(epochs=None, steps=9), *KINDS)
+        for terms in TERMS
+    ),
+    *(
+        (model, engine, BASE, *TERMS[0])
+        for model in (CNN(channels=[4, 6], hidden=10), Dropping())
+        for engine in ("loop", "vmap")
+    ),
+    *(
+        (model, engine, sgd, *TERMS[1])
+        for model in FROZEN
+        for engine in ("loop", "vmap", "graph")
+        for sgd in (BASE, KINDS[2], KINDS[3])
+    ),
+]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "sgd",
-    [
-        LocalTraining(lr=0.1, batch_size=16, epochs=2),
-        LocalTraining(lr=0.05, batch_size=10, steps=9),
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize(("prox", "offset"), [(0.0, False), (0.3, True)])
-def test_every_engine_equals_a_loop_with_torch_optim_on_ragged_clients(
-    engine: str, sgd: LocalTraining, prox: float, offset: bool
+@pytest.mark.parametrize(("model", "engine", "sgd", "prox", "offset"), CASES, ids=repr)
+def test_every_engine_trains_ragged_clients_as_a_loop_with_torch_optim(
+    model: Model, engine: str, sgd: LocalTraining, prox: float, offset: bool
 ) -> None:
-    model = (
-        Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
-    )
     local = trainer(model, engine)
+    frozen = {name: value.clone() for name, value in local.model.frozen.items()}
+    assert bool(frozen) == (model in FROZEN)
     asked = tasks(local.model, sgd, prox, offset)
+    tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
     update = local.train(asked)
-    for task, delta_P, steps in zip(
-        asked, update.delta_MP, update.steps_M, strict=True
-    ):
-        torch.testing.assert_close(
-            delta_P, with_torch_optim(local.model, task, model), **TOLERANCE
-        )
-        assert steps == sgd.num_steps(SIZES[task.client])
-
-
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_convolutions_equal_a_loop_with_torch_optim(engine: str) -> None:
-    model = CNN(channels=[4, 6], hidden=10)
-    local = trainer(model, engine)
-    asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1))
-    for task, delta_P in zip(asked, local.train(asked).delta_MP, strict=True):
-        torch.testing.assert_close(
-            delta_P, with_torch_optim(local.model, task, model), **TOLERANCE
-        )
+    for task, delta_P in zip(asked, update.delta_MP, strict=True):
+        expected, _ = by_torch(local.model, task, DATASET.train, HELD[task.client])
+        torch.testing.assert_close(delta_P, expected, **tolerance)
+    steps = [sgd.num_steps(SIZES[task.client]) for task in asked]
+    assert update.steps_M.tolist() == steps
+    rate = sgd.lr * (0.01 if sgd.schedule else 1)
+    pushed = [
+        sum(sgd.momentum**j for k in range(n) for j in range(k + 1)) for n in steps
+    ]
+    np.testing.assert_allclose(update.rate_M, [rate * n for n in pushed], rtol=1e-6)
+    for name, value in local.model.frozen.items():
+        assert torch.equal(value, frozen[name])
 
 
 ALONE: list[tuple[str, Model]] = [
@@ -139,6 +144,7 @@ ALONE: list[tuple[str, Model]] = [
     # For convolutions of few tasks, torch has other kernels.
     *(("vmap", CNN(channels=c, hidden=10)) for c in ([4, 6], [16, 20], [2, 8])),
     ("vmap", CNN(channels=[4], hidden=10, precision="bfloat16")),
+    ("loop", Dropping()),
 ]
 
 
@@ -176,23 +182,6 @@ def test_stacked_steps_have_a_bounded_number_of_samples(
     assert max(stacks) == most and sum(stacks) == 33
 
 
-def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
-    local = trainer(Logistic(), "fused")
-    mixed = [
-        task._replace(
-            local=LocalTraining(
-                lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1
-            )
-        )
-        for i, task in enumerate(
-            tasks(local.model, LocalTraining(lr=1, batch_size=1, steps=1))
-        )
-    ]
-    together = local.train(mixed)
-    for i, task in enumerate(mixed):
-        assert torch.equal(local.train([task]).delta_MP[0], together.delta_MP[i])
-
-
 def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
     local = trainer(Logistic(), "fused")  # from zero: the first step's loss is log 4
     update = local.train(
@@ -207,19 +196,27 @@ def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
     np.testing.assert_allclose(update.accuracy_M, first * 2)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
-    local = trainer(Logistic(zero_init=False), engine)
-    w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    measured = evaluated(local.evaluator, w_RP)
-    x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
-    y = torch.from_numpy(DATASET.test.y)
-    for r in range(3):
-        logits = local.model.logits(w_RP[r], x)
-        assert measured[r] == {
-            "accuracy": pytest.approx((logits.argmax(-1) == y).float().mean().item()),
-            "loss": pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5),
-        }
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        *((LINEAR, engine) for engine in ENGINES),
+        *((model, engine) for model in FROZEN for engine in ("loop", "vmap")),
+        *((Dropping(), engine) for engine in ("loop", "vmap")),
+    ],
+    ids=repr,
+)
+def test_evaluation_equals_a_plain_forward_pass(model: Model, engine: str) -> None:
+    local = trainer(model, engine)
+    local.train(tasks(local.model, BASE)[:1])  # which leaves the module in train mode
+    rng = torch.Generator().manual_seed(2)
+    w_RP = torch.randn(3, local.model.num_parameters, generator=rng)
+    x_B, y_B = of_rows(DATASET.test, np.arange(120))
+    for w_P, measured in zip(w_RP, evaluated(local.evaluator, w_RP), strict=True):
+        logits_BC = plain_module(local.model, w_P).eval()(x_B).detach()
+        hits_B = (logits_BC.argmax(-1) == y_B).double()
+        loss = F.cross_entropy(logits_BC, y_B).item()
+        assert measured["accuracy"] == hits_B.mean()
+        assert measured["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("label", [-1, 4])
@@ -269,3 +266,121 @@ def test_classes_may_be_stored_as_shorter_integers(model: Model) -> None:
     asked = tasks(flat, LocalTraining(lr=0.1, batch_size=16, epochs=1))
     same = Trainer(flat, DATASET, lambda r, c: HELD[c]).train(asked)
     assert torch.equal(local.train(asked).delta_MP, same.delta_MP)
+
+
+@pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
+def test_tasks_with_different_optimizers_keep_their_own_bitwise(engine: str) -> None:
+    local = trainer(Logistic(zero_init=False), engine)
+    other = BASE.replace(lr=0.2, batch_size=8, steps=3, epochs=None)
+    kinds = [BASE, *KINDS, other, KINDS[0].replace(lr=0.3)]
+    mixed = [
+        task._replace(local=sgd, prox=0.1 * (i % 3))
+        for i, (task, sgd) in enumerate(
+            zip(2 * tasks(local.model, BASE), kinds, strict=False)
+        )
+    ]
+    together = local.train(mixed)
+    for i, task in enumerate(mixed):
+        alone = local.train([task])
+        assert all(
+            torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
+        )
+
+
+@pytest.mark.parametrize("engine", ["loop", "linear"])
+def test_a_limit_that_no_gradient_reaches_changes_no_bit(engine: str) -> None:
+    local = trainer(Logistic(zero_init=False), engine)
+    free, limited = (
+        local.train(tasks(local.model, sgd)).delta_MP
+        for sgd in (BASE, BASE.replace(clip_norm=1e9))
+    )
+    assert torch.equal(free, limited)
+
+
+def test_a_limit_makes_the_step_of_plain_sgd_at_most_as_long() -> None:
+    local = trainer(Logistic(zero_init=False), "fused")
+    one_step = LocalTraining(lr=0.5, batch_size=10, steps=1, clip_norm=0.01)
+    delta_MP = local.train(tasks(local.model, one_step)).delta_MP
+    assert delta_MP.norm(dim=1).max() <= 0.5 * 0.01 * (1 + 1e-6)
+    assert delta_MP.norm(dim=1).min() > 0.5 * 0.01 * (1 - 1e-3)
+
+
+def test_buffers_do_not_outlive_a_round() -> None:
+    local = trainer(Logistic(), "linear")
+    asked = tasks(local.model, KINDS[0])
+    assert torch.equal(local.train(asked).delta_MP, local.train(asked).delta_MP)
+
+
+def test_the_rate_halves_at_the_milestones() -> None:
+    # FAST: halved at round 5,000
+    halved = StepRate(milestones=[5000])
+    fast = LocalTraining(lr=0.1, batch_size=1, steps=1, schedule=halved)
+    assert [fast.rate(t) for t in (0, 4999, 5000, 9999)] == [0.1, 0.1, 0.05, 0.05]
+    thrice = fast.replace(schedule=StepRate(milestones=[2, 4, 4], decay=0.1))
+    assert [thrice.rate(t) for t in (1, 2, 3, 4)] == pytest.approx(
+        [0.1, 0.01, 0.01, 0.0001]
+    )
+    assert BASE.rate(10**6) == BASE.lr
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"optimizer": "adam", "momentum": 0.5}, "momentum=0.5 has no meaning"),
+        ({"optimizer": "rmsprop"}, "optimizer: Input should be 'sgd' or 'adam'"),
+        ({"momentum": 1.0}, "momentum: Input should be less than 1"),
+        ({"clip_norm": 0.0}, "clip_norm: Input should be greater than 0"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        LocalTraining(lr=0.1, batch_size=1, steps=1, **fields)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_delta_over_rate_is_the_gradient_where_it_is_constant(momentum: float) -> None:
+    """w - w_K = rate * g for K steps on a constant g, whatever the momentum."""
+    sgd = LocalTraining(lr=0.05, batch_size=8, steps=7, momentum=momentum)
+    task = Task(0, 0, torch.zeros(1), sgd, 0, 0, 1, None, 0.0)
+    w, buffer = 0.0, 0.0
+    for _ in range(7):
+        buffer = momentum * buffer + 3.0
+        w -= 0.05 * buffer
+    rate = 0.05 * plain_steps(columns([task]), np.array([7])).item()
+    assert -w / rate == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("engine", ["linear", "fused"])
+def test_engines_for_logistic_regression_refuse_a_frozen_bias(engine: str) -> None:
+    with pytest.raises(ValueError, match=r"without frozen .* not for FrozenB"):
+        trainer(FrozenBias(), engine).train(
+            tasks(trainer(FrozenBias(), "loop").model, BASE)
+        )
+
+
+@pytest.mark.parametrize("model", FROZEN, ids=repr)
+def test_auto_takes_vmap_for_a_model_with_frozen_parameters(model: Model) -> None:
+    assert trainer(model, "auto").engine_name == "vmap"
+
+
+def test_gradients_are_those_of_the_trainable_parameters() -> None:
+    local = trainer(Backbone(), "loop")
+    w_P = local.model.init(Key(0))
+    (g_P,) = gradients(local, w_P[None], [HELD[0]])
+    module = plain_module(local.model, w_P)
+    x_B, y_B = of_rows(DATASET.train, HELD[0])
+    F.cross_entropy(module(x_B), y_B).backward()
+    expected = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+    torch.testing.assert_close(g_P, torch.cat(expected), **TOLERANCE)
+
+
+def test_tokens_stay_integers_and_unscaled() -> None:
+    x = np.random.default_rng(0).integers(0, 90, (12, 80))
+    inputs = Inputs(
+        Samples(x, np.arange(12), scale=1 / 255, shift=-0.5), torch.device("cpu")
+    )
+    index_TB = torch.tensor([[3, 0], [11, 3]])
+    x_TB, y_TB = inputs.at(index_TB)
+    assert x_TB.dtype == torch.int64 and x_TB.shape == (2, 2, 80)
+    assert np.array_equal(x_TB, x[index_TB.numpy()]) and torch.equal(y_TB, index_TB)
+    assert np.array_equal(inputs.span(4, 9)[0], x[4:9])

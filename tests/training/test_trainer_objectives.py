@@ -1,10 +1,13 @@
 """Local training and evaluation for objectives other than plain classification."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 from helpers.evaluation import evaluated
-from helpers.tasks import Task, Trainer, draw_batches
+from helpers.tasks import Task, Trainer
+from helpers.torch_loop import by_torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -21,7 +24,7 @@ from raysafl.objectives import (
     mean_of,
 )
 from raysafl.training import evaluation
-from raysafl.training.engine_choice import choose_engine, make_engine
+from raysafl.training.engines import choose_engine, make_engine
 from raysafl.training.trainer import LocalTrainer
 
 # ragged: several batches, a short one, less than one
@@ -58,6 +61,7 @@ class Pinball(Objective):
 
 WEIGHTED = Classification(class_weights=[1, 3, 0, 0.5], metrics=["f1", "confusion"])
 SMOOTH = Classification(label_smoothing=0.2)
+ROWS = np.array([3, 1, 20, 31])
 
 
 def dataset_of(objective: Objective) -> Dataset:
@@ -147,42 +151,21 @@ def plain_loss(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor
 
 @every_objective
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_local_training_equals_torch_optim(objective: Objective, engine: str) -> None:
+def test_local_training_equals_torch_optim_whatever_else_is_in_the_stack(
+    objective: Objective, engine: str
+) -> None:
     local = trainer(objective, engine)
     asked = tasks(local.model)
     update = local.train(asked)
-    x = torch.from_numpy(local.inputs.x.numpy())
-    y = torch.from_numpy(dataset_of(objective).train.y)
+    loss = functools.partial(plain_loss, objective)
+    samples = dataset_of(objective).train
     for i, task in enumerate(asked):
-        module = local.model._build(0)
-        nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
-        optimizer = torch.optim.SGD(module.parameters(), lr=LOCAL.lr, momentum=0.5)
         held = HELD[task.client]
-        rng = Key(task.seed, task.round)("batches 1", task.client)
-        sums = 0.0
-        for batch in draw_batches(len(held), LOCAL, rng):
-            rows = held[batch[batch >= 0]]
-            loss = plain_loss(objective, module(x[rows]), y[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            sums += loss.item() * len(rows)
-        end_P = nn.utils.parameters_to_vector(module.parameters()).detach()
-        torch.testing.assert_close(task.w_P - update.delta_MP[i], end_P, **TOLERANCE)
-        assert update.loss_M[i] == pytest.approx(sums / 2 / len(held), rel=1e-4)
-
-
-@every_objective
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_a_task_is_not_affected_by_its_stack(objective: Objective, engine: str) -> None:
-    local = trainer(objective, engine)
-    asked = tasks(local.model)
-    together = local.train(asked)
-    for i, task in enumerate(asked):
-        alone = local.train([task])
-        assert torch.equal(alone.delta_MP[0], together.delta_MP[i])
-        for mine, theirs in zip(alone[3:], together[3:], strict=True):
-            torch.testing.assert_close(mine[0], theirs[i], **EXACT)
+        delta_P, mean = by_torch(local.model, task, samples, held, loss)
+        torch.testing.assert_close(update.delta_MP[i], delta_P, **TOLERANCE)
+        assert update.loss_M[i] == pytest.approx(mean, rel=1e-4)
+        for alone, column in zip(local.train([task]), update, strict=True):
+            torch.testing.assert_close(alone[0], column[i], **EXACT)
 
 
 @every_objective
@@ -229,24 +212,26 @@ def test_evaluation_equals_the_metrics_of_one_batch(
 def test_sums_on_any_samples_are_those_of_the_samples(objective: Objective) -> None:
     local = trainer(objective, "loop")
     w_RP = local.model.init(Key(0))[None]
-    rows = np.array([3, 1, 20, 31])
     sums_on = local.evaluator.sums_on
-    some = sums_on(w_RP, local.inputs, rows)
-    ones = [sums_on(w_RP, local.inputs, slice(i, i + 1)) for i in rows.tolist()]
+    some = sums_on(w_RP, local.inputs, ROWS)
+    ones = [sums_on(w_RP, local.inputs, slice(i, i + 1)) for i in ROWS.tolist()]
     torch.testing.assert_close(some, torch.stack(ones).sum(0))
+    none = sums_on(w_RP, local.inputs, ROWS[:0])
+    assert none.shape == some.shape and not none.any()
     assert some.shape == (sum(local.evaluator.measures.sizes.values()), 1)
 
 
 def test_sums_of_the_compiled_engine_are_those_of_the_loop() -> None:
-    dataset = dataset_of(SMOOTH)
-    rows = np.array([3, 1, 20, 31])
-    sums = []
-    for engine in ("loop", "fused"):
-        model = FlatModel(Logistic(zero_init=False), (3,), 4)
-        local = Trainer(model, dataset, lambda *_: rows, engine=engine)
-        w_RP = model.init(Key(0))[None]
-        sums.append(local.evaluator.sums_on(w_RP, local.inputs, rows))
-    torch.testing.assert_close(*sums)
+    model = FlatModel(Logistic(zero_init=False), (3,), 4)
+    w_RP = model.init(Key(0))[None]
+    loop, fused = (
+        Trainer(model, dataset_of(SMOOTH), lambda *_: ROWS, engine=engine)
+        for engine in ("loop", "fused")
+    )
+    for rows in (ROWS, ROWS[:0]):
+        expected = loop.evaluator.sums_on(w_RP, loop.inputs, rows)
+        found = fused.evaluator.sums_on(w_RP, fused.inputs, rows)
+        torch.testing.assert_close(found, expected)
 
 
 @every_objective
@@ -258,8 +243,8 @@ def test_engines_for_plain_cross_entropy_refuse_another_loss(
     model = FlatModel.on(Logistic(), dataset, objective)
     with pytest.raises(
         ValueError,
-        match=rf"engine '{engine}' computes the gradient of the plain cross-entropy.*"
-        rf"not of {type(objective).__name__}\(.*give engine='auto'",
+        match=rf"engine '{engine}' is for .* under the plain cross-entropy .*not for "
+        rf"Logistic under {type(objective).__name__}\(.*give engine='auto'",
     ):
         make_engine(engine, model, objective)
 
