@@ -76,7 +76,8 @@ class Reading:
         run: how far it is, or how it has ended.
         rows: its rows, sorted by replicate and round, without the cohorts.
         curves: its curves, see `curves_of`.
-        statistics: its final statistics over replicates by name; their means are finite.
+        statistics: if it has ended, its final statistics over replicates by name; their
+            means are finite.
     """
 
     run: RunResult
@@ -144,8 +145,10 @@ def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, Spread]]:
-    """Return the statistics of runs whose means are finite, by run id."""
-    table = make_runs_table(store, results)
+    """Return the statistics of the ended runs whose means are finite, by run id."""
+    runs = results.runs.items()
+    ended = {i: r for i, r in runs if not any(end.status.unended for end in r.cells)}
+    table = make_runs_table(store, results._replace(runs=ended))
     if table.empty:
         return {}
     known = {**STATISTICS, **store.manifest().known(table)}
