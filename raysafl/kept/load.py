@@ -14,10 +14,10 @@ from raysafl.core.problem import Features, Model
 from raysafl.core.text import in_brief
 from raysafl.data.own_columns import (
     as_float32,
+    check_columns,
     columns_as_float32,
     refuse_not_finite,
 )
-from raysafl.data.own_tables import check_columns
 from raysafl.kept.content import (
     FEATURES,
     FROZEN,
