@@ -34,7 +34,7 @@ MORE = {
     "data": {
         "core.problem": ["Column", "Dataset", "Samples"],
         "data.image_sets": ["EMNIST_LABELS"],
-        "data.server_data": ["STL10_AS_CIFAR10"],
+        "data.other_dataset": ["STL10_AS_CIFAR10"],
         "data.own_arrays": ["from_arrays", "from_torch"],
         "data.own_tables": ["from_csv", "from_pandas"],
         "data.parquet": ["from_parquet"],

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 import raysafl as fl
 from raysafl.core.text import nearest
-from raysafl.data.server_data import Bytes, fit_images
+from raysafl.data.other_dataset import Bytes, fit_images
 
 
 class Glyphs(fl.data.ServerData):

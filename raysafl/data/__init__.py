@@ -17,6 +17,7 @@ from raysafl.data.image_sets import (
     Svhn,
 )
 from raysafl.data.in_memory import InMemory
+from raysafl.data.other_dataset import STL10_AS_CIFAR10, OtherDatasetServer
 from raysafl.data.own_arrays import from_arrays, from_torch
 from raysafl.data.own_tables import from_csv, from_pandas
 from raysafl.data.parquet import ParquetImages, from_parquet
@@ -32,11 +33,9 @@ from raysafl.data.partitions import (
     Shards,
 )
 from raysafl.data.server_data import (
-    STL10_AS_CIFAR10,
     DrawnServer,
     FromClients,
     IidServer,
-    OtherDatasetServer,
     ServerData,
     StratifiedServer,
 )

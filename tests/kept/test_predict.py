@@ -168,7 +168,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ),
         (frame.drop(columns="age"), "lacks the columns age"),
         (pd.concat([frame, frame["age"]], axis=1), "has several columns age"),
-        (frame.assign(age="old"), "feature column 'age' holds string"),
+        (frame.assign(age="old"), "feature column 'age' holds text"),
         (frame.assign(age=np.nan), "feature column 'age': 200 .the first"),
         (np.ones((2, 4)), r"numbers \[B, 3\] for B samples, not float64 \[2, 4\]"),
         (np.ones(3), r"not float64 \[3\]"),
