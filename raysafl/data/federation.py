@@ -265,7 +265,7 @@ def _hold_back(
         The samples that each client and the server train on, and the validation samples.
 
     Raises:
-        ValueError: A share is less than one sample.
+        ValueError: A share is less than one sample, or the server is left with none.
     """
     taken = np.unique(drawn)
     if has_copies:
@@ -274,7 +274,13 @@ def _hold_back(
         given = rule.drawn_from_clients(clients, key)
         clients = without(clients, given)
         taken = np.union1d(taken, given)
-    return clients, server[~np.isin(server, taken)], taken
+    kept = server[~np.isin(server, taken)]
+    if len(server) and not len(kept):
+        raise ValueError(
+            f"validation leaves the server nothing to train on: all of its {len(server)} "
+            "samples are validation samples; lower the shares of validation"
+        )
+    return clients, kept, taken
 
 
 def _refuse_without_classes(part: Partition | ServerData, dataset: Dataset) -> None:
