@@ -25,9 +25,8 @@ from .models import CNN, MLP, Logistic
 from .participation import Absent, Snapshot, Uniform
 from .report.results import load
 from .simulation.devices import Devices
-from .simulation.patience import Patience
 from .simulation.per_client import PerClient
-from .simulation.run import Run
+from .simulation.run import Patience, Run
 from .storage.manifest import Table
 from .sweep.definition import Sweep
 from .sweep.grid import grid
