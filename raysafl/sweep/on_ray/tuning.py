@@ -171,6 +171,8 @@ class OnRay:
                     name=sweep.name,
                     storage_path=str(folder),
                     failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
+                    # It would be a file in the driver's folder, which other machines lack.
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                     callbacks=[follow, *([shown, *callbacks] if callbacks else [])],
                     stop=HaltTrials(follow.watch, rules_of(job.options.stop)),
                     verbose=0,
