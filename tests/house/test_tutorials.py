@@ -17,6 +17,9 @@ import pandas as pd
 import pytest
 from helpers.scripts import BLOCK, agrees, run_script
 
+from raysafl import Runner
+from raysafl.sweep.experiment_file import load_sweep
+
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "tutorials.md").read_text()
 STAYS, DIGITS, SERVED = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -129,18 +132,23 @@ def test_a_tutorial_of_a_page_runs_and_prints_as_it_says(
 
 
 @pytest.mark.acceptance
-def test_the_classes_of_a_tutorial_give_the_same_rows_on_ray(tmp_path: Path) -> None:
-    page = (DOCS / "tutorial_algorithm.md").read_text()
-    file = tmp_path / "algorithm.py"
-    file.write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
-    (on_ray,) = re.findall(r"```bash\n(raysafl run .* --executor ray .*)\n```", page)
-    for command in ("raysafl run algorithm.py --executor here", on_ray):
-        line = f"{Path(sys.executable).parent}/{command} --track none"
-        subprocess.run(line.split(), cwd=tmp_path, check=True)
-    here, there = (
-        pd.read_parquet(tmp_path / "results" / name / "rounds")
-        .sort_values(["cell", "round"], ignore_index=True)
-        .drop(columns="seconds")
-        for name in ("shifts", "on_ray")
+@pytest.mark.usefixtures("ray_local", "quick_sweeps", "untried_sweeps")
+# Of one_page.md, the first block is another file.
+@pytest.mark.parametrize(
+    ("page", "first"), [("tutorial_algorithm", 0), ("one_page", 1)]
+)
+def test_the_classes_of_a_page_give_the_same_rows_on_ray(
+    page: str, first: int, tmp_path: Path
+) -> None:
+    blocks = re.findall(
+        r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL
     )
-    pd.testing.assert_frame_equal(here, there, check_exact=True)
+    file = tmp_path / f"classes_of_{page}.py"
+    file.write_text("".join(blocks[first:]))
+    sweep, rows = load_sweep(file).at("smoke"), list[pd.DataFrame]()
+    for executor in ("here", "ray"):
+        out = tmp_path / executor
+        assert Runner(sweep, out, executor=executor, quiet=True).run().ok
+        found = pd.read_parquet(out / "rounds").drop(columns="seconds")
+        rows.append(found.sort_values(["cell", "round"], ignore_index=True))
+    pd.testing.assert_frame_equal(*rows, check_exact=True)
