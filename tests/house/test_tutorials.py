@@ -151,4 +151,5 @@ def test_the_classes_of_a_page_give_the_same_rows_on_ray(
         assert Runner(sweep, out, executor=executor, quiet=True).run().ok
         found = pd.read_parquet(out / "rounds").drop(columns="seconds")
         rows.append(found.sort_values(["cell", "round"], ignore_index=True))
-    pd.testing.assert_frame_equal(*rows, check_exact=True)
+    here, there = rows
+    pd.testing.assert_frame_equal(here, there, check_exact=True)

@@ -170,7 +170,7 @@ def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_
         "unlucky": {"finished"},
         "deadly": {"failed"},
     }
-    reason = by_fate.loc["deadly", "reason"].iloc[0]
+    reason = str(by_fate.loc["deadly", "reason"])
     assert reason.startswith(
         "LostActorsError: the client actor that was to train was lost, and so it was in 3 further"
     )
