@@ -67,8 +67,8 @@ UNDRAWN = (
 )
 # The tests of Ray, and the files whose few tests take long; the longest first.
 LONGEST = (
-    *("test_nodes", "ray", "test_signals", "test_chaos", "test_mirror"),
-    *("test_experiments", "test_howto", "test_faults"),
+    *("test_nodes", "test_slurm", "ray", "test_signals", "test_chaos", "test_mirror"),
+    *("test_experiments", "test_howto", "test_packs", "test_leaks", "test_faults"),
     *("test_crashes", "test_journal", "test_tracking", "test_tutorials", "test_trends"),
     *("test_small_resnets", "test_lean_start", "test_readme", "test_jit"),
 )
@@ -78,7 +78,8 @@ PARTS = {
     "test_signals": 2,
     "test_mirror": 3,
     "test_howto": 3,
-    "test_faults": 4,
+    "test_faults": 2,
+    "test_chaos": 2,
 }
 
 
@@ -96,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos", type=int, default=4, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
     parser.addoption("--many", type=int, default=0, help="runs in packs of ten kills")
-    parser.addoption("--faults", type=int, default=300, help="faults in folders")
+    parser.addoption("--faults", type=int, default=150, help="faults in folders")
     parser.addoption(
         "--autoscaler", action="store_true", help="a sweep on a cluster that grows"
     )

@@ -22,8 +22,10 @@ def test_a_study_whose_parts_are_killed_while_it_grows_has_the_rows_of_an_undist
     record_property: Callable[[str, object], None],
 ) -> None:
     most, first = map(pytestconfig.getoption, ("--chaos", "--chaos-seed"))
+    # Without Ray there is one kind of part to kill.
+    most = most if executor == "ray" else most // 2
     # How many seeds and rounds the study has at first, and to how many it then grows.
-    growth = [(1, rounds), (2, rounds), (2, 2 * rounds)]
+    growth = [(1, rounds), (2, 2 * rounds)]
     chaos, seed = Chaos(first, executor), 0
     try:
         while chaos.kills.total() < most:
@@ -32,7 +34,7 @@ def test_a_study_whose_parts_are_killed_while_it_grows_has_the_rows_of_an_undist
             )
             folder = tmp_path / str(seed)
             folder.mkdir()
-            for left, extent in zip((3, 2, 1), growth, strict=True):
+            for left, extent in zip((2, 1), growth, strict=True):
                 share = -(-(most - chaos.kills.total()) // left)
                 chaos.run(folder / "chaos", chaos.kills.total() + share, seed, *extent)
             expected = undisturbed(folder / "reference", seed, *growth[-1])

@@ -31,7 +31,7 @@ from raysafl.storage.verify import repair, verify
 # What is shown of a folder, by what shows it.
 Shown = Mapping[str, pd.DataFrame]
 # The faults are dealt out to so many tests, which may run at the same time.
-PARTS = 4
+PARTS = 2
 REPLICATES = ["run_id", "replicate"]
 SHORT = BASE.replace(
     {"local.steps": 2, "local.epochs": None},

@@ -51,48 +51,8 @@ def worker(job: Config) -> Config:
 
 CHANGES: dict[str, tuple[str, Callable[[Config], object]]] = {
     "an unknown key of a task": ("sky.yaml", lambda c: c.update(node_count=4)),
-    "a word as the number of nodes": ("sky.yaml", lambda c: c.update(num_nodes="4")),
-    "an unknown key of its resources": (
-        "sky.yaml",
-        lambda c: c["resources"].update(spot=True),
-    ),
     "a word for spot": ("sky.yaml", lambda c: c["resources"].update(use_spot="yes")),
-    "no such cloud": ("sky.yaml", lambda c: c["resources"].update(infra="clouds/x")),
-    "a number in an environment variable": (
-        "sky.yaml",
-        lambda c: c["envs"].update(OPTIONS=1),
-    ),
-    "an unknown key of recovery": (
-        "sky.yaml",
-        lambda c: c["resources"]["job_recovery"].update(restarts=3),
-    ),
-    "an unknown key of a mounted bucket": (
-        "sky.yaml",
-        lambda c: c.update(file_mounts={"/results": {"bucket": "mine"}}),
-    ),
     "an unknown key of a job": ("kuberay.yaml", lambda c: c["spec"].update(retries=1)),
-    "a word as the number of retries": (
-        "kuberay.yaml",
-        lambda c: c["spec"].update(backoffLimit="none"),
-    ),
-    "no such way to authenticate": (
-        "kuberay.yaml",
-        lambda c: c["spec"]["rayClusterSpec"]["authOptions"].update(mode="password"),
-    ),
-    "an unknown key of a group of workers": (
-        "kuberay.yaml",
-        lambda c: c["spec"]["rayClusterSpec"]["workerGroupSpecs"][0].update(max=4),
-    ),
-    "a number as a parameter of ray start": (
-        "kuberay.yaml",
-        lambda c: c["spec"]["rayClusterSpec"]["headGroupSpec"].update(
-            rayStartParams={"num-cpus": 0}
-        ),
-    ),
-    "an unknown key of a container": (
-        "kuberay.yaml",
-        lambda c: worker(c).update(gpus=4),
-    ),
     "a container without a name": ("kuberay.yaml", lambda c: worker(c).pop("name")),
     "no quantity of memory": (
         "kuberay.yaml",

@@ -50,17 +50,21 @@ class World:
         self.done.create()
         self.datasets: dict[str, Dataset] = {}
         self.ran: set[str] = set()
-        self.kinds: set[str] = set()
+        self.parts: set[str] = set()
 
     def of_new_kinds(self, runs: Iterable[Run]) -> list[Run]:
-        """Return a run of each kind that no file had before; if there is none, the first run.
+        """Return the runs with a part that no run had before; if there is none, the first run.
 
-        Runs of one kind differ in numbers alone.
+        A part is a field of a run, such as its algorithm, but for numbers.
         """
-        kinds = {re.sub(r"\d[\d.e-]*", "0", run.to_json()): run for run in runs}
-        chosen = [run for kind, run in kinds.items() if kind not in self.kinds]
-        self.kinds |= kinds.keys()
-        return chosen or list(kinds.values())[:1]
+        every, chosen = list(runs), list[Run]()
+        for run in every:
+            fields = json.loads(run.to_json()).items()
+            parts = {re.sub(r"\d[\d.e-]*", "0", str(field)) for field in fields}
+            if parts - self.parts:
+                chosen.append(run)
+            self.parts |= parts
+        return chosen or every[:1]
 
     def run(self, runs: Iterable[Run]) -> None:
         """Carry out those that have not been yet, in the packs of a trial."""
@@ -132,9 +136,9 @@ def sweep_of(name: str) -> Sweep:
 def test_two_rounds_of_every_kind_of_entry_run_and_are_reported(
     name: str, here: World
 ) -> None:
-    """Of entries that differ in numbers alone one runs, in the first file that has it.
+    """Each algorithm, policy, model and so on runs in the first file that has it.
 
-    All are tried on their data.
+    All entries are tried on their data.
     """
     sweep = sweep_of(name).at("smoke")
     every = sweep.labelled().values()

@@ -1,17 +1,15 @@
 """The page docs/one_page.md: its Python runs as printed."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from raysafl import Runner, Sweep
 from raysafl.sweep.experiment_file import load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "one_page.md").read_text()
-SWEEP, ALGORITHM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SWEEP, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.usefixtures("quick_sweeps", "untried_sweeps")
@@ -31,20 +29,3 @@ def test_the_sweep_in_python_runs_as_printed(
     file.write_text(code)
     assert load_sweep(file).axis_names == ["client_prob", "n0"]
     assert not capsys.readouterr().out
-
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = tmp_path / "my_file.py"
-    module.write_text(ALGORITHM)
-    sweep = load_sweep(module).at("smoke")
-    out = tmp_path / "out"
-    outcome = Runner(sweep, out, executor="ray", track="none", quiet=True).run()
-    assert outcome.ok and isinstance(sweep, Sweep)
-    assert set(outcome.runs["config.algorithm"]) == {"Median", "SAFARI"}
-    assert set(outcome.runs["config.participation"]) == {"Shifts"}
-    assert set(outcome.runs["config.model"]) == {"Tanh"}
-    sys.modules.pop("raysafl_experiment_my_file")

@@ -17,6 +17,9 @@ import pandas as pd
 import pytest
 from helpers.scripts import BLOCK, agrees, run_script
 
+from raysafl import Runner
+from raysafl.sweep.experiment_file import load_sweep
+
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "tutorials.md").read_text()
 STAYS, DIGITS, SERVED = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -26,14 +29,14 @@ SLOW = {"tutorial_cluster", "tutorial_paper"}
 
 
 def run(code: str, folder: Path) -> str:
-    """Run a file in a folder, and return what it prints."""
+    """Run a file in a folder with one seed of its three, and return what it prints."""
     file = folder / "tutorial.py"
-    file.write_text(code)
+    file.write_text(code.replace("replicates=3", "replicates=1"))
     return run_script(file)
 
 
 @pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
+@pytest.mark.usefixtures("ray_local", "quick_sweeps", "untried_sweeps")
 def test_hospitals_learn_the_length_of_a_stay(tmp_path: Path) -> None:
     assert len(STAYS.splitlines()) < 120
     said = run(STAYS, tmp_path)
@@ -41,7 +44,7 @@ def test_hospitals_learn_the_length_of_a_stay(tmp_path: Path) -> None:
     assert covered is not None and 65 <= int(covered[1]) <= 85
     runs = pd.read_parquet(tmp_path / "results" / "stays" / "runs.parquet")
     # Both methods stop before round 200, and three of four stays are covered.
-    assert len(runs) == 6 and (runs["rounds"] < 200).all()
+    assert len(runs) == 2 and (runs["rounds"] < 200).all()
     assert runs["final_covered"].between(0.65, 0.85).all()
     assert (runs["final_loss"] < 0.7).all() and "final" not in runs
     assert runs["at_best_val"].notna().all()
@@ -56,12 +59,12 @@ def test_a_study_of_images_shows_whom_the_model_serves(tmp_path: Path) -> None:
     run(SERVED, tmp_path)
     results = tmp_path / "results" / "served"
     runs = pd.read_parquet(results / "runs.parquet")
-    assert len(runs) == 9 and (runs["final"] > 0.7).all()
+    assert len(runs) == 3 and (runs["final"] > 0.7).all()
     never = runs["final_clients_never_accuracy"]
     assert never.between(0.3, 1).all() and (never != runs["final"]).all()
     clients = pd.read_parquet(results / "clients")
-    # Three evaluations of 20 clients in 3 replicates of 3 methods; 6 of 20 never participate.
-    assert len(clients) == 3 * 20 * 9
+    # Three evaluations of 20 clients in 3 methods; 6 of 20 never participate.
+    assert len(clients) == 3 * 20 * 3
     absent = clients[clients["client"] >= 14]
     assert (absent["participations"] == 0).all()
     assert (results / "served.png").is_file()
@@ -129,18 +132,24 @@ def test_a_tutorial_of_a_page_runs_and_prints_as_it_says(
 
 
 @pytest.mark.acceptance
-def test_the_classes_of_a_tutorial_give_the_same_rows_on_ray(tmp_path: Path) -> None:
-    page = (DOCS / "tutorial_algorithm.md").read_text()
-    file = tmp_path / "algorithm.py"
-    file.write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
-    (on_ray,) = re.findall(r"```bash\n(raysafl run .* --executor ray .*)\n```", page)
-    for command in ("raysafl run algorithm.py --executor here", on_ray):
-        line = f"{Path(sys.executable).parent}/{command} --track none"
-        subprocess.run(line.split(), cwd=tmp_path, check=True)
-    here, there = (
-        pd.read_parquet(tmp_path / "results" / name / "rounds")
-        .sort_values(["cell", "round"], ignore_index=True)
-        .drop(columns="seconds")
-        for name in ("shifts", "on_ray")
+@pytest.mark.usefixtures("ray_local", "quick_sweeps", "untried_sweeps")
+# Of one_page.md, the first block is another file.
+@pytest.mark.parametrize(
+    ("page", "first"), [("tutorial_algorithm", 0), ("one_page", 1)]
+)
+def test_the_classes_of_a_page_give_the_same_rows_on_ray(
+    page: str, first: int, tmp_path: Path
+) -> None:
+    blocks = re.findall(
+        r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL
     )
+    file = tmp_path / f"classes_of_{page}.py"
+    file.write_text("".join(blocks[first:]))
+    sweep, rows = load_sweep(file).at("smoke"), list[pd.DataFrame]()
+    for executor in ("here", "ray"):
+        out = tmp_path / executor
+        assert Runner(sweep, out, executor=executor, quiet=True).run().ok
+        found = pd.read_parquet(out / "rounds").drop(columns="seconds")
+        rows.append(found.sort_values(["cell", "round"], ignore_index=True))
+    here, there = rows
     pd.testing.assert_frame_equal(here, there, check_exact=True)

@@ -93,10 +93,7 @@ def expected(text: str, engine: str) -> Played:
 # By default one engine alone.
 @pytest.mark.parametrize(
     ("actors", "engines"),
-    [
-        (2, ENGINES[:1]),
-        *(pytest.param(n, ENGINES, marks=ACCEPTANCE) for n in (1, 3)),
-    ],
+    [(2, ENGINES[:1]), pytest.param(3, ENGINES, marks=ACCEPTANCE)],
 )
 def test_runs_on_actors_equal_themselves_alone_in_one_process(
     tiny: Run, actors: int, engines: list[tuple[str, Model]]

@@ -336,6 +336,8 @@ def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     by the test before.
     """
     monkeypatch.setattr(tune_of_sweep, "TRIAL_RETRIES", 0)
+    # Each seed more is one more that is tried by itself.
+    tiny = tiny.replace(replicates=1)
     short = tiny.replace(rounds=2)
     sweep = grid(tiny, deadly=tiny.replace(algorithm=Deadly()), short=short)
     outcome, said = go_on_ray(sweep, tmp_path / "s", flush_seconds=0.0)

@@ -177,6 +177,8 @@ class OnRay:
                     name=sweep.name,
                     storage_path=str(folder),
                     failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
+                    # It would be a file in the driver's folder, which other machines lack.
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                     callbacks=[follow, *callbacks],
                     stop=HaltTrials(watch, rules_of(watch.options.stop)),
                     verbose=0,

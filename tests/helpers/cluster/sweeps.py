@@ -132,6 +132,7 @@ def main(name: str, folder: str, address: str, hardware: str) -> None:
         track="none",
         flush_seconds=0.5,
         quiet=True,
+        try_first=False,
     ).run()
     for reason in outcome.bad["reason"]:
         print(reason)
