@@ -4,7 +4,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 import raysafl as fl
-from raysafl.models.networks import check_images
+from raysafl.models.basic import check_images
 
 
 class FastFashionNet(fl.Model):

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import nn
 
 import raysafl as fl
-from raysafl.models.networks import check_images
+from raysafl.models.basic import check_images
 
 
 class _FslNet(fl.Model):

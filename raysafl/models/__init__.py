@@ -19,9 +19,7 @@ Example:
 
 from raysafl.core.component import tell_missing_names
 from raysafl.core.problem import Model
-from raysafl.models.flat import FlatModel
-from raysafl.models.layers import Dropout
-from raysafl.models.networks import (
+from raysafl.models.basic import (
     CNN,
     MLP,
     BagOfWords,
@@ -31,6 +29,8 @@ from raysafl.models.networks import (
     ResNet18,
     ResNet20,
 )
+from raysafl.models.flat import FlatModel
+from raysafl.models.layers import Dropout
 
 __all__ = [
     "CNN",
