@@ -74,6 +74,7 @@ def test_a_command_that_takes_too_long_is_told_to_stop() -> None:
     assert carry_out([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
 
 
+@pytest.mark.acceptance
 def test_what_has_ended_is_not_run_again(data: Path, tmp_path: Path) -> None:
     asked = ["--scale", "smoke", "--only", FIGURE_8.file]
     quiet = ["--", "--quiet", "--executor", "here", "--track", "none"]

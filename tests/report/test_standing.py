@@ -70,7 +70,7 @@ def test_the_best_mean_alone_is_bold_and_daggers_are_given_as_scipys_paired_test
     st.integers(1, 5),
     st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_marked_mean_is_below_an_unmarked_one(
     methods: list[tuple[float, float]], seeds: int, seed: int
 ) -> None:
