@@ -121,7 +121,8 @@ def from_csv(
         label: see `from_pandas`.
         test: in place of `split` and `test_share`, a file with the test samples.
         options: all other arguments of `from_pandas`; and arguments of
-            `pandas.read_csv`, such as `sep=";"`, but not `chunksize` or `iterator`. `names` are those of classes; give a file without a head one first.
+            `pandas.read_csv`, such as `sep=";"`, but not `chunksize` or `iterator`.
+            `names` are those of classes; give a file without a head one first.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
