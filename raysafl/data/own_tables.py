@@ -82,15 +82,15 @@ def from_pandas(
             raise ValueError(
                 f"{table} must be a DataFrame of pandas, not {type(given).__name__}"
             )
-    if others := sorted(options.keys() - OPTIONS):
-        near = nearest(others[0], {*signature(from_pandas).parameters, *OPTIONS})
-        raise ValueError(f"from_pandas has no argument '{others[0]}': {near}")
-    check_test(test=test, split=split, test_share=options.get("test_share"))
     roles = {
         "label": as_list(label),
         "client": as_list(client),
         "split": as_list(split),
     }
+    if others := sorted(options.keys() - OPTIONS):
+        near = nearest(others[0], [*roles, "features", "test", *OPTIONS])
+        raise ValueError(f"from_pandas has no argument '{others[0]}': {near}")
+    check_test(test=test, split=split, test_share=options.get("test_share"))
     chosen = _features_of(df, roles, features)
     needed = [chosen, roles["label"], roles["client"]]
     tested: Any = None
