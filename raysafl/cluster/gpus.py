@@ -1,4 +1,4 @@
-"""The machines of a Ray: which GPUs a sweep uses there, and whether torch sees them."""
+"""The machines of a Ray cluster: which GPUs a sweep uses there, and whether torch sees them."""
 
 import math
 import os

@@ -230,6 +230,9 @@ class Component(BaseModel):
         try:
             tree = self.model_dump(mode="json")
         except PydanticSerializationError as error:
+            # The innermost part that cannot be written names itself.
+            for part in list(self.components())[1:]:
+                part.to_json()
             raise ValueError(
                 f"{type(self).__name__} holds what has no JSON ({error}), and a run's id is "
                 "a hash of its JSON; give numbers, texts, lists or components, and write a "

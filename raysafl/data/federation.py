@@ -265,7 +265,7 @@ def _hold_back(
         The samples that each client and the server train on, and the validation samples.
 
     Raises:
-        ValueError: A share is less than one sample, or the server is left with none.
+        ValueError: A share is less than one sample, or takes all that somebody holds.
     """
     taken = np.unique(drawn)
     if has_copies:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
 from raysafl.data.own_arrays import check_test, from_arrays
 from raysafl.data.own_columns import SHOWN, check_columns
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("train", "test")
+# The arguments of `from_arrays` that a table has, too.
+OPTIONS = {*signature(from_arrays).parameters} - {"x", "y", "clients", "test"}
 
 
 def from_pandas(
@@ -44,7 +47,7 @@ def from_pandas(
             several such columns. `ByColumn(column=...)` makes clients of one of them.
         split: the column that says "train" or "test" for each row.
         test: in place of `split`, a table with the test samples and the same columns.
-        options: all other arguments of `from_arrays`: `test_share` in place of both,
+        options: other arguments of `from_arrays`: `test_share` in place of both,
             `target`, `names`, `words`, `standardise`, `seed` and `name`.
 
     Returns:
@@ -79,12 +82,15 @@ def from_pandas(
             raise ValueError(
                 f"{table} must be a DataFrame of pandas, not {type(given).__name__}"
             )
-    check_test(test=test, split=split, test_share=options.get("test_share"))
     roles = {
         "label": as_list(label),
         "client": as_list(client),
         "split": as_list(split),
     }
+    if others := sorted(options.keys() - OPTIONS):
+        near = nearest(others[0], [*roles, "features", "test", *OPTIONS])
+        raise ValueError(f"from_pandas has no argument '{others[0]}': {near}")
+    check_test(test=test, split=split, test_share=options.get("test_share"))
     chosen = _features_of(df, roles, features)
     needed = [chosen, roles["label"], roles["client"]]
     tested: Any = None
@@ -114,14 +120,14 @@ def from_csv(
             the folder RAYSAFL_DATA.
         label: see `from_pandas`.
         test: in place of `split` and `test_share`, a file with the test samples.
-        options: all other arguments of `from_pandas` and `from_arrays`; and arguments of
+        options: all other arguments of `from_pandas`; and arguments of
             `pandas.read_csv`, such as `sep=";"`, but not `chunksize` or `iterator`.
             `names` are those of classes; give a file without a head one first.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
     """
-    known = {*signature(from_pandas).parameters, *signature(from_arrays).parameters}
+    known = {*signature(from_pandas).parameters, *OPTIONS}
     columns = {name: options.pop(name) for name in known & options.keys()}
     df = _read_csv(file, options)
     other = None if test is None else _read_csv(test, options)

@@ -112,11 +112,19 @@ def without(clients: ClientIndices, taken: Ints) -> ClientIndices:
     Args:
         clients: The positions of each client's samples.
         taken: The positions of the validation samples.
+
+    Raises:
+        ValueError: A client that held samples is left with none.
     """
     samples = clients.concatenated()
     kept = ~np.isin(samples, taken)
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
     sizes = np.bincount(owner[kept], minlength=len(clients))
+    if (is_emptied := (sizes == 0) & (clients.sizes > 0)).any():
+        raise ValueError(
+            f"validation leaves client {is_emptied.argmax()} nothing to train on: all of its "
+            "samples are validation samples; lower the shares of validation"
+        )
     return StoredIndices(samples[kept], sizes)
 
 

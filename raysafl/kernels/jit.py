@@ -45,11 +45,10 @@ def compiled(
 
         try:
             loop = numba.njit(cache=True, **options)(function)
-        # Numba found no folder that it can write to.
-        except RuntimeError:
+            _guard(loop._cache._cache_file)
+        # Numba found no folder that it can write to, or this version keeps its cache otherwise.
+        except (RuntimeError, AttributeError):
             return numba.njit(**options)(function)
-
-        _guard(loop._cache._cache_file)
         return loop
 
     return decorate

@@ -116,10 +116,12 @@ class Classification(Objective):
                 "objective=NextToken() for sequences of tokens"
             )
         weights = self.class_weights
-        if weights is not None and len(weights) != dataset.num_classes:
+        if weights is not None and (
+            len(weights) != dataset.num_classes or not any(weights)
+        ):
             raise ValueError(
                 f"class_weights has {len(weights)} weights, but '{dataset.name}' has "
-                f"{dataset.num_classes} classes; give one weight for each"
+                f"{dataset.num_classes} classes; give one weight for each, not all of them 0"
             )
         if "top5_accuracy" in self.metrics and dataset.num_classes <= TOP:
             raise ValueError(

@@ -123,7 +123,9 @@ class ScipyDistribution(Distribution):
             is_allowed = False
         if not is_allowed:
             takes = f"{law.shapes or 'no shape'}, and perhaps loc and scale"
-            raise ValueError(f"{self.name} takes {takes}, and not {self.params}")
+            raise ValueError(
+                f"{self.name} takes {takes}, in the range of scipy.stats, and not {self.params}"
+            )
         return self
 
     def law(self) -> tuple[str, dict[str, float]]:

@@ -3,7 +3,7 @@
 Each request takes one message to each actor and one reply from it (see
 `raysafl.runtime.client_actor`). Ray starts an actor again that dies, and asks it again; a
 call is a pure function of its arguments, so a loss does not change results. Tasks are
-distributed by `raysafl.runtime.placement`. Results do not depend on that distribution:
+distributed by `assign_cells`. Results do not depend on that distribution:
 sums are exact (`raysafl.runtime.exact_mean`), and rows are put back into the order of
 the tasks.
 """

@@ -42,6 +42,7 @@ from raysafl.core.algorithm import (
     State,
 )
 from raysafl.core.component import is_users_class
+from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Keys, checksum
 from raysafl.core.work import Floats, Ints
 from raysafl.simulation.turns import Fork, Turn, wrong_part
@@ -608,7 +609,9 @@ class Lifted(Turn):
         if not isinstance(request, Request | CountSamples):
             raise NotLiftable("it yields what is no request")
         ids = request.ids
-        if not len(ids) or (ids is not self._ids and any(i >= 0 for i in ids)):
+        if not len(ids) or (
+            ids is not self._ids and any(i not in (EVERYONE, SERVER) for i in ids)
+        ):
             raise NotLiftable("it asks for others than the cohort")
         if isinstance(request, CountSamples):
             return

@@ -510,6 +510,11 @@ class Replicates:
         measured = {place: ids for place, ids in enumerate(lists) if ids}
         if not measured:
             return
+        if "accuracy" not in self.work.measures.metrics:
+            raise ValueError(
+                f"{type(self.run.objective).__name__} has no accuracy, for which "
+                f"{type(self.policy).__name__}.measured_on asks; let it return None"
+            )
         rows = [Rows("train", tuple(ids)) for ids in measured.values()]
         found = yield from self._sums(
             current.after, list(measured), [[own] for own in rows]

@@ -348,19 +348,25 @@ def _checked(
     """
     if not isinstance(request, Request | CountSamples):
         _refuse(algorithm, REQUEST, round, f"it yielded {in_brief(request)}")
-    ids = [int(i) for i in request.ids]
+    try:
+        ids = [int(i) for i in request.ids]
+    except (TypeError, ValueError):
+        ids = []
     if not ids:
-        _refuse(algorithm, REQUEST, round, "it gave no ids")
+        _refuse(algorithm, REQUEST, round, f"its ids are {in_brief(request.ids)}")
     # SERVER and EVERYONE can always be asked.
     is_count = isinstance(request, CountSamples)
     allowed = range(EVERYONE, num_clients) if is_count else {EVERYONE, SERVER, *cohort}
     if others := sorted({i for i in ids if i not in allowed}):
         what = (
-            f"it asked for {in_brief(others)}, who are not among them. The run's "
+            f"it asked for {in_brief(others)}, which do not exist"
+            if is_count
+            else f"it asked for {in_brief(others)}, who are not among them. The run's "
             "participation selects the cohort: give it a policy that selects these clients, "
             "or ask EVERYONE, which is the data of all clients in one place"
         )
-        _refuse(algorithm, "train clients of the cohort, its `ids`", round, what)
+        must = "count clients" if is_count else "train clients of the cohort, its `ids`"
+        _refuse(algorithm, must, round, what)
     request = replace(request, ids=ids)
     if is_count:
         return request

@@ -176,7 +176,7 @@ class Sweep:
                 "labels to runs"
             )
         for key, run in self._points if self.runs else ():
-            check_run(run, f"the run {key}")
+            check_run(run, f"the run with the label {', '.join(map(str, key))}")
         is_function = callable(self.base) and not isinstance(self.base, type)
         if self.base is not None and not is_function:
             check_run(self.base, "base")

@@ -128,7 +128,7 @@ def _executor(
 def _timed(
     runs: Mapping[str, Run], datasets: Mapping[str, Dataset], engine: str, device: str
 ) -> tuple[float, str]:
-    """Estimate how long runs take one after the other, from rounds of that of median work.
+    """Estimate how long runs take one after the other, from rounds of the one of median work.
 
     Returns:
         The seconds, and what was timed, if it could be.

@@ -322,6 +322,6 @@ def check_table(table: Table, axes: Sequence[str], keys: Sequence[Key]) -> None:
 
 
 def _check_no_repeat(values: Sequence[Hashable], where: str) -> None:
-    twice = [value for value in values if values.count(value) > 1]
-    if twice:
-        raise ValueError(f"{where}: {twice[0]!r} is given twice; give it once")
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise ValueError(f"{where}: {twice!r} is given twice; give it once")

@@ -93,7 +93,7 @@ class OpenPack:
         # The cells, and those of them that have not ended, by id.
         self.cells: dict[str, OpenCell] = {}
         self.open: dict[str, OpenCell] = {}
-        # How cells have ended of which nobody has been told, with the files that they leave.
+        # How cells have ended since the last report, with the files that they leave.
         self._ends: list[CellEnd] = []
         self._models: dict[str, bytes] = {}
         self._states: dict[str, bytes] = {}

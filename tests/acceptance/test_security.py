@@ -41,8 +41,8 @@ LOADING = {"read_pickle", "unsafe_load", "full_load"}
 # between a trial's own processes, and from the driver to the process that tries a round
 ALLOWED = {
     ("preflight.py", "pickle.load(sys.stdin.buffer)"),
-    ("messages.py", "pickle.loads(sent)"),
-    ("messages.py", "pickle.loads(pickled, buffers=arrays)"),
+    ("client_actor.py", "pickle.loads(sent)"),
+    ("client_actor.py", "pickle.loads(pickled, buffers=arrays)"),
 }
 RUNNING = {"eval", "exec", "compile", "__import__"}
 

@@ -165,6 +165,11 @@ FLOATS = np.ones(4, np.float32)
             "class_weights has 2 weights, but 'd' has 4 classes",
         ),
         (
+            Classification(class_weights=[0, 0]),
+            dataset(np.array([0, 1]), 2),
+            "not all of them 0",
+        ),
+        (
             Classification(metrics=["top5_accuracy"]),
             dataset(np.arange(4), 4),
             "top5_accuracy is always 1 for the 4 classes",

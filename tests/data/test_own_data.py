@@ -374,6 +374,8 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
         ({"client": ["town"] * 2}, "the table of clients has several columns town"),
         ({"features": None, "client": None}, "feature column 'town' holds text"),
         ({"split": None}, "there are no test data: give test="),
+        ({"split": None, "tset": 1}, "no argument 'tset': did you mean 'test'?"),
+        ({"clients": "town"}, "no argument 'clients': did you mean 'client'?"),
         ({"test_share": 0.5}, "given by split and by test_share; give one"),
         ({"split": "town", "client": None}, "holds 'Bern', 'Genf'; it may say 'train'"),
         ({"target": "numbr"}, "did you mean 'number'?"),

@@ -162,13 +162,21 @@ def test_clients_do_not_train_on_samples_of_which_the_server_holds_copies_back()
             "of the server's data, which is 40 samples, is less than one sample",
         ),
         ({"validation": Validation(clients=0.01)}, "the largest holds 40"),
+        (
+            {
+                "validation": Validation(clients=0.5),
+                "partition": Overlapping(samples=2),
+                "clients": 200,
+            },
+            r"leaves client \d+ nothing to train on",
+        ),
     ],
 )
 def test_a_share_that_does_not_fit_is_refused(
     change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Federation(clients=CLIENTS, **change).split(labelled(), 0)
+        Federation(**{"clients": CLIENTS, **change}).split(labelled(), 0)
 
 
 def test_an_algorithm_that_trains_on_server_data_still_needs_some(tiny: Run) -> None:

@@ -154,7 +154,7 @@ def test_import_directions() -> None:
             "raysafl.participation",
         ),
         ("algorithms/safari.py", "from pathlib import Path", "pathlib"),
-        ("training/engine_choice.py", "import time", "time"),
+        ("training/engines.py", "import time", "time"),
         ("cli/app.py", "from benchmarks.cpu import measures", "benchmarks.cpu"),
     ],
 )

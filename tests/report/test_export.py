@@ -175,6 +175,7 @@ def test_labels_their_order_and_names_are_those_that_were_chosen(
         ("rename", {"SAFARY": "x"}, "did you mean 'SAFARI'"),
         ("rename", {"SAFARI": "FedAvg"}, "two things would have the name 'FedAvg'"),
         ("name", "curve", "did you mean 'curves'"),
+        ("width", "wide", "width is 'wide'; give inches"),
         ("name", "served", "has no numbers for the figure 'served'"),
     ],
 )

@@ -133,7 +133,7 @@ class Acts(Stacks):
 
 def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(tiny: Run) -> None:
     run = tiny.replace(algorithm=Acts(), participation=Holes(), rounds=6)
-    with pytest.raises(ValueError, match="in round 1 it gave no ids"):
+    with pytest.raises(ValueError, match="in round 1 its ids are"):
         play(run)[1]
 
 

@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"name": "a/b"}, "becomes a folder; 'a/b' cannot be one"),
     "no name": ({"name": [RUN]}, r"is its name.*Sweep\('name', runs=\.\.\.\)"),
     "empty": ({"runs": {}}, "exactly one of them; there is no run in either"),
-    "class": ({"runs": [Run]}, r"the run \(0,\) is <class .*; give a Run"),
+    "class": ({"runs": [Run]}, r"the run with the label 0 is <class .*; give a Run"),
     "used up": ({"runs": (run for run in [RUN])}, "generator .*; give a list of runs"),
     # search spaces
     "empty grid": (

@@ -4,10 +4,12 @@ No global state of matplotlib is changed for longer than a figure is drawn.
 """
 
 import io
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
@@ -168,7 +170,12 @@ def paper_style(width: float) -> Style:
     """Return the style of figures that are printed so many inches wide, in letters like Times.
 
     Smaller letters than these cannot be read in print.
+
+    Raises:
+        ValueError: the width is no number above 0.
     """
+    if not isinstance(width, Real) or not 0 < width < math.inf:
+        raise ValueError(f"width is {width!r}; give inches, such as 3.25")
     return Style(width, 8.0, is_fixed=True, scale=0.52, letters=8, small=7, font=TIMES)
 
 
