@@ -2,8 +2,8 @@
 
 Sources: SAFARI, theorems 4 and 5 (docs/papers.md#safari); FAST, theorems 1 and 2
 (docs/papers.md#fast); FSL, theorems 1 and 2 (docs/papers.md#fsl). The bounds on q are in
-`raysafl.theory.bounds`. `tests/theory/test_error_bounds.py` compares each with a value that was
-computed by hand.
+`experiments/theorems/advise.py`. `tests/theorems/test_error_bounds.py` compares each with a
+value that was computed by hand.
 """
 
 import math
