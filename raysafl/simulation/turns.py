@@ -365,7 +365,9 @@ def _checked(
             "participation selects the cohort: give it a policy that selects these clients, "
             "or ask EVERYONE, which is the data of all clients in one place"
         )
-        must = "count clients" if is_count else "train clients of the cohort, its `ids`"
+        must = "train clients of the cohort, its `ids`"
+        if is_count:
+            must = f"count the samples of clients from 0 to {num_clients - 1}"
         _refuse(algorithm, must, round, what)
     request = replace(request, ids=ids)
     if is_count:

@@ -161,7 +161,10 @@ class Weighing(Algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "text"),
     [
-        (Asking(), r"Asking\.round.*asked for \[10\], who are not among them"),
+        (
+            Asking(),
+            r"Asking\.round.*clients from 0 to 9; .*asked for \[10\], which do not exist",
+        ),
         (
             Weighing(weights=[1, 2]),
             r"Weighing\.round.*weight_M is .* must be a tensor of shape \[3\]",
