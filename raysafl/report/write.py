@@ -61,7 +61,7 @@ def results_document(
             "Cost": sections.cost(numbers),
             # A tag in Markdown is one of HTML.
             "Notes": [
-                re.sub(r"<(?=[A-Za-z/!?])", r"\<", printable(manifest.notes)).strip()
+                re.sub(r"<(?=[A-Za-z/!?])", "&lt;", printable(manifest.notes)).strip()
             ],
             CONFIGURATION: sections.configuration(numbers.runs),
             "How it was made": [

@@ -104,6 +104,7 @@ def test_pages_tables_and_the_terminal_show_labels_as_text(label: str) -> None:
 
 
 @given(LABELS)
+@example(r"\<script>alert(1)</script>")
 @settings(max_examples=15, deadline=None)
 def test_notes_are_markdown_without_html(notes: str) -> None:
     text = markdown(sweep_of("word", notes)[1])
