@@ -217,10 +217,13 @@ class Component(BaseModel):
     def components(self) -> Iterator["Component"]:
         """Yield this component and all components inside it, at any depth."""
         yield self
-        for _, value in self:
-            for part in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(part, Component):
-                    yield from part.components()
+        for value in vars(self).values():
+            if isinstance(value, Component):
+                yield from value.components()
+            elif isinstance(value, list | tuple):
+                for part in value:
+                    if isinstance(part, Component):
+                        yield from part.components()
 
     def to_json(self) -> str:
         """Write canonical JSON: equal components give equal text.

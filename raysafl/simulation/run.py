@@ -278,6 +278,8 @@ class Run(Component):
 
     def split(self) -> "list[Run]":
         """Return the replicates as runs of one seed each."""
+        if self.replicates == 1:
+            return [self]
         return [
             self.model_copy(update={"replicates": 1, "seed": seed})
             for seed in self.seeds

@@ -233,22 +233,24 @@ def cost(numbers: Numbers) -> list[Block]:
     finished = runs[runs["status"] == Status.FINISHED]
     entries = numbers.manifest.entries
     method_of = {e.run_id: label_text(layout.method_of(e)) for e in entries}
-    methods = finished["run_id"].map(method_of)
+    methods = finished["run_id"].map(method_of).rename("method")
+    means = finished[list(columns)].groupby(methods).mean()
+    each = finished.drop_duplicates("run_id").groupby(methods)["seconds"]
+    runs_of, seconds = each.size(), each.mean()
     rows = []
     for method in layout.methods:
-        own = finished[methods == label_text(method)]
-        if own.empty:
+        text = label_text(method)
+        if text not in means.index:
             continue
-        each = own.drop_duplicates("run_id")
         spending = [
             format_bytes(mean)
-            if "bytes" in str(c)
+            if "bytes" in c
             else f"{mean:,.{int(mean < 100)}f}".replace("nan", NOTHING)
-            for c, mean in own[list(columns)].mean().items()
+            for c, mean in zip(columns, map(float, means.loc[text]), strict=True)
         ]
-        name = label_text(method) if layout.method else "all runs"
-        seconds = duration(float(each["seconds"].mean()))
-        rows.append([name, str(len(each)), seconds, *spending])
+        name = text if layout.method else "all runs"
+        spent = duration(float(seconds[text]))
+        rows.append([name, str(runs_of[text]), spent, *spending])
     if not rows:
         return []
     head = [layout.method or "", "runs", "seconds of a run", *columns.values()]
