@@ -1,12 +1,16 @@
-"""The figure of who is served: its points against means by hand."""
+"""The figures of who participates and who is served: what they show against means by hand."""
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from helpers.drawn import drawn, study_of
 from helpers.scored import made
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from raysafl.report.analysis.numbers import Study
-from raysafl.report.figures.clients import clients_served
+from raysafl.report.figures.clients import FEW, ROWS, clients_served, draw_raster
+from raysafl.report.figures.style import OKABE_ITO
 from raysafl.storage.rows import CLIENTS, ROUNDS, of_owners
 
 
@@ -60,3 +64,31 @@ def test_more_than_150_clients_are_20_groups_of_equal_size_by_how_often_they_cam
     due = [[10 * came[own].mean(), 100 * quality[own].mean()] for own in groups]
     np.testing.assert_allclose(found, due)
     assert "Of more than 150 clients a point is one of 20 groups" in notes
+
+
+@pytest.mark.parametrize("clients", [3, FEW + 1, 5 * ROWS + 1])
+def test_a_raster_shows_who_participated_and_each_client_s_share_of_the_rounds(
+    clients: int,
+) -> None:
+    took_part = np.random.default_rng(0).random((4, clients)) < 0.5
+    axes = Figure().subplots()
+    draw_raster(axes, took_part, "", np.array([False, True, False, False]))
+    (image,) = axes.images
+    picture = np.asarray(image.get_array())
+    assert list(image.get_extent()) == [-0.5, 3.5, -0.5, clients - 0.5]
+    assert len(picture) == (clients if clients <= ROWS else -(-clients // 6))
+    # How much of each pixel is coloured is how many of its clients participated.
+    colours = np.array([to_rgb(OKABE_ITO[k]) for k in (0, 1, 0, 0)])
+    shown = ((1 - picture) / (1 - colours)).mean(axis=2)
+    each = 6 if clients > ROWS else 1
+    padded = np.full((4, len(picture) * each), np.nan)
+    padded[:, :clients] = took_part
+    expected = np.nanmean(padded.reshape(4, -1, each), axis=2).T
+    np.testing.assert_allclose(shown, expected, atol=1e-12)
+    (side,) = axes.child_axes
+    widths = (
+        [bar.get_width() for bar in side.patches]
+        if clients <= FEW
+        else side.patches[0].get_data().values
+    )
+    np.testing.assert_allclose(widths, 100 * took_part.mean(axis=0))
