@@ -104,16 +104,6 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
-    write(tmp_path / "neighbour_of_h4.py", 'NAME = "fine"')
-    path = write(
-        tmp_path / "importing.py",
-        HEAD,
-        "from neighbour_of_h4 import NAME\nSWEEP = Sweep(name=NAME, runs=[RUN])",
-    )
-    assert load_sweep(path).name == "fine"
-
-
 def test_a_file_in_a_package_imports_from_other_folders_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

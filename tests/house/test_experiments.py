@@ -1,13 +1,9 @@
 """Run two rounds of every entry of experiments/, and check printed numbers and reports."""
 
-import hashlib
 import importlib
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -201,75 +197,6 @@ def test_every_scale_has_the_same_entries_and_the_paper_scale_is_largest(
         assert len({run.id for run in runs.values()}) == len(full)
         assert all(runs[key].rounds < full[key].rounds for key in full)
     assert sweep.name == name and sweep.title and len(sweep.notes) > 100
-
-
-# The reading and the deal of FAST's that other files share.
-OWN = ("authors", "own")
-SHARED = [  # two entries that are one run
-    ("safari_table1_mnist", (4, 1), "safari_table8_mnist", (4, "FedAvg", 1)),
-    (
-        "safari_table11_cifar10",
-        (5, "FedAvg", 1),
-        "safari_table9_cifar10",
-        (4, "FedAvg", 1),
-    ),
-    ("safari_figure2", (10000,), "safari_table5_cifar10", (4, 0.4)),
-    (
-        *("fast_table4_cifar10", ("printed", "own", "Gamma", 0.1)),
-        *("fast_table6_cifar10", ("printed", "own", "Gamma", 0, 0.1)),
-    ),
-    (  # In the authors' code, FedAvgM and FedProx are FedAvg.
-        *("fast_table7_cifar10", (*OWN, "Beta", "Ada.(1)", 0.1)),
-        *("fast_table3_cifar10", (*OWN, "Beta", "Ada.(1)", 0.1)),
-    ),
-    (
-        *("fast_figure3", ("CIFAR-10", "Beta", 0.5)),
-        *("fast_table3_cifar10", (*OWN, "Beta", 0.5, 0.1)),
-    ),
-    ("fsl_figure7_emnist", (5, 5, "FSL"), "fsl_figure8_emnist", ("FSL", 1.0)),
-]
-
-
-@pytest.mark.parametrize(("one", "entry", "other", "same"), SHARED)
-def test_tables_that_share_a_entry_share_its_run(
-    one: str,
-    entry: tuple[object, ...],
-    other: str,
-    same: tuple[object, ...],
-    here: World,
-) -> None:
-    assert sweep_of(one).labelled()[entry].id == sweep_of(other).labelled()[same].id  # type: ignore[index]
-
-
-DIGESTS = """
-import json, sys, hashlib
-from pathlib import Path
-from raysafl.sweep.experiment_file import load_sweep
-
-found = {}
-for path in sys.argv[1:]:
-    ids = [run.id for run in load_sweep(Path(path)).labelled().values()]
-    found[path] = hashlib.sha256(" ".join(ids).encode()).hexdigest()
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.acceptance
-def test_run_ids_are_the_same_in_another_process(here: World) -> None:
-    """Run ids do not depend on hash seeds, on the order of imports or on the time."""
-    paths = [str(PATHS[name]) for name in FILES]
-    said = subprocess.run(
-        [sys.executable, "-c", DIGESTS, *paths[::-1]],
-        env={**os.environ, "PYTHONHASHSEED": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    found = json.loads(said)
-    for name, path in zip(FILES, paths, strict=True):
-        ids = " ".join(run.id for run in sweep_of(name).labelled().values())
-        assert found.pop(path) == hashlib.sha256(ids.encode()).hexdigest()
-    assert not found
 
 
 def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> None:

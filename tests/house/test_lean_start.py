@@ -233,30 +233,6 @@ def test_the_tests_on_gpus_are_collected_without_ray_and_mlflow(without: Path) -
     assert "tests/gpu/test_gpu_matrix.py" in done.stdout
 
 
-@pytest.mark.benchmarks
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["experiments.tools.on_gpu", "--minutes", "60"],
-        ["benchmarks.pfl_cifar10", "--out", "pfl.json"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_what_is_for_a_gpu_is_tried_without_ray_and_mlflow(
-    command: list[str], without: Path
-) -> None:
-    path = os.pathsep.join([os.environ["PYTHONPATH"], str(TESTS.parent)])
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--dry"],
-        cwd=without,
-        env={**os.environ, "PYTHONPATH": path, "RAYSAFL_DATA": str(without)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "predicted" in done.stdout.lower()
-
-
 def test_the_origin_of_a_run_leaves_out_the_version_of_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

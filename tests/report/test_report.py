@@ -190,12 +190,6 @@ def test_diverged_and_failed_replicates_are_counted_but_not_averaged() -> None:
     ]
 
 
-def test_an_unknown_statistic_names_the_nearest() -> None:
-    sweep = manifest(table={"statistic": "finale"})
-    with pytest.raises(ValueError, match="did you mean 'final'"):
-        aggregate(runs_of(sweep), sweep)
-
-
 # --- table.md and the screen
 
 
@@ -255,11 +249,6 @@ def test_entries_at_chance_and_lost_replicates_are_marked_and_explained() -> Non
     # Without a level of chance, nothing is marked.
     unknown = on_screen(runs.assign(chance=math.nan, status="finished"), sweep)
     assert "‡" not in unknown and "[3 of 5]" not in unknown
-
-
-def test_labels_in_square_brackets_reach_the_screen() -> None:
-    sweep = manifest({"algorithm": ["[red]FedAvg[/red]"]})
-    assert "[red]FedAvg[/red]" in on_screen(runs_of(sweep), sweep)
 
 
 def test_a_method_is_called_higher_or_lower_where_holms_p_is_below_5_percent() -> None:

@@ -9,7 +9,6 @@ from helpers.reports import markdown, on_screen
 from helpers.scored import made
 from scipy import stats
 
-from raysafl import Run, Sweep, Validation
 from raysafl.core.record import further_column
 from raysafl.report.analysis.winner import winner_of
 from raysafl.report.wording import winner_text
@@ -176,25 +175,3 @@ def test_a_choice_by_samples_of_the_test_set_is_said_to_be_one(column: str) -> N
     assert f"by `{column}`, which is measured on the test set" in said
     said = markdown(runs, manifest.replace(searched_by="val_accuracy"))
     assert "not by anything that was measured on the test set" in said
-
-
-def test_a_sweep_has_a_goal_if_it_draws_its_runs_or_names_a_metric(tiny: Run) -> None:
-    from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
-
-    validated = tiny.replace({"data.validation": Validation(server=0.2)})
-    space = {"local.lr": tune.loguniform(0.01, 1.0)}
-    grid = {"local.lr": tune.grid_search([0.1, 0.2])}
-
-    def goal(space: dict[str, object], base: Run = tiny, **more: object) -> object:
-        sweep = Sweep("s", space=space, base=base, **more)  # type: ignore[arg-type]
-        manifest = sweep.manifest()
-        assert Manifest.from_json(manifest.to_json()) == manifest
-        return manifest.goal
-
-    assert goal(grid) is None
-    assert goal(space) == ("test_accuracy", "max")
-    assert goal(space, validated) == ("val_accuracy", "max")
-    assert goal(grid, metric="test_loss") == ("test_loss", "min")
-    assert goal(grid, scheduler=ASHAScheduler()) == ("test_accuracy", "max")
-    assert goal(space, validated, metric="val_loss") == ("val_loss", "min")

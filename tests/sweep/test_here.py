@@ -114,12 +114,6 @@ def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
     assert sum(map(bool, kept.values())) == 6
 
 
-def test_packs_of_any_size_give_the_same_rows(tiny: Run, tmp_path: Path) -> None:
-    one, _ = go(grid(tiny), tmp_path / "1", hardware=Hardware(pack=1))
-    all_, _ = go(grid(tiny), tmp_path / "3", hardware=Hardware(pack=3))
-    pd.testing.assert_frame_equal(rows_of(one), rows_of(all_))
-
-
 class Interrupted(Algorithm):
     """FedAvg in whose third round Ctrl-C is pressed, once a test."""
 

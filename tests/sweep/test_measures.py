@@ -8,7 +8,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from raysafl import Run, Sweep, Table, Validation
-from raysafl.objectives import Classification
+from raysafl.objectives import Classification, Regression
 from raysafl.report.wording import search_note
 from raysafl.storage.manifest import Manifest
 from raysafl.sweep.grid import known_runs
@@ -79,9 +79,12 @@ def test_statistics_that_no_run_has_are_refused(
 VALIDATED = PLAIN.replace({"data.validation": Validation(server=0.2)})
 
 
+GRID = {"space": {"local.lr": tune.grid_search([0.1, 0.2])}}
+
+
 def searched(base: Run, **fields: Any) -> Sweep:
     space = {"local.lr": tune.uniform(0.1, 0.2)}
-    return Sweep("s", space=space, base=base, **fields)
+    return Sweep("s", base=base, **{"space": space, **fields})
 
 
 @pytest.mark.parametrize(
@@ -95,10 +98,15 @@ def searched(base: Run, **fields: Any) -> Sweep:
         (VALIDATED, {}, ("val_accuracy", "max")),
         (VALIDATED, {"metric": "val_loss"}, ("val_loss", "min")),
         (VALIDATED, {"metric": "test_accuracy"}, ("test_accuracy", "max")),
+        (VALIDATED.replace(objective=Regression()), {}, ("val_mae", "min")),
+        # A grid has a goal if it names a metric, or has a scheduler.
+        (PLAIN, GRID, None),
+        (PLAIN, GRID | {"metric": "test_loss"}, ("test_loss", "min")),
+        (PLAIN, GRID | {"scheduler": ASHAScheduler()}, ("test_accuracy", "max")),
     ],
 )
 def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
-    base: Run, given: dict[str, Any], goal: tuple[str, str]
+    base: Run, given: dict[str, Any], goal: tuple[str, str] | None
 ) -> None:
     assert searched(base, **given).manifest().goal == goal
 

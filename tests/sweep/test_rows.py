@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.folders import apart, finished
+from helpers.folders import finished
 from helpers.here import run_in_process, session_of, write
 
 from raysafl import (
     SAFARI,
-    Cohort,
     Hardware,
     Participation,
     Patience,
@@ -41,16 +40,6 @@ POLICIES: dict[str, Participation] = {
 }
 
 
-class Never(Participation):
-    """Nobody ever comes."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        """An empty cohort."""
-        return state, Cohort([])
-
-
 def truth(run: Run, seed: int) -> list[tuple[int, list[int], bool]]:
     """Each round, who came in it and whether it was enforced, by the policy itself."""
     state, found = run.participation.init(), []
@@ -69,9 +58,10 @@ def stored(store: Store, run: Run, seed: int) -> list[tuple[int, list[int], bool
     for row in rows[rows["seed"] == seed].itertuples():
         first = row.round + 1 - len(row.cohorts)
         assert len(row.cohorts) == len(row.enforced) == len(row.trained)
-        for k, (ids, enforced) in enumerate(
-            zip(row.cohorts, row.enforced, strict=True)
+        for k, (ids, enforced, trained) in enumerate(
+            zip(row.cohorts, row.enforced, row.trained, strict=True)
         ):
+            assert len(ids) or not trained
             found.append((first + k, ids.tolist(), bool(enforced)))
     return found
 
@@ -152,19 +142,6 @@ def test_a_replicate_that_stops_early_has_who_came_up_to_the_round_of_its_stop(
         assert len(found) == store.rounds()["round"].max() + 1 < run.rounds
 
 
-def test_a_round_in_which_nobody_comes_is_an_empty_list(
-    tiny: Run, tmp_path: Path
-) -> None:
-    run = tiny.replace(participation=Never(), rounds=3, eval_every=2, replicates=1)
-    store = Store(tmp_path)
-    store.create()
-    run_in_process(run, store, worker(run))
-    rows = store.results().rows
-    assert rows["cohorts"].to_pylist() == [[[], []], [[]]]
-    assert rows["trained"].to_pylist() == rows["enforced"].to_pylist()
-    assert rows["trained"].to_pylist() == [[False, False], [False]]
-
-
 def runs_of(tiny: Run) -> list[Run]:
     """Two runs that evaluate their clients, and one that does not."""
     asked = tiny.replace(eval_clients=PerClient(every=2, personal_steps=1))
@@ -203,18 +180,3 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
     statistics = store.runs().set_index(["run_id", "replicate"])
     assert statistics.loc[(runs[0].id, 0), "final_clients_mean_accuracy"] == means[0]
     assert verify(store) == []
-
-
-def test_tables_that_are_put_together_read_the_same(tiny: Run, tmp_path: Path) -> None:
-    runs = runs_of(tiny)
-    store = finished(sweep_of(runs), tmp_path / "sweep")
-    before = store.clients()
-    apart(store)
-    assert len(store.files("clients")) == 2
-    store.rewrite()
-    assert len(store.files("clients")) == 1
-    pd.testing.assert_frame_equal(store.clients(), before)
-    store.forget(set(runs[0].cell_ids))
-    assert set(store.clients()["run_id"]) == {runs[1].id}
-    store.forget(None)
-    assert store.clients().empty and not store.files("clients")
