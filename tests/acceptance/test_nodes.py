@@ -366,32 +366,6 @@ def test_all_gpus_of_a_cluster_are_used_by_default(
 
 
 @pytest.mark.usefixtures("unseen_gpus")
-def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One node's GPUs are only numbers; another node's should be real, and are not."""
-    (tmp_path / "mine.py").write_text(FOUR_RUNS)
-    monkeypatch.chdir(tmp_path)
-    code, said = call_here(monkeypatch, *FOUR, "--executor", "here", "--only", "m=2")
-    assert code == 0 and "[2/2]" in said, said
-    before = contents(tmp_path / "results")
-
-    nodes.become({"num_gpus": 2}, BROKEN)
-    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
-    code, said = run_four(tmp_path, *cluster, **nodes.env)
-    assert code == 2 and "Traceback" not in said, said
-    assert said.count("Ray counts 2 GPUs on") == 1
-    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
-    assert contents(tmp_path / "results") == before
-
-    nodes.become({"num_gpus": 2})
-    code, said = run_four(tmp_path, *cluster, **nodes.env)
-    assert code == 0 and "2 runs were finished before" in said, said
-    assert said.index("Trains on 1 of 2 GPUs:") < said.index("[1/2]"), said
-    assert len(Store(tmp_path / "results").ledger()) == 4
-
-
-@pytest.mark.usefixtures("unseen_gpus")
 def test_the_doctor_says_what_each_node_of_a_cluster_has_and_which_is_of_no_use(
     nodes: Nodes,
 ) -> None:
@@ -417,6 +391,32 @@ def test_the_doctor_says_what_each_node_of_a_cluster_has_and_which_is_of_no_use(
         ("8", "2", "only numbers", "ok"),
     ]
     assert said.count("FAIL  ") == said.count("Ray counts 2 GPUs on") == 1, said
+
+
+@pytest.mark.usefixtures("unseen_gpus")
+def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node's GPUs are only numbers; another node's should be real, and are not."""
+    (tmp_path / "mine.py").write_text(FOUR_RUNS)
+    monkeypatch.chdir(tmp_path)
+    code, said = call_here(monkeypatch, *FOUR, "--executor", "here", "--only", "m=2")
+    assert code == 0 and "[2/2]" in said, said
+    before = contents(tmp_path / "results")
+
+    nodes.become({"num_gpus": 2}, BROKEN)
+    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 2 and "Traceback" not in said, said
+    assert said.count("Ray counts 2 GPUs on") == 1
+    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
+    assert contents(tmp_path / "results") == before
+
+    nodes.become({"num_gpus": 2})
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 0 and "2 runs were finished before" in said, said
+    assert said.index("Trains on 1 of 2 GPUs:") < said.index("[1/2]"), said
+    assert len(Store(tmp_path / "results").ledger()) == 4
 
 
 ASK_FOR_A_DEVICE = """

@@ -204,7 +204,7 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
 ) -> None:
     def swept() -> Sweep:
         # A scheduler serves one experiment of Tune only.
-        rates = [0.5, 0.3, 1e-6, 1e-7, 1e-8, 1e-9]
+        rates = [0.5, 1e-6, 1e-8]
         return Sweep(
             "asha",
             space={"local.lr": tune.grid_search(rates)},
@@ -266,29 +266,6 @@ def test_a_second_writer_into_the_same_folder_is_told_so(
     store.create()
     with store.lock(), pytest.raises(SweepBusyError, match="another raysafl process"):
         go(grid(tiny), tmp_path / "s")
-
-
-@on_ray
-@pytest.mark.acceptance
-def test_an_experiment_may_use_a_module_that_lies_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from raysafl.sweep.experiment_file import load_sweep
-
-    (tmp_path / "beside_x.py").write_text("def half(x):\n    return x / 2\n")
-    (tmp_path / "uses.py").write_text(
-        "from dataclasses import replace\nimport beside_x\nfrom raysafl import *\n"
-        "from raysafl.quickstart import BASE\n"
-        "class Half(Algorithm):\n"
-        "    def round(self, state, ids, key):\n"
-        "        update = yield Train(state.w_P, ids)\n"
-        "        step = beside_x.half(update.delta_MP.mean(0))\n"
-        "        return replace(state, w_P=state.w_P - step)\n"
-        "SWEEP = Sweep('uses', [BASE.replace(algorithm=Half(), rounds=2)])\n"
-    )
-    monkeypatch.chdir(tmp_path.parent)
-    outcome, _ = go_on_ray(load_sweep(tmp_path / "uses.py"), tmp_path / "s")
-    assert outcome.ok, outcome.bad["reason"].tolist()
 
 
 @on_ray

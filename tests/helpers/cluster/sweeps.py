@@ -101,8 +101,8 @@ def sweep(name: str, seen: str) -> Sweep:
         "pair": (2, 2, 3, 0.0),
         "pack": (4, 4, 3, 0.0),
         "gang": (2, 1, 3, 0.0),
-        "long": (3, 1, 20, 0.4),
-        "lasting": (12, 4, 10, 0.4),
+        "long": (3, 1, 8, 0.4),
+        "lasting": (12, 4, 10, 0.2),
     }[name]
     one_model = name == "lasting"
     runs = {
