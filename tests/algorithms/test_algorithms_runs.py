@@ -47,9 +47,7 @@ RULES: list[Algorithm] = [
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [SCAFFOLD(), FedDyn(), MIFA(), FedVARP(), AFL(memory=True)],
-    ids=repr,
+    "rule", [SCAFFOLD(), FedDyn(), MIFA(), FedVARP(), AFL(memory=True)], ids=repr
 )
 def test_memory_is_kept_only_of_clients_seen_and_of_each_its_own(
     rule: Algorithm,

@@ -4,22 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers.quadratics import (
-    ALL,
-    LOCAL,
-    SERVER_A,
-    drift_point,
-    play,
-)
+from helpers.quadratics import ALL, LOCAL, SERVER_A, drift_point, play
 
 from raysafl import FSL, Algorithm, FedAvg, LocalTraining
-from raysafl.algorithms import (
-    MIFA,
-    SCAFFOLD,
-    FedAvgM,
-    FSLParallel,
-    Setting,
-)
+from raysafl.algorithms import MIFA, SCAFFOLD, FedAvgM, FSLParallel, Setting
 from raysafl.training import ContinuedTraining
 
 COHORTS = [[0, 1], [1, 2], [3], [1, 2, 3]]

@@ -15,25 +15,12 @@ import pytest
 from benchmarks import gpu_jobs
 from benchmarks.__main__ import main
 from benchmarks.convolutions import WAYS, first_batches
-from benchmarks.floors import (
-    device_times,
-    step_cost,
-)
+from benchmarks.floors import device_times, step_cost
 from benchmarks.found import Found, merge, origin
-from benchmarks.gpu import (
-    Budget,
-    Part,
-    Setting,
-    carried_out,
-    parts_of,
-    with_floors,
-)
+from benchmarks.gpu import Budget, Part, Setting, carried_out, parts_of, with_floors
 from benchmarks.gpu_plan import DRY
 from benchmarks.job import Job
-from benchmarks.processes import (
-    Result,
-    against_plain,
-)
+from benchmarks.processes import Result, against_plain
 from benchmarks.tables import gpu_rows
 from benchmarks.workloads import SHORT
 from experiments.fsl.networks import FslCifarNet

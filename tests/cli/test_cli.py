@@ -17,9 +17,7 @@ from raysafl.cli.options import SweepOptions, grouped_help
 
 
 @pytest.mark.acceptance
-def test_an_address_where_nothing_answers_is_an_error_at_once(
-    tmp_path: Path,
-) -> None:
+def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) -> None:
     """Ray alone tries for 14 minutes. Not in this process: a Ray that it has would be taken."""
     with socket.socket() as mute:
         mute.bind(("", 0))  # it does not listen

@@ -12,31 +12,20 @@ from helpers.commands import call_here as call
 from PIL import Image
 from rich.console import Console
 
-from raysafl import (
-    ByColumn,
-    Dirichlet,
-    Federation,
-    Run,
-    Sweep,
-    Uniform,
-    from_pandas,
-)
+import raysafl as fl
 from raysafl.cli.data_preview import preview
-from raysafl.report.figures.clients import (
-    MANY,
-    label_histogram,
-)
+from raysafl.report.figures.clients import MANY, label_histogram
 
 NAMES: dict[str, Any] = {}
 exec(EXPERIMENT, NAMES)
-BASE: Run = NAMES["BASE"]
-SKEWED = BASE.replace({"data.partition": Dirichlet(alpha=0.1), "data.server": None})
-SWEEP = Sweep(
+BASE: fl.Run = NAMES["BASE"]
+SKEWED = BASE.replace({"data.partition": fl.Dirichlet(alpha=0.1), "data.server": None})
+SWEEP = fl.Sweep(
     name="mine",
     axes=("data", "who"),
     runs={
         ("one class", "absent"): BASE,
-        ("one class", "all"): BASE.replace(participation=Uniform(m=3)),
+        ("one class", "all"): BASE.replace(participation=fl.Uniform(m=3)),
         ("skewed", "absent"): SKEWED,
     },
 )
@@ -95,10 +84,7 @@ def test_the_stack_shows_each_class_in_its_share() -> None:
 
 
 # Classes are colours and clients are places: neither asks for the other.
-@pytest.mark.parametrize(
-    ("classes", "clients"),
-    [(1, 1), (MANY, 100), (65, 100)],
-)
+@pytest.mark.parametrize(("classes", "clients"), [(1, 1), (MANY, 100), (65, 100)])
 def test_any_number_of_classes_and_clients_is_drawn(classes: int, clients: int) -> None:
     counts = np.ones((clients, classes), int)
     assert pixels(label_histogram(counts, counts[0], (), "t")).std() > 5
@@ -135,10 +121,12 @@ def test_clients_with_names_are_named_and_listed(tmp_path: Path) -> None:
             "town": ["Genf", "Bern", "Bern", "Bern"] * 2,
         }
     )
-    source = from_pandas(table, label="ill", client="town", test=table)
-    data = Federation(dataset=source, clients=2, partition=ByColumn(column="town"))
-    run = BASE.replace(data=data, participation=Uniform(m=1))
-    shown, files = preview(Sweep(name="towns", runs=[run]), tmp_path, {})
+    source = fl.from_pandas(table, label="ill", client="town", test=table)
+    data = fl.Federation(
+        dataset=source, clients=2, partition=fl.ByColumn(column="town")
+    )
+    run = BASE.replace(data=data, participation=fl.Uniform(m=1))
+    shown, files = preview(fl.Sweep(name="towns", runs=[run]), tmp_path, {})
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(shown)
     assert "2: Bern, Genf" in console.export_text()

@@ -107,8 +107,7 @@ def test_a_driver_that_does_not_fit_torch_fails_with_a_cure(
     _, cure = checks()["devices"]
     assert cure.startswith("install the driver that this torch needs")
     with pytest.raises(
-        ValueError,
-        match=r"a GPU with driver 470.10, .* driver and torch do not fit",
+        ValueError, match=r"a GPU with driver 470.10, .* driver and torch do not fit"
     ):
         check_devices()
 

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from raysafl import Objective
-from raysafl.core.objective import (
-    Measures,
-    check_targets,
-    measures_of,
-    metric_columns,
-)
+from raysafl.core.objective import Measures, check_targets, measures_of, metric_columns
 from raysafl.data import Dataset, Samples
 from raysafl.objectives import Classification, Metric, NextToken, Regression, mean_of
 

@@ -166,11 +166,7 @@ def test_a_missing_file_gets_the_nearest(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_fails_is_named_with_its_line(
-    body: str,
-    line: int,
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    body: str, line: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path("failing.py")

@@ -29,10 +29,7 @@ CODE = {
 def run_alone(script: Path) -> str:
     """Run a file in a process of its own, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
+        [sys.executable, str(script)], cwd=script.parent, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

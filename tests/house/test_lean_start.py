@@ -208,10 +208,7 @@ def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
             ON_RAY,
             "Ray is not installed, and executor 'ray' needs it: pip install 'ray[tune]<2.61'",
         ),
-        (
-            UI,
-            "MLflow is not installed, and `raysafl ui` needs it: pip install mlflow",
-        ),
+        (UI, "MLflow is not installed, and `raysafl ui` needs it: pip install mlflow"),
     ],
 )
 def test_a_command_says_that_it_needs_ray_or_mlflow_and_how_to_get_it(

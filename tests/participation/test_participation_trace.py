@@ -165,11 +165,7 @@ def hospitals(tiny: Run, policy: Participation, *cities: str) -> Run:
         dataset=source, clients=count, partition=fl.ByColumn(column="city")
     )
     return tiny.replace(
-        data=data,
-        algorithm=fl.FedAvg(),
-        participation=policy,
-        rounds=3,
-        eval_every=1,
+        data=data, algorithm=fl.FedAvg(), participation=policy, rounds=3, eval_every=1
     )
 
 
@@ -237,10 +233,7 @@ def test_users_are_named_by_their_numbers(tmp_path: Path, tiny: Run) -> None:
             "Benr",
             "names 'Benr', which is no client with training samples: did you mean ",
         ),
-        (
-            "Bern",
-            "take data.partition=ByColumn",
-        ),
+        ("Bern", "take data.partition=ByColumn"),
     ],
 )
 def test_a_name_that_the_data_do_not_know_is_refused_before_anything_runs(

@@ -129,11 +129,7 @@ def test_clients_arrive_and_leave() -> None:
     # Five from the beginning, one more every ten rounds from round 50 on; client 0 leaves.
     arrives = [0] * 5 + [50 + 10 * k for k in range(4)]
     policy = Varying(
-        base=1.0,
-        factor=EVEN,
-        first=arrives,
-        last=[59] + [1000] * 8,
-        correlation=0.5,
+        base=1.0, factor=EVEN, first=arrives, last=[59] + [1000] * 8, correlation=0.5
     )
     came = presence(policy, 9, 100, 2)
     for t in range(100):

@@ -21,11 +21,7 @@ from raysafl.core.work import Tasks, Training
 from raysafl.kernels import sums
 from raysafl.kernels.sums import UNITS, add_rows
 from raysafl.runtime import exact_mean
-from raysafl.runtime.exact_mean import (
-    Reduction,
-    ShareResult,
-    combine_shares,
-)
+from raysafl.runtime.exact_mean import Reduction, ShareResult, combine_shares
 from raysafl.runtime.in_process import Worker
 
 numbers = st.floats(-8, 8, width=32)

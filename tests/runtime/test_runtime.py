@@ -4,13 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
-    Hardware,
-)
-from raysafl.runtime.on_actors import (
-    assign_cells,
-    assign_longest_first,
-)
+from raysafl import Hardware
+from raysafl.runtime.on_actors import assign_cells, assign_longest_first
 
 CPU = {"CPU": 2.0}
 
@@ -48,10 +43,7 @@ def test_cells_stay_together_where_that_is_about_as_even(
 
 
 def test_equal_cells_are_not_torn_apart() -> None:
-    assert assign_cells([0, 1, 2, 3] * 2, [5] * 8, 2) == [
-        [0, 2, 4, 6],
-        [1, 3, 5, 7],
-    ]
+    assert assign_cells([0, 1, 2, 3] * 2, [5] * 8, 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 @pytest.mark.parametrize("gpus", [0.3, 0.7])

@@ -4,13 +4,7 @@ import json
 
 import pytest
 
-from raysafl.storage.ledger import (
-    MOST_OF_LINE,
-    CellEnd,
-    Status,
-    read_lines,
-    to_lines,
-)
+from raysafl.storage.ledger import MOST_OF_LINE, CellEnd, Status, read_lines, to_lines
 from raysafl.storage.paths import sealed, unsealed
 from raysafl.storage.store import RunResult
 

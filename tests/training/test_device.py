@@ -77,10 +77,7 @@ def _settings_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def tf32() -> tuple[bool, bool]:
     """Whether products and convolutions may round their factors."""
-    return (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-    )
+    return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
 
 @pytest.mark.parametrize("part", [None, "legacy flags", *range(len(parts()))])

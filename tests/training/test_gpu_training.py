@@ -68,10 +68,7 @@ MODELS: list[tuple[Model, str]] = [
 
 @pytest.mark.parametrize(("model", "engine"), MODELS[:3], ids=repr)
 def test_a_local_step_is_one_launch_and_nothing_waits(
-    trainer: MakeTrainer,
-    model: Model,
-    engine: str,
-    monkeypatch: pytest.MonkeyPatch,
+    trainer: MakeTrainer, model: Model, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stack, and not of a step, are its uploads, its begin and its results."""
     train = GpuTraining.train
