@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-from helpers.commands import RAYSAFL, call_here
+from helpers.commands import RAYSAFL, call, call_here, output_of
 from helpers.folders import contents
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
@@ -331,16 +331,7 @@ FOUR = ["run", "mine.py", "--out", "results", "--track", "none"]
 def run_four(folder: Path, *options: str, **env: str) -> tuple[int, str]:
     """Return the exit code of `raysafl run` on four runs, and what it said, as one line."""
     (folder / "mine.py").write_text(FOUR_RUNS)
-    done = subprocess.run(
-        [*RAYSAFL, *FOUR, *options],
-        cwd=folder,
-        env=os.environ | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return done.returncode, " ".join(done.stdout.split())
+    return call(folder, *FOUR, *options, env=os.environ | env)
 
 
 BROKEN = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
@@ -442,13 +433,8 @@ def test_gpus_that_are_seen_nowhere_are_refused_unless_a_sweep_asks_for_none(
     assert code == 2 and said.count("sees no CUDA device there") == 1, said
     code, said = run_four(tmp_path, *cluster, "--gpus", "0", "--dry-run", **real)
     assert code == 0 and "GPU" not in said, said
-    answer = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
-        env=real,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    ).stdout
+    command = [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address]
+    answer = output_of(command, env=real, timeout=PATIENCE)
     assert answer.startswith("cpu\n")
     assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 

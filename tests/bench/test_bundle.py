@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from helpers.commands import output_of
 
 from benchmarks import bundle
 from benchmarks.__main__ import main
@@ -67,14 +67,8 @@ def test_an_unpacked_bundle_measures_without_ray_and_mlflow(
         (unpacked / f"{name}.py").write_text(f"raise ImportError('no {name} here')\n")
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--only", "packs-W4"]
     # As the command says that prints what to do there.
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=unpacked,
-        env={**os.environ, "PYTHONPATH": f"{unpacked}:{unpacked}/packages"},
-    )
-    assert done.returncode == 0, done.stderr
+    env = {**os.environ, "PYTHONPATH": f"{unpacked}:{unpacked}/packages"}
+    said = output_of(command, cwd=unpacked, env=env)
     whole = Found.read(unpacked / "gpu-dry.json")
     assert whole is not None
     parts = whole.measures["parts"]
@@ -85,4 +79,4 @@ def test_an_unpacked_bundle_measures_without_ray_and_mlflow(
     # A slow machine carries out 0.31 rounds of a run/s, a fast one 1,234. Larger packs are
     # left out where the machine is too slow for them, so the smallest is looked for.
     row = r"W4, a pack of 1 \| \d[\d.,e-]* rounds of a run/s \|"
-    assert re.search(row, done.stdout), done.stdout
+    assert re.search(row, said), said

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.commands import output_of
 
 from benchmarks import gpu_jobs
 from benchmarks.__main__ import main
@@ -250,14 +250,8 @@ def test_the_whole_command_passes_on_a_cpu_without_ray_and_mlflow(
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('no {name} here')\n")
     out = tmp_path / "gpu-dry.json"
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--repeats", "2"]
-    done = subprocess.run(
-        [*command, "--out", str(out)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
-    )
-    assert done.returncode == 0, done.stderr
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    said = output_of([*command, "--out", str(out)], cwd=ROOT, env=env)
     whole = Found.read(out)
     assert whole is not None and whole.origin["device"] == "cpu" and whole.origin["dry"]
     found = whole.measures
@@ -277,4 +271,4 @@ def test_the_whole_command_passes_on_a_cpu_without_ray_and_mlflow(
         "1 process without MPS, packs of W4",
         "2 processes without MPS, packs of W4",
     ]
-    assert all(f"| {name} |" in done.stdout for name in names)
+    assert all(f"| {name} |" in said for name in names)

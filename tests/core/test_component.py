@@ -220,11 +220,7 @@ def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
             {"lr": 1, "batchsize": 2, "epochs": 1},
             "unknown field 'batchsize': did you mean 'b",
         ),
-        (
-            fl.Uniform,
-            {"m": 1, "zzzzz": 2},
-            "Uniform: unknown field 'zzzzz': known is m",
-        ),
+        (fl.Uniform, {"m": 1, "zzzzz": 2}, "unknown field 'zzzzz': known is m"),
         (
             fl.Federation,
             {"partition": {"kind": "ClassesPerClient", "pp": 2}},
@@ -258,16 +254,10 @@ def test_replace_changes_a_part_that_it_puts_in(tiny: fl.Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"local.lr": -1},
-            "LocalTraining: lr: Input should be greater than 0 (given: -1)",
-        ),
+        ({"local.lr": -1}, "lr: Input should be greater than 0 (given: -1)"),
         ({"rounds": 0}, "Run: rounds: Input should be greater than 0 (given: 0)"),
         ({"round": 9}, "Run: unknown field 'round': did you mean 'rounds'?"),
-        (
-            {"local.epoch": 9},
-            "LocalTraining: unknown field 'epoch': did you mean 'epochs'?",
-        ),
+        ({"local.epoch": 9}, "unknown field 'epoch': did you mean 'epochs'?"),
         ({"lokal.lr": 9}, "Run has no part 'lokal' to change: did you mean 'local'?"),
         ({"rounds.x": 9}, "Run has no part 'rounds' to change"),
         ({"patience.rounds": 9}, "Run has patience=None; give a whole patience first"),
@@ -407,18 +397,10 @@ def test_a_runner_of_a_run_is_told_how_a_run_becomes_a_sweep(tiny: fl.Run) -> No
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        (
-            "only",
-            "n0=20",
-            "only is 'n0=20'; give a mapping from axis to label, such as ",
-        ),
+        ("only", "n0=20", "give a mapping from axis to label, such as "),
         ("resume", "no", "resume is 'no'; give True or False"),
         ("out", 5, "out is 5; give a folder or a URI as text, or a Path"),
-        (
-            "track",
-            "curve",
-            "track='curve' is none of the choices: did you mean 'curves'?",
-        ),
+        ("track", "curve", "none of the choices: did you mean 'curves'?"),
     ],
 )
 def test_an_argument_of_a_runner_that_is_of_another_kind_is_told_what_it_may_be(

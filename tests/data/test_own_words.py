@@ -120,14 +120,8 @@ def test_columns_of_zero_and_one_are_labels_too() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"df": POSTS.assign(tags=[np.nan, *"abc"])},
-            "'tags' holds no text in row 0; '' stands",
-        ),
-        (
-            {"df": POSTS.assign(title=[*"ab", 3.5, "c"])},
-            "text holds no text in row 2; '' stands",
-        ),
+        ({"df": POSTS.assign(tags=[np.nan, *"abc"])}, "no text in row 0; '' stands"),
+        ({"df": POSTS.assign(title=[*"ab", 3.5, "c"])}, "no text in row 2; '' stands"),
         ({"df": POSTS.assign(tags="")}, "[] are the known entries of the label column"),
         ({"names": []}, "[] are the known entries of the label column 'tags'; give"),
         ({"names": ["a", "b", "a"]}, "['a', 'b', 'a'] are the known entries"),

@@ -3,11 +3,11 @@
 import doctest
 import importlib
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import output_of
 from helpers.families import built_in
 
 import raysafl as fl
@@ -89,5 +89,4 @@ def test_every_example_prints_what_it_says(file: str) -> None:
 
 def test_the_generated_exports_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / ".ci" / "exports.py"), "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output_of(command, cwd=ROOT)

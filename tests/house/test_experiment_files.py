@@ -1,13 +1,13 @@
 """Load experiment files as users write them, right and wrong; list the catalogue of parts."""
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import ray.cloudpickle
+from helpers.commands import output_of
 
 from raysafl import algorithms
 from raysafl.cli.catalogue import FAMILIES, catalogue
@@ -137,32 +137,12 @@ def test_a_missing_file_gets_the_nearest(tmp_path: Path) -> None:
     ("body", "line", "told"),
     [
         ("y = FedAvgg()", 12, "NameError: name 'FedAvgg' is not defined"),
-        (
-            "from raysafl import FedAvgg",
-            12,
-            "raysafl has no 'FedAvgg': did you mean 'fl.FedAvg'?",
-        ),
-        (
-            "import no_such_module_h4",
-            12,
-            "ModuleNotFoundError: No module named 'no_such_module_h4",
-        ),
+        ("from raysafl import FedAvgg", 12, "raysafl has no 'FedAvgg': did you mean"),
+        ("import no_such_module_h4", 12, "ModuleNotFoundError: No module named"),
         ("def f():\n    1 / 0\n\n\nf()", 13, "ZeroDivisionError: division by zero"),
-        (
-            'RUN.replace({"local.lr": -1})',
-            12,
-            "LocalTraining: lr: Input should be greater than 0 (given: -1)",
-        ),
-        (
-            "RUN.replace(\n    local_lr=3,\n)",
-            12,
-            "Run: unknown field 'local_lr': did you mean 'loc",
-        ),
-        (
-            'Sweep(name="x")',
-            12,
-            "sweep 'x' needs runs=... or space=..., exactly one of them",
-        ),
+        ('RUN.replace({"local.lr": -1})', 12, "LocalTraining: lr: Input should be"),
+        ("RUN.replace(\n    local_lr=3,\n)", 12, "Run: unknown field 'local_lr': did"),
+        ('Sweep(name="x")', 12, "sweep 'x' needs runs=... or space=..."),
     ],
 )
 def test_a_file_that_fails_is_named_with_its_line(
@@ -247,14 +227,8 @@ def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(
         ]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ELSEWHERE, *pickles],
-        cwd=elsewhere,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == expected
+    command = [sys.executable, "-W", "error", "-c", ELSEWHERE, *pickles]
+    assert output_of(command, cwd=elsewhere).splitlines() == expected
 
 
 def test_every_component_of_the_package_says_what_it_is_in_one_line() -> None:

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commands import call_here
+from helpers.commands import call_here, output_of
 
 from raysafl.cluster.provenance import provenance
 
@@ -75,14 +74,7 @@ sys.meta_path.insert(0, Missing())
 
 def python(code: str, folder: Path, *arguments: str) -> str:
     """Run code in a process of its own, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
+    return output_of([sys.executable, "-c", code, *arguments], cwd=folder).strip()
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +135,6 @@ except ValueError as error:
     print(error)
 
 import pytest
-from helpers.commands import call_here
 from helpers.commands import call_here
 
 for command in json.loads(sys.argv[1]):
@@ -220,14 +211,8 @@ def test_a_command_says_that_it_needs_ray_or_mlflow_and_how_to_get_it(
 @pytest.mark.acceptance
 def test_the_tests_on_gpus_are_collected_without_ray_and_mlflow(without: Path) -> None:
     command = ["pytest", "-m", "gpu", "-n0", "-q", "--collect-only"]
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "tests/gpu/test_gpu_matrix.py" in done.stdout
+    said = output_of([sys.executable, "-m", *command], cwd=TESTS.parent)
+    assert "tests/gpu/test_gpu_matrix.py" in said
 
 
 def test_the_origin_of_a_run_leaves_out_the_version_of_what_is_not_installed(

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.commands import output_of
 from helpers.experiments import forget_experiments
 from helpers.here import run_in_process
 
@@ -183,5 +183,4 @@ def test_tuned_values_beside_one_printed_number_count_it_once() -> None:
 @pytest.mark.usefixtures("real_data")
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
     script = [sys.executable, "-m", "experiments.tools.reproduction", "--check"]
-    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    output_of(script, cwd=ROOT)

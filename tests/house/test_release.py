@@ -7,10 +7,12 @@ import sys
 import tomllib
 import venv
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers.commands import output_of
 
 from raysafl.core.needs import OPTIONAL
 from raysafl.version import __version__
@@ -98,15 +100,9 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
-    tracked = subprocess.run(
-        ["git", "ls-files", "raysafl"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    tracked = output_of(["git", "ls-files", "raysafl"], cwd=ROOT)
     held = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    assert held == set(tracked.stdout.split())
+    assert held == set(tracked.split())
     # A fresh environment without the repository. Its dependencies are those of this one,
     # whose own raysafl is installed as a link that a `.pth` file does not follow.
     environment = tmp_path / "environment"
@@ -114,25 +110,14 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     python = environment / "bin" / "python"
     site = next((environment / "lib").glob("python*/site-packages"))
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-
-    def call(*command: str | Path) -> str:
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=clean,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
+    call = partial(output_of, cwd=tmp_path, env=clean)
     pip = [sys.executable, "-m", "pip", "--python", python]
-    call(*pip, "install", "--no-deps", "--no-index", wheel)
+    call([*pip, "install", "--no-deps", "--no-index", wheel])
     here = [path for path in sys.path if path.endswith("site-packages")]
     (site / "dependencies.pth").write_text("\n".join(here))
-    said = call(environment / "bin" / "raysafl", "quickstart")
+    said = call([environment / "bin" / "raysafl", "quickstart"])
     assert "Results, table and curves: results/quickstart" in said
-    where = call(python, "-c", "import raysafl; print(raysafl.__file__)")
+    where = call([python, "-c", "import raysafl; print(raysafl.__file__)"])
     assert Path(where.strip()).is_relative_to(site)
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from html import unescape
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.browser import opened_browser
+from helpers.commands import output_of
 
 import raysafl as fl
 from raysafl.core.component import Component
@@ -118,8 +118,7 @@ def site() -> Path:
     ):
         pytest.importorskip(name, reason="the site is built with raysafl[docs]")
     command = [sys.executable, str(ROOT / "docs" / "build_site.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of(command, cwd=ROOT)
     return ROOT / "build" / "site"
 
 

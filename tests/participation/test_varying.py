@@ -178,10 +178,7 @@ def test_certain_rounds_are_certain_for_every_chain(
         ({"first": [1, 2]}, "first has 2 entries"),
         ({"last": [1, 2, 3, 4]}, "last has 4 entries"),
         ({"base": 0.0}, "base is 0 for every client"),
-        (
-            {"first": [0, 7, 0], "last": 6},
-            "last = 6 is before first = [0, 7, 0] for a client",
-        ),
+        ({"first": [0, 7, 0], "last": 6}, "last = 6 is before first = [0, 7, 0]"),
         ({"m": 4}, "m = 4 clients a round"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -294,10 +294,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"data.partition": fl.Iid(), "eval_clients": fl.PerClient(on="own")},
         "both hold samples of user",
     ),
-    "an empty client": (
-        {"data.partition": LastIsEmpty()},
-        "finds no test samples for client 3, which holds 0 samples",
-    ),
+    "an empty client": ({"data.partition": LastIsEmpty()}, "test samples for client 3"),
     "overlapping clients": (
         {"data.partition": Overlapping(samples=8), "data.own_tests": 0.5},
         "under this partition two clients hold the same one",

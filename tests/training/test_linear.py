@@ -1,13 +1,13 @@
 """The compiled loop for linear models against batched products and against itself."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.commands import output_of
 from helpers.evaluation import evaluated
 from helpers.tasks import Task, Trainer
 from hypothesis import example, given, settings
@@ -165,11 +165,6 @@ print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]
-    fresh, kept = (
-        subprocess.run(
-            command, env=env, capture_output=True, text=True, check=True
-        ).stdout.split()
-        for _ in range(2)
-    )
+    fresh, kept = (output_of(command, env=env).split() for _ in range(2))
     assert (fresh[0], kept[0]) == ("0", "1")
     assert fresh[1] == kept[1]
