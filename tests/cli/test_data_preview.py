@@ -103,16 +103,6 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
     assert all((tmp_path / "data" / "mine" / file).is_file() for file in written)
 
 
-def test_data_that_do_not_fit_are_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("p.py").write_text(EXPERIMENT.replace("p=1", "p=11"))
-    code, said = call(monkeypatch, "data", "show", "p.py")
-    assert code == 2 and "p = 11 classes per client, but the data has 10" in said
-    assert "Traceback" not in said and not Path("data").exists()
-
-
 def test_clients_with_names_are_named_and_listed(tmp_path: Path) -> None:
     table = pd.DataFrame(
         {

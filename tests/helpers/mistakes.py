@@ -122,12 +122,6 @@ MISTAKES = {
         "must train clients of the cohort, its `ids`; in round 0 it asked for [8, 9], who "
         "are not among them. The run's participation selects the cohort",
     ),
-    "trains a client that cannot be": (
-        algorithm("yield Train(state.w_P, [-7])", "return state"),
-        "algorithm=Mine()",
-        "Mine.round",
-        "it asked for [-7], who are not among them",
-    ),
     "names in place of ids": (
         algorithm("yield Train(state.w_P, ['a'])", "return state"),
         "algorithm=Mine()",
@@ -142,12 +136,6 @@ MISTAKES = {
         "algorithm=Mine()",
         "Mine.round",
         "offset_MP is a Tensor of shape [650], but must be a tensor of shape [5, 650]",
-    ),
-    "a start of the wrong shape": (
-        algorithm("yield Train(state.w_P[:-1], ids)", "return state"),
-        "algorithm=Mine()",
-        "Mine.round",
-        "w_P is a Tensor of shape [649], but must be a tensor of shape [650]",
     ),
     "returns nothing": (
         algorithm("update = yield Train(state.w_P, ids)", MEAN),

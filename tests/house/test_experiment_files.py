@@ -258,25 +258,6 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
     ours = found["algorithm"].keys() & {*algorithms.__all__} - {"Around"}
     unnamed = {name for name in ours if not found["algorithm"][name]["source"]}
     assert unnamed == {"Centralised", "ScheduledServer", "Selected", "ServerOnly"}
-    some = {
-        "algorithm": {"FedAvg", "SAFARI"},
-        "participation": {
-            "Absent",
-            "Arbitrary",
-            "Markov",
-            "Snapshot",
-            "Trace",
-            "Uniform",
-        },
-        "distribution": {"Beta", "Gamma", "ScipyDistribution", "Weibull"},
-        "partition": {"ClassesPerClient", "Iid"},
-        "server data": {"IidServer", "StratifiedServer"},
-        "dataset": {"Digits", "Mnist", "ParquetImages"},
-        "model": {"CNN", "MLP", "Logistic"},
-    }
-    for family, names in some.items():
-        assert (
-            names <= set(found[family])
-            and FAMILIES[family].__name__ not in found[family]
-        )
+    for name, family in FAMILIES.items():
+        assert {*found[name]} == family.kinds().keys() - {family.__name__}
     assert found["dataset"]["Mnist"]["summary"].startswith("MNIST")

@@ -62,28 +62,6 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
         np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
 
 
-def test_comparisons_are_counted_alone_and_judged_together(fast: Any) -> None:
-    published = fast("authors_curves")
-    window = (900, 999)
-    # One q gains 3 and another one 20 deviations of a run; FedProx is FedAvg.
-    values = {
-        (0.1, "Beta", q, method): accuracy
-        for q, accuracy in (("0", 70.0), ("0.1", 73.0), ("0.5", 90.0))
-        for method in published.METHODS
-    }
-    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
-    theirs = pd.DataFrame({window: list(values.values())}, index=index)
-    found = (pd.DataFrame({window: {0.1: 1.0}}), pd.DataFrame({window: {0.1: 25}}))
-    table = published.counts_beyond_chance({"fashion": theirs}, {"fashion": found})
-    counts = table.drop(columns="data").to_numpy().tolist()
-    # 3 / sqrt(2) deviations have p = 0.044, which Holm's procedure multiplies by 3.
-    assert counts == [
-        [published.MEAN_GAIN, 3, 3, 3],
-        [published.GAIN, 6, 6, 3],
-        [published.FEDPROX, 3, 0, 0],
-    ]
-
-
 def test_the_page_shows_our_curves_as_they_were_measured(
     fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

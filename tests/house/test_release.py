@@ -61,17 +61,7 @@ def test_the_image_is_built_from_pinned_versions_by_nobody_special() -> None:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     words = [line.split() for line in lines]
-    known = {
-        "FROM",
-        "ARG",
-        "ENV",
-        "WORKDIR",
-        "COPY",
-        "RUN",
-        "USER",
-        "ENTRYPOINT",
-        "CMD",
-    }
+    known = {*"FROM ARG ENV WORKDIR COPY RUN USER ENTRYPOINT CMD".split()}
     assert {line[0] for line in words} <= known
     assert words[0][0] == "FROM" and re.fullmatch(r"python:3\.\d+-[\w-]+", words[0][1])
     sources = [name for line in words if line[0] == "COPY" for name in line[1:-1]]

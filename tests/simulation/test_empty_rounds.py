@@ -3,10 +3,8 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-import pandas as pd
 import pytest
 import torch
 from helpers.matrix import EVERY, WRAPPERS
@@ -29,7 +27,6 @@ from raysafl.algorithms import (
     TopK,
     Update,
 )
-from raysafl.participation import Trace
 from raysafl.training import StepRate
 
 # In an empty round these train at the server, step or by what they remember.
@@ -127,16 +124,6 @@ def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(
     run = tiny.replace(algorithm=Acts(), participation=Holes(), rounds=6)
     with pytest.raises(ValueError, match="in round 1 its ids are"):
         play(run)[1]
-
-
-def test_a_trace_with_a_hole_runs(tiny: fl.Run, tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    rows = [(0, 1, 3), (4, 2, 3), (1, 4, 5)]
-    pd.DataFrame(rows, columns=["client", "start", "end"]).to_csv(file, index=False)
-    run = tiny.replace(participation=Trace(file=str(file)), rounds=5, eval_every=1)
-    records = [r for r in play(run)[1] if r.replicate == 0]
-    assert [r.cohorts[-1] for r in records] == [[], [0], [0, 4], [], [1]]
-    assert records[3].test_loss == records[2].test_loss != records[1].test_loss
 
 
 @pytest.mark.parametrize("accuracy", ["local", "cohort", "clients"])

@@ -297,19 +297,6 @@ def test_runs_go_on_from_checkpoints_in_other_packs_as_if_nothing_had_been(
         assert differences(ended, {name: expected[name] for name in ended}) == {}
 
 
-def test_runs_in_different_rounds_advance_together(
-    tiny: fl.Run, tmp_path: Path
-) -> None:
-    (runs, *_) = packs_of(settings(tiny, tmp_path)[24:36], 48, 4)
-    pack = Pack(runs)
-    for rounds, start in ((1, 1), (2, 2)):
-        ahead = Pack({name: runs[name] for name in list(runs)[start::3]})
-        ahead.advance(rounds)
-        ahead.go_on_in(pack)
-    pack.advance()
-    assert differences(pack.ended(), alone(runs)) == {}
-
-
 def test_any_of_the_runs_may_advance_and_the_others_wait(
     tiny: fl.Run, tmp_path: Path
 ) -> None:

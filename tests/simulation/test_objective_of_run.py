@@ -11,14 +11,6 @@ from raysafl.data import FromClients, Overlapping, Shards, StratifiedServer, Sub
 from raysafl.objectives import Classification
 
 
-def test_the_objective_is_a_part_of_a_runs_json(tiny: fl.Run) -> None:
-    assert tiny.objective == Classification()
-    assert tiny.flat()["objective"] == "Classification"
-    assert tiny.replace(objective=Classification()).id == tiny.id
-    other = tiny.replace(objective=Classification(label_smoothing=0.1))
-    assert other.id != tiny.id and fl.Run.from_json(other.to_json()) == other
-
-
 def test_a_run_declares_its_columns(tiny: fl.Run) -> None:
     assert list(tiny.columns()) == ["test_accuracy", "test_loss"]
     run = tiny.replace(objective=Classification(metrics=["per_class_accuracy"]))

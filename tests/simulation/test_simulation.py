@@ -70,11 +70,6 @@ def test_partitions_have_equally_many_replicates(tiny: fl.Run) -> None:
         some.replace(replicates=10)
 
 
-def test_safari_with_q_1_records_what_fedavg_records(tiny: fl.Run) -> None:
-    safari = tiny.replace(algorithm=fl.SAFARI(client_prob=1))
-    assert facts(records_of(tiny)) == facts(records_of(safari))
-
-
 GOES_ON = ContinuedTraining(lr=0.01, batch_size=16, steps=2, optimizer="adam")
 SAMPLED = fl.SAFARI(client_prob=0.5)
 DEVICES = fl.Devices(step_seconds=0.1, spread=0.8, dropout=0.2, deadline=1.5, report=3)
@@ -355,25 +350,6 @@ def test_parameters_are_finite_if_each_of_them_is(
         finite,
         True,
     ]
-
-
-def test_safari_without_server_data_is_refused_with_what_to_give(tiny: fl.Run) -> None:
-    with pytest.raises(
-        ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"
-    ):
-        tiny.replace({"algorithm": fl.SAFARI(), "data.server": None})
-
-
-def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(
-    tiny: fl.Run,
-) -> None:
-    again = fl.Run.from_json(tiny.to_json())
-    assert again == tiny and again.id == tiny.id
-    assert set(fl.Run.model_fields) == {
-        *("data", "model", "algorithm", "participation", "local"),
-        *("rounds", "replicates", "seed", "eval_every"),
-        *("objective", "patience", "eval_clients", "devices", "keep"),
-    }
 
 
 def test_partition_and_model_do_not_change_with_the_global_random_state(
