@@ -310,16 +310,10 @@ def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_the
 
 
 FOUR_RUNS = """
-from raysafl import *
-BASE = Run(
-    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Absent(s=4, m=3),
-    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
-    rounds=3,
-)
-RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m})
+from raysafl import Sweep
+from raysafl.quickstart import BASE
+RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m},
+                             rounds=3, replicates=1)
         for m in (2, 3) for s in (0, 4)}
 SWEEP = Sweep(name="mine", runs=RUNS, axes=("m", "s"))
 """

@@ -281,7 +281,7 @@ def test_a_tracker_or_a_cluster_with_a_password_is_refused_before_anything_runs(
 TELLING = """
 import os
 from raysafl import *
-from raysafl.core.algorithm import Algorithm
+from raysafl.quickstart import BASE
 
 rounds = []
 
@@ -292,14 +292,7 @@ class Telling(FedAvg):
             raise OSError(f"Authorization: Bearer {os.environ['HF_TOKEN']} is refused")
         return (yield from super().round(state, ids, key))
 
-RUN = Run(
-    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Absent(s=4, m=3),
-    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
-    rounds=4,
-)
+RUN = BASE.replace(rounds=4, replicates=1)
 SWEEP = Sweep("s", {"good": RUN, "bad": RUN.replace(algorithm=Telling())}, axes=("x",))
 """
 

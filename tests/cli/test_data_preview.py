@@ -67,9 +67,7 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
 def test_labels_choose_runs(tmp_path: Path) -> None:
     _, files = preview(SWEEP, tmp_path, {"data": "skewed"}, rounds=3)
     assert [file.name for file in files] == ["labels-1.png", "participation-1.png"]
-    with pytest.raises(
-        ValueError, match="no run has data=skewd: did you mean 'skewed'"
-    ):
+    with pytest.raises(ValueError, match="data=skewd: did you mean 'skewed'"):
         preview(SWEEP, tmp_path, {"data": "skewd"})
 
 

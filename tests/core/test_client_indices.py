@@ -138,9 +138,7 @@ class Masks(Partition):
 
 
 def test_a_partition_that_gives_no_positions_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"positions of samples, .* whole numbers, not bool"
-    ):
+    with pytest.raises(ValueError, match=r"of samples, .* whole numbers, not bool"):
         Federation(clients=2, partition=Masks()).split(DIGITS, 0)
 
 
@@ -308,7 +306,7 @@ def test_overlapping_clients_get_the_servers_samples_and_give_it_copies() -> Non
 def test_more_samples_than_there_are_is_refused() -> None:
     data = Federation(partition=Overlapping(samples=1400), server=IidServer(n0=100))
     with pytest.raises(
-        ValueError, match=r"samples = 1400 for each client, .* has 1337; choose"
+        ValueError, match=r"samples = 1400 for each client, .* has 1337"
     ):
         data.split(DIGITS, 0)
 

@@ -82,9 +82,7 @@ def test_natural_partitions_go_by_the_users() -> None:
             and own.tolist() == np.flatnonzero(users == client).tolist()
         )
     fewer = data.replace(clients=2)
-    with pytest.raises(
-        ValueError, match=r"makes 3 partitions, but there are 2 clients"
-    ):
+    with pytest.raises(ValueError, match="makes 3 partitions, but there are 2 clients"):
         fewer.split(dataset, seed=0)
 
 

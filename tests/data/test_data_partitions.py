@@ -192,13 +192,9 @@ def test_natural_leaves_the_server_its_samples() -> None:
 
 
 def test_natural_needs_users_and_enough_of_them() -> None:
-    with pytest.raises(
-        ValueError, match="the dataset does not say who made its samples"
-    ):
+    with pytest.raises(ValueError, match="does not say who made its samples"):
         Federation(clients=2, partition=ByUser()).split(made(None), 0)
-    with pytest.raises(
-        ValueError, match=r"4 clients, but the dataset has 3 users .*clients=3"
-    ):
+    with pytest.raises(ValueError, match=r"but the dataset has 3 users .*clients=3"):
         Federation(clients=4, partition=ByUser()).split(made([0, 0, 1, 2]), 0)
 
 
@@ -236,9 +232,7 @@ def test_with_one_shard_each_ten_clients_hold_the_ten_classes() -> None:
     labels = np.repeat(np.arange(10), 30)
     held = counts(labels, spread(Shards(p=1), labels, 10, 10), 10)
     assert (held.sum(0) == 30).all() and (np.count_nonzero(held, axis=1) == 1).all()
-    with pytest.raises(
-        ValueError, match="10 clients with p = 40 shards each are too many"
-    ):
+    with pytest.raises(ValueError, match="10 clients with p = 40 shards each are too"):
         spread(Shards(p=40), labels, 10, 10)
 
 

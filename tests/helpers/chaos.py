@@ -18,9 +18,21 @@ import numpy as np
 import pandas as pd
 import psutil
 
-import raysafl as fl
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
+from raysafl import (
+    SAFARI,
+    Absent,
+    ClassesPerClient,
+    Federation,
+    IidServer,
+    LocalTraining,
+    Logistic,
+    Run,
+    Snapshot,
+    Sweep,
+    Uniform,
+)
 from raysafl.algorithms import SCAFFOLD, FedAvgM
 from raysafl.participation import Markov
 from raysafl.runtime.in_process import Worker
@@ -45,16 +57,14 @@ sys.exit(0 if outcome.ok else 1)
 """
 
 
-def sweep(seed: int, replicates: int = 2, rounds: int = 400) -> fl.Sweep:
+def sweep(seed: int, replicates: int = 2, rounds: int = 400) -> Sweep:
     """Runs with every kind of state: of the server, of clients, of the policy."""
-    base = fl.Run(
-        data=fl.Federation(
-            partition=fl.ClassesPerClient(p=1), server=fl.IidServer(n0=50)
-        ),
-        model=fl.Logistic(),
+    base = Run(
+        data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+        model=Logistic(),
         algorithm=FedAvgM(momentum=0.5),
-        participation=fl.Absent(s=4, m=3),
-        local=fl.LocalTraining(lr=0.05, batch_size=8, epochs=2),
+        participation=Absent(s=4, m=3),
+        local=LocalTraining(lr=0.05, batch_size=8, epochs=2),
         rounds=rounds,
         replicates=replicates,
         seed=seed,
@@ -64,14 +74,12 @@ def sweep(seed: int, replicates: int = 2, rounds: int = 400) -> fl.Sweep:
     runs = {
         "momentum": base,
         "memory": base.replace(algorithm=SCAFFOLD(), participation=chains),
-        "safari": base.replace(algorithm=fl.SAFARI(client_prob=0.7)),
+        "safari": base.replace(algorithm=SAFARI(client_prob=0.7)),
         "adaptive": base.replace(
-            participation=fl.Snapshot(base=chains, uniform=fl.Uniform(m=5), adapt=0.5)
+            participation=Snapshot(base=chains, uniform=Uniform(m=5), adapt=0.5)
         ),
     }
-    return fl.Sweep(
-        "chaos", {(name,): run for name, run in runs.items()}, axes=("what",)
-    )
+    return Sweep("chaos", {(name,): run for name, run in runs.items()}, axes=("what",))
 
 
 def undisturbed(folder: Path, *extent: int) -> pd.DataFrame:

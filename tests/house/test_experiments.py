@@ -199,35 +199,6 @@ def test_every_scale_has_the_same_entries_and_the_paper_scale_is_largest(
     assert sweep.name == name and sweep.title and len(sweep.notes) > 100
 
 
-def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> None:
-    items = {
-        "safari": ([f"table{n}" for n in range(1, 12)] + ["figure2", "theorem1"]),
-        "fsl": [f"figure{n}" for n in (1, 2, 5, 6, 7, 8, 9, 10, 11)] + ["table1"],
-        "fast": [f"table{n}" for n in range(2, 9)]
-        + [f"figure{n}" for n in range(1, 5)],
-    }
-    scripts = {name.replace("/", "_").removesuffix(".py") for name in SCRIPTS}
-    names = {*FILES, *scripts}
-    for paper, parts in items.items():
-        for part in parts:
-            found = f"{paper}_{part}"
-            assert any(
-                name == found or name.startswith(f"{found}_") for name in names
-            ), found
-    listed = (FOLDER / "README.md").read_text()
-    files = {path.relative_to(FOLDER).as_posix() for path in PATHS.values()}
-    assert not [file for file in files | SCRIPTS if f"`{file}`" not in listed]
-
-
-@pytest.mark.parametrize("name", ["pareto_server_data", "safari_and_fast"])
-def test_studies_of_server_data_draw_them_anew_for_each_seed(
-    name: str, here: World
-) -> None:
-    for run in sweep_of(name).labelled().values():
-        assert run.replicates > 1
-        assert len(set(run.partition_seeds)) == run.replicates
-
-
 @pytest.mark.acceptance
 def test_the_dissimilarities_of_fsl_fall_with_c(
     here: World, monkeypatch: pytest.MonkeyPatch

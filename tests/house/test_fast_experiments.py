@@ -170,27 +170,6 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert row["q = 1"] == NOTHING
 
 
-@pytest.mark.parametrize("scale", ["window", "small"])
-def test_the_runs_of_a_slip_differ_in_one_field_alone(fast: Any, scale: str) -> None:
-    slips = fast("slips")
-    at_scale = fast("setting").SCALES[scale]
-    found: dict[str, list[str]] = {}
-    for slip in slips.SLIPS:
-        for name in slip.participations:
-            for q in (1,) if name == "Uniform" else slips.QS:
-                code, printed = slips.runs_of(slip, name, q, at_scale)
-                fields = type(code).model_fields
-                differ = [f for f in fields if getattr(code, f) != getattr(printed, f)]
-                found.setdefault(slip.text, []).extend(differ)
-    # Uniform participation has one entry, and each distribution has eight.
-    assert found == {
-        "clients have equally many samples": ["data"] * 25,
-        "Weibull is not divided by 1.2": ["participation"] * 8,
-        "FedProx has its term": ["algorithm"] * 25,
-        "FedAvgM keeps its momentum": ["algorithm"] * 25,
-    }
-
-
 def test_the_change_of_a_slip_is_that_of_its_runs(fast: Any, tmp_path: Path) -> None:
     slips = fast("slips")
     published = fast("authors_curves")

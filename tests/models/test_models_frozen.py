@@ -180,9 +180,7 @@ def test_a_buffer_that_training_changes_is_refused_by_its_name(tokens: bool) -> 
         def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
             return Counting(tokens)
 
-    with pytest.raises(
-        ValueError, match=r"Counted holds buffers \(passes\) that train"
-    ):
+    with pytest.raises(ValueError, match=r"Counted holds buffers \(passes\)"):
         FlatModel(Counted(), (64,), 4)
 
 

@@ -60,9 +60,7 @@ def test_a_log_in_seconds_tells_who_is_there_when_a_round_begins(
     assert expected == [[0], [1], [1], [0, 3], [0], [0], [0]]
     assert there(policy, 10, clients=4) == (expected * 2)[:10]
     # As rounds, these numbers would be refused.
-    with pytest.raises(
-        ValueError, match=r"whole numbers \(any numbers with round_seconds"
-    ):
+    with pytest.raises(ValueError, match=r"whole numbers \(any numbers with"):
         policy.replace(round_seconds=None).check(4)
 
 
@@ -138,9 +136,7 @@ def test_a_wrong_trace_is_refused_before_anything_runs(
 
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"nowhere\.csv cannot be read .*client, start, end"
-    ):
+    with pytest.raises(ValueError, match=r"nowhere\.csv cannot be read .*client"):
         Trace(file=str(tmp_path / "nowhere.csv"))
     for name in ("a.parquet", "b.csv"):
         file = tmp_path / name

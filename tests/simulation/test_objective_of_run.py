@@ -42,9 +42,7 @@ def test_a_policy_that_adapts_to_accuracy_needs_one(accuracy: str) -> None:
     policy = fl.Snapshot(
         base=fl.Uniform(m=3), uniform=fl.Uniform(m=4), adapt=1.0, accuracy=accuracy
     )
-    with pytest.raises(
-        ValueError, match="Snapshot goes by the training accuracy, but Regression meas"
-    ):
+    with pytest.raises(ValueError, match="goes by the training accuracy, but Regress"):
         REGRESSION.replace(participation=policy)
     regular = fl.Snapshot(base=fl.Uniform(m=3), uniform=fl.Uniform(m=4), every=2)
     assert len(play(REGRESSION.replace(participation=regular))[1]) == 12
@@ -61,11 +59,7 @@ def test_a_policy_that_adapts_to_accuracy_needs_one(accuracy: str) -> None:
     ],
 )
 def test_rules_that_go_by_class_refuse_numbers(changes: dict[str, Component]) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"goes by the class of a sample, but the targets of 'slope' are numbers or tags; "
-        r"take (Iid|IidServer)\(",
-    ):
+    with pytest.raises(ValueError, match=r"take (Iid|IidServer)\("):
         play(REGRESSION.replace(changes))
 
 

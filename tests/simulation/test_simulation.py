@@ -64,9 +64,7 @@ def test_a_replicate_of_several_partitions_equals_a_run_on_its_partition(
 def test_partitions_have_equally_many_replicates(tiny: fl.Run) -> None:
     some = tiny.replace({"data.partition_seeds": 8, "replicates": 3})
     assert len(set(some.partition_seeds)) == 3
-    with pytest.raises(
-        ValueError, match=r"10 replicates .* 8 partitions; let .* a multiple of 8"
-    ):
+    with pytest.raises(ValueError, match=r"replicates .* let .* a multiple of 8"):
         some.replace(replicates=10)
 
 
@@ -143,9 +141,7 @@ def test_a_run_that_is_interrupted_after_each_round_equals_the_undisturbed_one_b
 
 def test_seeds_that_a_column_of_results_cannot_hold_are_refused(tiny: fl.Run) -> None:
     assert tiny.replace(seed=2**63 - 2, replicates=2).seeds[-1] == 2**63 - 1
-    with pytest.raises(
-        ValueError, match="seeds go up to 2\\^63 - 1; give a smaller seed"
-    ):
+    with pytest.raises(ValueError, match=r"up to 2\^63 - 1; give a smaller seed"):
         tiny.replace(seed=2**63 - 1, replicates=2)
 
 

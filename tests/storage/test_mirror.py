@@ -158,9 +158,7 @@ def test_results_changed_on_both_sides_are_refused_and_left_as_they_are(
     commit(here.path, "mine")
     before = read(here.path)
     for act in (here.pull, here.push):
-        with pytest.raises(
-            StorageError, match=r"both s3://.* and .*here have changed .* another --out"
-        ):
+        with pytest.raises(StorageError, match=r"here have changed .* another --out"):
             act()
     assert read(here.path) == before
     here.path.rename(here.path.with_name("moved"))
@@ -282,9 +280,7 @@ def test_a_lost_store_is_said_once_and_the_next_block_copies_what_it_missed(
     monkeypatch.setattr(mirror, "PUSH_SECONDS", 0.1)
     line, said = Line(urlsplit(server).port or 0), list[str]()
     through(line, here).pull()
-    with pytest.raises(
-        StorageError, match=r"complete in .*here, but not copied: s3://.*"
-    ):
+    with pytest.raises(StorageError, match=r"here, but not copied: s3://.*"):
         with pushed(here.path, said.append):
             commit(here.path, "one")
             while "ledger.jsonl" not in stored(here):

@@ -204,9 +204,7 @@ def test_runs_that_a_search_algorithm_asked_for_are_checked_as_well(
     again, said = search(written(tmp_path, SEARCHED), out)
     assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
     before = contents(out)
-    with pytest.raises(
-        ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
-    ):
+    with pytest.raises(ValueError, match=r"2 runs were computed: algorithm\.lr=0\."):
         search(written(tmp_path, SEARCHED, BODY), out)
     assert contents(out) == before
     outcome, _ = search(written(tmp_path, SEARCHED, BODY), out, stale="rerun")

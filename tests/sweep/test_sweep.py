@@ -125,14 +125,10 @@ def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
 ) -> None:
     outcome, _ = go(grid(tiny), tmp_path / "s", executor="here", only={"s": "2"})
     assert outcome.ok and set(outcome.runs["label.s"]) == {2}
-    with pytest.raises(
-        ValueError, match="no run has all the labels method=SAFARI, s=2"
-    ):
+    with pytest.raises(ValueError, match="no run has all the labels method=SAFARI"):
         safari = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI()))
         go(safari, tmp_path / "s", only={"method": "SAFARI", "s": "2"})
-    with pytest.raises(
-        ValueError, match="the sweep has no axis 'metod': did you mean 'method'"
-    ):
+    with pytest.raises(ValueError, match="no axis 'metod': did you mean 'method'"):
         go(grid(tiny), tmp_path / "s", only={"metod": "FedAvg"})
 
 

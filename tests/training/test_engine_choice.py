@@ -124,12 +124,8 @@ def test_a_model_that_vmap_cannot_run_is_trained_in_a_loop() -> None:
 
 
 def test_an_engine_that_is_unknown_or_not_for_the_model_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"no engine 'fusd'; did you mean 'fused'\? .known: auto,"
-    ):
+    with pytest.raises(ValueError, match="'fusd'; did you mean 'fused'"):
         make_engine("fusd", flat(Logistic()))
-    with pytest.raises(
-        ValueError, match="'fused' is for float32 models of one linear layer"
-    ):
+    with pytest.raises(ValueError, match="is for float32 models of one linear layer"):
         make_engine("fused", flat(MLP(hidden=[4])))
     assert isinstance(make_engine("fused", flat(Logistic())), Fused)

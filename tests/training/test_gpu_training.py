@@ -263,10 +263,7 @@ def test_a_task_that_does_not_fit_alone_says_what_to_change(
 ) -> None:
     local = trainer(MLP(hidden=[12]), "graph")
     refuse_many(monkeypatch, Vmap, most=0)
-    with pytest.raises(
-        MemoryError,
-        match=r"out of memory: .* of \d+ samples .* smaller batch_size.*9 TiB",
-    ):
+    with pytest.raises(MemoryError, match=r"\d+ samples .* smaller batch_size.*9 TiB"):
         local.train(tasks(local.model, BASE))
 
 

@@ -18,6 +18,7 @@ from torch import nn
 import raysafl as fl
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.randomness import Key
+from raysafl.quickstart import BASE
 
 
 def leave(seen: str, who: str, run: int) -> None:
@@ -94,14 +95,9 @@ def sweep(name: str, seen: str) -> fl.Sweep:
     }[name]
     one_model = name == "lasting"
     runs = {
-        (i,): fl.Run(
-            data=fl.Federation(
-                partition=fl.ClassesPerClient(p=1), server=fl.IidServer(n0=50)
-            ),
+        (i,): BASE.replace(
             model=Seen(seen=seen, run=0 if one_model else i),
             algorithm=Together(seen=seen, run=i, wait=wait, seconds=seconds),
-            participation=fl.Absent(s=4, m=3),
-            local=fl.LocalTraining(lr=0.1, batch_size=32, epochs=1),
             rounds=rounds,
             replicates=2,
             seed=10 * i,
