@@ -47,15 +47,7 @@ HARMLESS_ON_A_GPU = (
     "ignore:RNN module weights are not part of single contiguous chunk of memory",
 )
 # Folders of tests whose subject is no picture and no table.
-UNDRAWN = (
-    "kept",
-    "objectives",
-    "runtime",
-    "simulation",
-    "storage",
-    "sweep",
-    "tracking",
-)
+UNDRAWN = "kept objectives runtime simulation storage sweep tracking".split()
 # The tests of Ray, and the files whose few tests take long; the longest first.
 LONGEST = (
     *("test_nodes", "test_slurm", "ray", "test_signals", "test_chaos", "test_mirror"),

@@ -27,16 +27,7 @@ from raysafl.tracking.tracker import sync
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"
-LOADERS = {
-    "pickle",
-    "cloudpickle",
-    "dill",
-    "joblib",
-    "marshal",
-    "shelve",
-    "torch",
-    "yaml",
-}
+LOADERS = {*"pickle cloudpickle dill joblib marshal shelve torch yaml".split()}
 LOADING = {"read_pickle", "unsafe_load", "full_load"}
 # between a trial's own processes, and from the driver to the process that tries a round
 ALLOWED = {
@@ -183,9 +174,8 @@ def test_links_out_of_a_results_folder_are_not_followed(
     assert all("is a link out of" in why for why in found.faults.values())
     with pytest.raises(ValueError, match="is a link out of"):
         finished.forget({tiny.id})
-    assert (
-        kept.read_bytes() == b"mine" and secret.read_text() == '{"status": "finished"}'
-    )
+    assert kept.read_bytes() == b"mine"
+    assert secret.read_text() == '{"status": "finished"}'
 
 
 def listening(pid: int) -> Iterator[str]:

@@ -75,9 +75,8 @@ def test_s1_is_safari_table_8_on_one_even_partition_with_pixels_in_0_to_1() -> N
         for (_, _, p), run in sweep.labelled().items()
     ]
     assert [run.id for run in S1] == [run.id for run in of_table]
-    assert len(S1) == 24 and all(
-        run.replicates == 5 and run.rounds == 150 for run in S1
-    )
+    assert len(S1) == 24
+    assert all(run.replicates == 5 and run.rounds == 150 for run in S1)
 
 
 def seeded(run: fl.Run) -> Draws:
@@ -133,11 +132,8 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_not_there() -
     assert [one["seconds_per_round"]] == one["repeats"]["ours"]
     samples = 4 * 1437 / 10
     assert one["samples_per_s"] == pytest.approx(samples / one["seconds_per_round"])
-    assert (
-        one["accuracy"] > 0.5
-        and one["plain_accuracy"] > 0.5
-        and one["peak_rss_mb"] > 50
-    )
+    assert one["accuracy"] > 0.5 and one["plain_accuracy"] > 0.5
+    assert one["peak_rss_mb"] > 50
     assert [row[0] for row in cpu_rows(found)] == ["W1: over the plain loop"]
 
 

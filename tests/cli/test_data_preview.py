@@ -58,10 +58,8 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
     assert cells[:3] == ["data one class, who absent, the first of 2 runs", "2", "10"]
     assert cells[4:7] == ["1", "0.00 (3.32)", "50"]
     cells = [cell.strip() for cell in second.split("│")[1:-1]]
-    assert cells[:4] == ["data skewed, who absent", "1", "10", "143"] and cells[6:] == [
-        "0",
-        "0",
-    ]
+    assert cells[:4] == ["data skewed, who absent", "1", "10", "143"]
+    assert cells[6:] == ["0", "0"]
 
 
 def test_labels_choose_runs(tmp_path: Path) -> None:

@@ -195,11 +195,8 @@ def test_numpy_scalars_are_plain_numbers() -> None:
 def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
     text = refused(fl.Federation, partition={"kind": "classperclient", "p": 1})
     assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
-    assert (
-        "known: ByColumn, ByUser, ClassesPerClient, " in text
-        and "Iid" in text
-        and "Uniform" not in text
-    )
+    assert "known: ByColumn, ByUser, ClassesPerClient, " in text and "Iid" in text
+    assert "Uniform" not in text
 
 
 @pytest.mark.parametrize(
@@ -232,9 +229,8 @@ def test_an_unknown_field_gets_the_nearest(
 def test_replace_reaches_inside_and_leaves_the_original(tiny: fl.Run) -> None:
     before = tiny.to_json()
     other = tiny.replace({"data.partition.p": 2, "local.lr": 0.5}, rounds=7)
-    assert isinstance(other.data, fl.Federation) and isinstance(
-        other.data.partition, fl.ClassesPerClient
-    )
+    assert isinstance(other.data, fl.Federation)
+    assert isinstance(other.data.partition, fl.ClassesPerClient)
     assert (other.data.partition.p, other.local.lr, other.rounds) == (2, 0.5, 7)
     assert tiny.to_json() == before and other.participation == tiny.participation
 

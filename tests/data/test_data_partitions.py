@@ -55,9 +55,8 @@ def test_balanced_sizes_are_equal_and_samples_used_once(
 ) -> None:
     labels, classes, clients = problem
     parts = spread(Dirichlet(alpha=alpha), labels, classes, clients, seed)
-    assert {len(part) for part in parts} == {len(labels) // clients} and len(
-        parts
-    ) == clients
+    assert {len(part) for part in parts} == {len(labels) // clients}
+    assert len(parts) == clients
     used = np.concatenate(parts)
     assert len(np.unique(used)) == len(used)
     assert used.min() >= 0 and used.max() < len(labels)
@@ -157,7 +156,6 @@ def test_arguments_out_of_range_are_refused(fields: Any, told: str) -> None:
 
 
 # --- natural
-# -----------------------------------------------------------------------------------
 
 
 def made(users: list[int] | None) -> Dataset:

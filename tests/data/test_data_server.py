@@ -39,7 +39,6 @@ class Colours(Source):
 
 
 # --- from clients
-# ------------------------------------------------------------------------------
 
 
 @given(
@@ -84,7 +83,6 @@ def test_of_clients_that_overlap_the_server_gets_copies_alone() -> None:
 
 
 # --- from another dataset
-# ------------------------------------------------------------------------
 
 
 def outside(federation: Federation) -> tuple[Dataset, Samples]:
@@ -184,7 +182,6 @@ def test_the_source_key_knows_server_data_from_outside() -> None:
 
 
 # --- sharing
-# ------------------------------------------------------------------------------------
 
 
 SERVERS = [

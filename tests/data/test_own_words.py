@@ -43,10 +43,8 @@ def test_words_and_tags_are_numbered_by_how_often_training_rows_have_them() -> N
     assert dataset.train.y.tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert dataset.test.y.tolist() == [[0, 1, 0]]
     assert dataset.train.x.dtype == np.int64 and dataset.train.y.dtype == np.float32
-    assert dataset.num_classes == 0 and dataset.train.columns["user"].values == (
-        "ann",
-        "bo",
-    )
+    assert dataset.num_classes == 0
+    assert dataset.train.columns["user"].values == ("ann", "bo")
 
 
 def test_fewer_words_are_the_most_frequent_ones() -> None:

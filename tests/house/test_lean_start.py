@@ -160,14 +160,6 @@ def answers(without: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def test_a_run_is_simulated_without_ray_and_the_trainable_asks_for_it(
-    answers: dict[str, tuple[int, str]],
-) -> None:
-    assert answers[TRAINABLE][1] == (
-        "Ray is not installed, and fl.trainable needs it: pip install 'ray[tune]<2.61'"
-    )
-
-
 def test_a_sweep_is_run_without_ray_and_mlflow_and_logging_asks_for_it(
     without: Path, answers: dict[str, tuple[int, str]]
 ) -> None:
@@ -193,19 +185,23 @@ def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("asked", "needs"),
     [
+        (TRAINABLE, "Ray is not installed, and fl.trainable needs it: {ray}"),
+        (" ".join(ON_RAY), "Ray is not installed, and executor 'ray' needs it: {ray}"),
         (
-            ON_RAY,
-            "Ray is not installed, and executor 'ray' needs it: pip install 'ray[tune]<2.61'",
+            "ui",
+            "MLflow is not installed, and `raysafl ui` needs it: pip install mlflow",
         ),
-        (UI, "MLflow is not installed, and `raysafl ui` needs it: pip install mlflow"),
     ],
 )
-def test_a_command_says_that_it_needs_ray_or_mlflow_and_how_to_get_it(
-    arguments: list[str], message: str, answers: dict[str, tuple[int, str]]
+def test_what_needs_ray_or_mlflow_says_so_and_how_to_get_it(
+    asked: str, needs: str, answers: dict[str, tuple[int, str]]
 ) -> None:
-    assert answers[" ".join(arguments)] == (2, f"Error: {message}")
+    """A run was simulated before, without either."""
+    told = needs.format(ray="pip install 'ray[tune]<2.61'")
+    expected = (0, told) if asked == TRAINABLE else (2, f"Error: {told}")
+    assert answers[asked] == expected
 
 
 @pytest.mark.acceptance

@@ -185,9 +185,8 @@ def test_runs_without_devices_keep_their_ids(tiny: fl.Run) -> None:
     timed = tiny.replace(devices=fl.Devices(step_seconds=[1.0] * 10))
     assert timed.id != tiny.id and timed.replace(devices=None).id == tiny.id
     assert fl.Run.from_json(timed.to_json()) == timed
-    assert "virtual_seconds" in timed.columns() and "virtual_seconds" not in (
-        tiny.columns()
-    )
+    assert "virtual_seconds" in timed.columns()
+    assert "virtual_seconds" not in (tiny.columns())
 
 
 DRAWN = fl.Devices(

@@ -30,11 +30,8 @@ def test_plain_runs_have_no_further_columns_and_the_table_that_they_had() -> Non
 
 def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
     own = manifest(REGRESSION, HUBER)
-    assert own.quality == "test_mae" and list(own.columns) == [
-        "test_mae",
-        "test_rmse",
-        "test_r2",
-    ]
+    assert own.quality == "test_mae"
+    assert list(own.columns) == ["test_mae", "test_rmse", "test_r2"]
     assert not own.columns["test_rmse"].higher_is_better
     table = own.table
     assert (table.statistic, table.scale, table.unit) == ("final_mae", 1.0, "")

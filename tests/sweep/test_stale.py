@@ -128,9 +128,8 @@ def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> 
     new = outcome.store.rounds().set_index("run_id")
     expected = fresh.store.rounds().set_index("run_id")
     columns = ["round", "test_accuracy", "test_loss"]
-    assert new[columns].equals(expected[columns]) and not new[columns].equals(
-        old[columns]
-    )
+    assert new[columns].equals(expected[columns])
+    assert not new[columns].equals(old[columns])
     again, said = go(written(tmp_path, BODY), tmp_path / "s")
     assert again.skipped == 3 and "runs to do" not in said
 

@@ -21,15 +21,7 @@ from raysafl.sweep.outcome import Outcome
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
 on_ray = pytest.mark.usefixtures("ray_local")
-FACTS = [
-    "run_id",
-    "replicate",
-    "round",
-    "kind",
-    "test_accuracy",
-    "test_loss",
-    "train_accuracy",
-]
+FACTS = "run_id replicate round kind test_accuracy test_loss train_accuracy".split()
 
 
 def go_on_ray(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
@@ -212,11 +204,8 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     by_rate = outcome.runs.set_index("label.local.lr")
     assert set(by_rate.loc[0.5, "status"]) == {"finished"}
     stopped = by_rate[by_rate.status == "stopped"]
-    assert (
-        len(stopped) > 0
-        and (stopped["rounds"] < 20).all()
-        and (stopped["rounds"] >= 2).all()
-    )
+    assert len(stopped) > 0 and (stopped["rounds"] < 20).all()
+    assert (stopped["rounds"] >= 2).all()
     assert outcome.ok  # a stop by the scheduler is no failure
     # One that was stopped is run again if its rows are gone, and the others are not.
     rows_file(outcome.store, stopped["run_id"].iloc[0]).unlink()
