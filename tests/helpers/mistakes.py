@@ -137,6 +137,12 @@ MISTAKES = {
         "Mine.round",
         "offset_MP is a Tensor of shape [650], but must be a tensor of shape [5, 650]",
     ),
+    "a start of the wrong shape": (
+        algorithm("yield Train(state.w_P[:-1], ids)", "return state"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "w_P is a Tensor of shape [649], but must be a tensor of shape [650]",
+    ),
     "returns nothing": (
         algorithm("update = yield Train(state.w_P, ids)", MEAN),
         "algorithm=Mine()",
