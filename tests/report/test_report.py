@@ -186,6 +186,12 @@ def test_diverged_and_failed_replicates_are_counted_but_not_averaged() -> None:
     assert counts.tolist() == [2, 1, 1, 0]
 
 
+def test_an_unknown_statistic_names_the_nearest() -> None:
+    sweep = manifest(table={"statistic": "finale"})
+    with pytest.raises(ValueError, match="did you mean 'final'"):
+        aggregate(runs_of(sweep), sweep)
+
+
 # --- table.md and the screen
 
 
