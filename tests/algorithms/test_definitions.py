@@ -175,9 +175,7 @@ def test_the_model_after_each_round_is_that_of_the_definition_in_float64(
         assert off < 1e-5, f"replicate {r} is {off:.1e} off"
 
 
-def test_each_replicate_has_rounds_in_which_nobody_comes_and_one_begins_with_them() -> (
-    None
-):
+def test_each_replicate_has_rounds_without_participants_one_at_the_start() -> None:
     simulation = Simulation(RUN, WORKER)
     cohorts = [
         [own.cohorts[-1] for own in simulation.step()] for _ in range(RUN.rounds)

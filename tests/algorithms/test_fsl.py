@@ -77,9 +77,7 @@ def test_gamma_0_is_the_inner_algorithm_bitwise(
     assert not fsl.uses_server_data and kind(inner=inner).uses_server_data
 
 
-def test_server_learning_draws_the_limit_from_the_clients_to_the_servers_optimum() -> (
-    None
-):
+def test_server_learning_draws_the_limit_towards_the_servers_optimum() -> None:
     line = [
         play(ready(FSL(inner=FedAvg(), gamma=gamma)), [ALL] * 200).w_P
         for gamma in (0.0, 0.1, 0.4, 1.5)

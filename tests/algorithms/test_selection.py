@@ -93,9 +93,7 @@ def test_power_of_choice_selects_nobody_where_nobody_has_samples() -> None:
     assert chosen == [] and len(asked) == 1
 
 
-def test_power_of_choice_by_last_losses_takes_clients_that_never_trained_first() -> (
-    None
-):
+def test_power_of_choice_by_last_losses_takes_untrained_clients_first() -> None:
     by = PowerOfChoice(m=2, d=4, loss="last")
     memory = by.learn(by.init(5), told([0, 2, 3], [0.2, 0.7, 0.4], [8, 8, 8], 0))
     chosen, asked = select(by, [0, 1, 2, 3], memory)

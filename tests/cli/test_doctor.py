@@ -110,9 +110,7 @@ def test_a_driver_that_does_not_fit_torch_fails_with_a_cure(
         check_devices()
 
 
-def test_a_node_that_is_late_or_has_no_raysafl_or_another_one_is_told_in_a_sentence() -> (
-    None
-):
+def test_a_node_that_is_late_or_lacks_this_raysafl_is_told_in_a_sentence() -> None:
     here = machine_here(0.0)
     assert problems_of(here) == []
     (late,) = problems_of(None)

@@ -321,9 +321,7 @@ def test_a_million_overlapping_clients_take_the_memory_of_ten() -> None:
     assert kept < 100_000 and most < 1_000_000
 
 
-def test_a_million_clients_with_samples_of_their_own_take_16_bytes_each_beside_the_samples() -> (
-    None
-):
+def test_each_of_a_million_clients_takes_16_bytes_beside_its_samples() -> None:
     data = plain(MILLION + 5)
     split = Federation(clients=MILLION).split(data, 0)
     assert of_size(split.clients) <= 16 * (MILLION + 1) + 8 * (MILLION + 5)

@@ -20,9 +20,7 @@ from raysafl.version import __version__
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_citations_have_the_version_the_name_and_the_licence_of_the_package() -> (
-    None
-):
+def test_the_citations_have_version_name_and_licence_of_the_package() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     archived = json.loads((ROOT / ".zenodo.json").read_text())
     assert cited["version"] == archived["version"] == __version__
@@ -143,9 +141,7 @@ def test_no_advice_installs_raysafl_from_an_index_where_it_is_not() -> None:
     assert named and named <= set(extras)
 
 
-def test_ray_and_mlflow_are_installed_with_raysafl_and_all_has_what_the_tutorials_use() -> (
-    None
-):
+def test_ray_and_mlflow_are_installed_and_all_has_what_tutorials_use() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[\[<>=]", entry)[0] for entry in project["dependencies"]}
     assert {"ray", "mlflow"} <= names

@@ -108,9 +108,7 @@ def test_logits_are_those_of_a_module_with_the_same_frozen_parameters(
     assert torch.equal(joined, w_P)
 
 
-def test_frozen_parameters_are_the_same_at_every_build_and_for_every_replicate() -> (
-    None
-):
+def test_frozen_parameters_are_the_same_at_every_build_and_replicate() -> None:
     first = FlatModel(Backbone(), SHAPE, 4)
     torch.rand(7)
     before = torch.random.get_rng_state()

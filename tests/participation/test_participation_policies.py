@@ -330,9 +330,7 @@ def test_an_offset_moves_the_turns_and_a_random_one_shortens_the_first() -> None
     assert fits([ahead[k] for k in range(4)], [100] * 4)
 
 
-def test_minimum_separation_lets_those_participate_who_are_available_and_have_waited() -> (
-    None
-):
+def test_minimum_separation_takes_available_clients_that_have_waited() -> None:
     base = Markov(mean=0.5, correlation=0.7)
     seen = cohorts(MinimumSeparation(base=base, rounds=3), 60)
     for t, available in enumerate(cohorts(base, 60)):

@@ -222,9 +222,7 @@ def test_the_table_says_how_it_was_made() -> None:
         assert fact in text
 
 
-def test_instead_of_a_table_that_is_wider_than_the_screen_each_entry_has_a_line() -> (
-    None
-):
+def test_where_a_table_is_wider_than_the_screen_each_entry_has_a_line() -> None:
     sweep = manifest(AXES | {"p": [i / 16 for i in range(16)]})
     lines = on_screen(runs_of(sweep), sweep).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 100

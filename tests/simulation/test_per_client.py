@@ -181,9 +181,7 @@ def test_clients_are_the_users_that_were_taken_also_if_some_were_not() -> None:
         assert tests == (dataset.test.users == user).sum()
 
 
-def test_own_tests_are_held_out_of_a_clients_samples_and_nobody_trains_on_them() -> (
-    None
-):
+def test_own_tests_are_held_out_of_a_clients_samples_and_of_training() -> None:
     run = FOUR.replace(
         {"data.own_tests": 0.5}, eval_clients=fl.PerClient(every=4, on="own")
     )

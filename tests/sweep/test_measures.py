@@ -45,9 +45,7 @@ def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
     ]
 
 
-def test_a_table_of_classifiers_shows_their_further_metrics_but_not_each_class() -> (
-    None
-):
+def test_a_table_of_classifiers_shows_further_metrics_but_not_each_class() -> None:
     table = manifest(DETAILED).table
     assert (table.statistic, table.scale, table.unit) == ("final", 100.0, "%")
     assert table.also[4:] == ["final_loss", "final_f1"]

@@ -171,9 +171,7 @@ def test_processes_with_shares_of_a_gpu_fit_on_it_together(
     assert [part * gigabytes * GIB for part in fractions] == [taken] * bool(taken)
 
 
-def test_work_that_does_not_fit_is_tried_again_then_cut_and_stays_in_its_order() -> (
-    None
-):
+def test_work_that_does_not_fit_is_tried_again_then_cut_in_its_order() -> None:
     limit = 8
     tried: list[int] = []
     freed: list[None] = []
