@@ -455,17 +455,10 @@ AUTOSCALED = {
             "node_config": {},
             "max_workers": 0,
         },
+        # By the resource of their kind nodes are told apart.
         **{
-            kind: {
-                "resources": {
-                    "CPU": 8,
-                    "GPU": 2,
-                    kind: 1,
-                },  # by which its nodes are told apart
-                "node_config": {},
-                "max_workers": 2,
-                "priority": priority,
-            }
+            kind: {"resources": {"CPU": 8, "GPU": 2, kind: 1}, "node_config": {}}
+            | {"max_workers": 2, "priority": priority}
             for kind, priority in (("on_demand", 0), ("spot", 1))
         },
     },
@@ -508,22 +501,11 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
             "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head,
         }
         try:
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
-                    *("--port", address.partition(":")[2], "--num-cpus", "0"),
-                    *(
-                        "--autoscaling-config",
-                        str(config),
-                        "--include-dashboard",
-                        "false",
-                    ),
-                ],
-                env={**env, **scaling},
-                check=True,
-                capture_output=True,
-                timeout=PATIENCE,
-            )
+            start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head"]
+            start += ["--port", address.partition(":")[2], "--num-cpus", "0"]
+            start += ["--autoscaling-config", str(config)]
+            start += ["--include-dashboard", "false"]
+            output_of(start, env={**env, **scaling}, timeout=PATIENCE)
             yield env, address
         finally:
             _end_all(env["RAY_TMPDIR"])

@@ -13,13 +13,7 @@ from raysafl.data import Dataset, Samples
 from raysafl.objectives import Classification, Metric, NextToken, Regression, mean_of
 
 MANY = Classification(
-    metrics=[
-        "f1",
-        "balanced_accuracy",
-        "top5_accuracy",
-        "per_class_accuracy",
-        "confusion",
-    ]
+    metrics="f1 balanced_accuracy top5_accuracy per_class_accuracy confusion".split()
 )
 CLASSES = 7
 

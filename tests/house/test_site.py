@@ -110,12 +110,7 @@ def test_what_a_page_would_load_and_where_its_links_lead_is_checked(
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    for name in (
-        "zensical",
-        "mkdocstrings",
-        "mkdocstrings_handlers",
-        "griffe_pydantic",
-    ):
+    for name in "zensical mkdocstrings mkdocstrings_handlers griffe_pydantic".split():
         pytest.importorskip(name, reason="the site is built with raysafl[docs]")
     command = [sys.executable, str(ROOT / "docs" / "build_site.py")]
     output_of(command, cwd=ROOT)
