@@ -155,10 +155,8 @@ def test_every_field_of_a_run_but_the_number_of_seeds_changes_its_id(
     }
     changed = {path.partition(".")[0] for path in changes}
     assert changed == fl.Run.model_fields.keys() - {"replicates"}
-    ids = [
-        tiny.id,
-        *(tiny.replace({path: value}).id for path, value in changes.items()),
-    ]
+    ids = [tiny.id]
+    ids += [tiny.replace({path: value}).id for path, value in changes.items()]
     assert len(set(ids)) == len(ids)
 
 

@@ -135,14 +135,10 @@ def class_problems(
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int, int, int]:
     """Labels, how many classes, how many clients, and p."""
     sizes = draw(st.lists(st.integers(15, 60), min_size=1, max_size=7))
-    labels = np.repeat(np.arange(len(sizes)), sizes)
+    classes = len(sizes)
+    labels = np.repeat(np.arange(classes), sizes)
     np.random.default_rng(draw(st.integers(0, 99))).shuffle(labels)
-    return (
-        labels,
-        len(sizes),
-        draw(st.integers(1, 15)),
-        draw(st.integers(1, len(sizes))),
-    )
+    return labels, classes, draw(st.integers(1, 15)), draw(st.integers(1, classes))
 
 
 def spread(

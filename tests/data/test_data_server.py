@@ -199,10 +199,8 @@ def test_every_client_gets_the_share_of_the_servers_data(
 ) -> None:
     alone = Federation(server=server, partition=ClassesPerClient(p=1))
     dataset = alone.load()
-    before, split = (
-        alone.split(dataset, 0),
-        alone.replace(share=share).split(dataset, 0),
-    )
+    before = alone.split(dataset, 0)
+    split = alone.replace(share=share).split(dataset, 0)
     assert np.array_equal(before.server, split.server)
     extras = []
     for held, now in zip(before.clients, split.clients, strict=True):

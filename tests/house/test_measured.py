@@ -24,10 +24,8 @@ from raysafl.sweep.experiment_file import load_sweep
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "measured"
 DIGITS = [("1 class", "SCAFFOLD", "Beta(1, 10)"), ("Dirichlet(0.1)", "FSL", "Markov")]
-DIGITS += [
-    ("1 class", "SAFARI", "Beta, half snapshots"),
-    ("1 class", "FedDyn", "cyclic"),
-]
+DIGITS += [("1 class", "SAFARI", "Beta, half snapshots")]
+DIGITS += [("1 class", "FedDyn", "cyclic")]
 MNIST = [
     pytest.param(("standardised", 4, "FedAvg", 1), marks=pytest.mark.acceptance),
     ("standardised", 4, "SAFARI", 1),

@@ -38,10 +38,8 @@ def there(policy: Participation, rounds: int, clients: int = 3) -> list[list[int
 def test_whoever_has_an_interval_comes_and_the_trace_repeats(
     tmp_path: Path, kind: str
 ) -> None:
-    frame, file = (
-        table(list(reversed(ROWS))).assign(city="x"),
-        tmp_path / f"trace.{kind}",
-    )
+    frame = table(list(reversed(ROWS))).assign(city="x")
+    file = tmp_path / f"trace.{kind}"
     frame.to_csv(file) if kind == "csv" else frame.to_parquet(file)
     assert there(Trace(file=str(file)), 17) == (THERE * 3)[:17]
 

@@ -130,12 +130,9 @@ def test_whole_passes_with_a_fresh_optimizer_equal_plain_training_bitwise(
     tiny: fl.Run,
 ) -> None:
     epochs = {"lr": 0.1, "batch_size": 16, "epochs": 2, "momentum": 0.9}
-    kinds = [
-        fl.LocalTraining(**epochs),
-        ContinuedTraining(**epochs, keep_optimizer=False),
-    ]
+    again = ContinuedTraining(**epochs, keep_optimizer=False)
     ends = []
-    for local in kinds:
+    for local in (fl.LocalTraining(**epochs), again):
         run = tiny.replace(local=local, algorithm=fl.SAFARI(client_prob=0.7))
         simulation = Simulation(run, Worker(run.cells, run.data.load(), run.model))
         while not simulation.done:

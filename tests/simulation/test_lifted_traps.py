@@ -31,12 +31,8 @@ def group_of(
     base: fl.Run, algorithm: fl.Algorithm, **changes: Any
 ) -> dict[str, fl.Run]:
     """Runs that differ in their seeds alone, to each of which five clients come."""
-    data = {
-        "data.partition": fl.Iid(),
-        "participation": fl.Uniform(m=5),
-        "replicates": 1,
-    }
-    run = base.replace({"algorithm": algorithm, **data, **changes})
+    fixed = {"data.partition": fl.Iid(), "participation": fl.Uniform(m=5)}
+    run = base.replace({"algorithm": algorithm, "replicates": 1, **fixed, **changes})
     return {str(seed): run.replace(seed=seed) for seed in SEEDS}
 
 
