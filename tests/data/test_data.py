@@ -300,9 +300,7 @@ def test_the_first_classes_are_kept_and_users_stay() -> None:
     assert few.names == ("0", "1", "2")
     with pytest.raises(ValueError, match=r"classes=11 needs .* and 'digits' has 10"):
         Subset(dataset=Digits(), classes=11).load()
-    whole, users = (
-        Synthetic().load(),
-        Subset(dataset=Synthetic(), train=40).load().train.users,
-    )
+    whole = Synthetic().load()
+    users = Subset(dataset=Synthetic(), train=40).load().train.users
     assert whole.train.users is not None and users is not None
     assert len(users) == 40 and set(users) <= set(whole.train.users)

@@ -56,10 +56,8 @@ def test_a_loop_is_kept_on_disk_or_compiled_anew_where_it_is_damaged_or_cannot_b
 
 @pytest.mark.acceptance
 def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
-    file, env = (
-        tmp_path / "loop.py",
-        {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")},
-    )
+    file = tmp_path / "loop.py"
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
     file.write_text(
         LOOP.replace("double(21), double(0.5)", "*map(double, eval(input()))")
     )

@@ -93,10 +93,8 @@ def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
 
 
 def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
-    sgd, local = (
-        LocalTraining(lr=0.1, batch_size=8, epochs=2),
-        trainer("fused", 7, 12, "uint8"),
-    )
+    sgd = LocalTraining(lr=0.1, batch_size=8, epochs=2)
+    local = trainer("fused", 7, 12, "uint8")
     first, bad, last = tasks(local, sgd)
     bad = bad._replace(w_P=torch.full_like(bad.w_P, torch.inf), prox=0.3)
     together = local.train([first, bad, last._replace(prox=0.2)])
