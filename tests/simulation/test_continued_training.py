@@ -1,7 +1,6 @@
 """Training that goes on from round to round, against FAST's clients as torch objects."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from helpers.gpu_program import trains_as_on_a_gpu
 from helpers.tasks import Task, columns
 
 import raysafl as fl
-from raysafl.algorithms import Key
+from raysafl.participation import Cyclic
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training import ContinuedTraining
@@ -29,16 +28,6 @@ KINDS = [
     IN_ORDER.replace(momentum=0.0, keep_optimizer=False),
     IN_ORDER.replace(optimizer="adam", momentum=0.0, lr=1e-3),
 ]
-
-
-class FirstClient(fl.Participation):
-    """Client 0 comes alone, in every round."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, fl.Cohort]:
-        """Client 0."""
-        return state, fl.Cohort([0])
 
 
 def optimizer_of(
@@ -68,7 +57,7 @@ def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
     run = tiny.replace(
         model=model,
         algorithm=fl.FedAvg(),
-        participation=FirstClient(),
+        participation=Cyclic(groups=[[0]]),
         local=local,
         replicates=1,
         rounds=ROUNDS,
