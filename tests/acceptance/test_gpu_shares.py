@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.patience import PATIENCE
 
 SCRIPT = """
@@ -48,5 +48,5 @@ def test_an_actor_knows_its_share_of_a_gpu() -> None:
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         command = [sys.executable, "-c", SCRIPT, json.dumps(asked)]
-        said = output_of(command, env=env, timeout=PATIENCE)
+        said = checked_output(command, env=env, timeout=PATIENCE)
     assert json.loads(said.splitlines()[-1]) == due

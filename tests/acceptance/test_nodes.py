@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-from helpers.commands import RAYSAFL, call, call_here, output_of
+from helpers.commands import RAYSAFL, call, call_here, checked_output
 from helpers.folders import contents
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
@@ -428,7 +428,7 @@ def test_gpus_that_are_seen_nowhere_are_refused_unless_a_sweep_asks_for_none(
     code, said = run_four(tmp_path, *cluster, "--gpus", "0", "--dry-run", **real)
     assert code == 0 and "GPU" not in said, said
     command = [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address]
-    answer = output_of(command, env=real, timeout=PATIENCE)
+    answer = checked_output(command, env=real, timeout=PATIENCE)
     assert answer.startswith("cpu\n")
     assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 
@@ -505,7 +505,7 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
             start += ["--port", address.partition(":")[2], "--num-cpus", "0"]
             start += ["--autoscaling-config", str(config)]
             start += ["--include-dashboard", "false"]
-            output_of(start, env={**env, **scaling}, timeout=PATIENCE)
+            checked_output(start, env={**env, **scaling}, timeout=PATIENCE)
             yield env, address
         finally:
             _end_all(env["RAY_TMPDIR"])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from helpers.commands import RAYSAFL, output_of
+from helpers.commands import RAYSAFL, checked_output
 from helpers.patience import PATIENCE
 
 from raysafl.storage.store import Store
@@ -197,7 +197,7 @@ def reference(slurm: Slurm) -> Store:
     """The sweep as this machine alone carries it out."""
     out = slurm.home / "reference"
     command = [*RAYSAFL, "run", "study.py", "--out", str(out), "--executor", "here"]
-    output_of([*command, *QUICK], cwd=slurm.home, env=slurm.environment)
+    checked_output([*command, *QUICK], cwd=slurm.home, env=slurm.environment)
     return Store(out)
 
 

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 from benchmarks import bundle
 from benchmarks.__main__ import main
@@ -68,7 +68,7 @@ def test_an_unpacked_bundle_measures_without_ray_and_mlflow(
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--only", "packs-W4"]
     # As the command says that prints what to do there.
     env = {**os.environ, "PYTHONPATH": f"{unpacked}:{unpacked}/packages"}
-    said = output_of(command, cwd=unpacked, env=env)
+    said = checked_output(command, cwd=unpacked, env=env)
     whole = Found.read(unpacked / "gpu-dry.json")
     assert whole is not None
     parts = whole.measures["parts"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 from benchmarks import gpu_jobs
 from benchmarks.__main__ import main
@@ -251,7 +251,7 @@ def test_the_whole_command_passes_on_a_cpu_without_ray_and_mlflow(
     out = tmp_path / "gpu-dry.json"
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--repeats", "2"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    said = output_of([*command, "--out", str(out)], cwd=ROOT, env=env)
+    said = checked_output([*command, "--out", str(out)], cwd=ROOT, env=env)
     whole = Found.read(out)
     assert whole is not None and whole.origin["device"] == "cpu" and whole.origin["dry"]
     found = whole.measures

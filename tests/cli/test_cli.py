@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from helpers.commands import EXPERIMENT, output_of
+from helpers.commands import EXPERIMENT, checked_output
 from helpers.commands import call_here as call
 from helpers.patience import PATIENCE
 
@@ -132,6 +132,6 @@ def test_list_names_every_family_with_a_line_each(
 
 def test_the_installed_command_starts_and_answers(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("raysafl")
-    assert "FedAvg" in output_of([command, "list"], cwd=tmp_path)
+    assert "FedAvg" in checked_output([command, "list"], cwd=tmp_path)
     module = [sys.executable, "-m", "raysafl", "--version"]
-    assert output_of(module).startswith("raysafl ")
+    assert checked_output(module).startswith("raysafl ")

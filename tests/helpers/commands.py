@@ -34,7 +34,7 @@ SWEEP = Sweep(
 """
 
 
-def output_of(command: Sequence[str | Path], **options: Any) -> str:
+def checked_output(command: Sequence[str | Path], **options: Any) -> str:
     """Return what a command prints, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr

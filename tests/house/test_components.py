@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.families import built_in
 
 import raysafl as fl
@@ -89,4 +89,4 @@ def test_every_example_prints_what_it_says(file: str) -> None:
 
 def test_the_generated_exports_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / ".ci" / "exports.py"), "--check"]
-    output_of(command, cwd=ROOT)
+    checked_output(command, cwd=ROOT)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import ray.cloudpickle
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 from raysafl import algorithms
 from raysafl.cli.catalogue import FAMILIES, catalogue
@@ -228,7 +228,7 @@ def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     command = [sys.executable, "-W", "error", "-c", ELSEWHERE, *pickles]
-    assert output_of(command, cwd=elsewhere).splitlines() == expected
+    assert checked_output(command, cwd=elsewhere).splitlines() == expected
 
 
 def test_every_component_of_the_package_says_what_it_is_in_one_line() -> None:

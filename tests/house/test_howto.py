@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_the_code_of_a_section_runs(title: str, tmp_path: Path) -> None:
         (tmp_path / "conf" / "config.yaml").write_text(configuration[1])
     alone = title in STARTS_RAY
     command = [sys.executable, script]
-    said = output_of(command, cwd=tmp_path) if alone else run_script(script)
+    said = checked_output(command, cwd=tmp_path) if alone else run_script(script)
     results = tmp_path / "results"
     if "sweep = fl.Sweep(" in CODE[title]:
         assert "Results, table and curves: results/" in said

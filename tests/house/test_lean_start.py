@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commands import call_here, output_of
+from helpers.commands import call_here, checked_output
 
 from raysafl.cluster.provenance import provenance
 
@@ -74,7 +74,7 @@ sys.meta_path.insert(0, Missing())
 
 def python(code: str, folder: Path, *arguments: str) -> str:
     """Run code in a process of its own, and return what it prints."""
-    return output_of([sys.executable, "-c", code, *arguments], cwd=folder).strip()
+    return checked_output([sys.executable, "-c", code, *arguments], cwd=folder).strip()
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_what_needs_ray_or_mlflow_says_so_and_how_to_get_it(
 @pytest.mark.acceptance
 def test_the_tests_on_gpus_are_collected_without_ray_and_mlflow(without: Path) -> None:
     command = ["pytest", "-m", "gpu", "-n0", "-q", "--collect-only"]
-    said = output_of([sys.executable, "-m", *command], cwd=TESTS.parent)
+    said = checked_output([sys.executable, "-m", *command], cwd=TESTS.parent)
     assert "tests/gpu/test_gpu_matrix.py" in said
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.experiments import forget_experiments
 from helpers.here import run_in_process
 
@@ -180,4 +180,4 @@ def test_tuned_values_beside_one_printed_number_count_it_once() -> None:
 @pytest.mark.usefixtures("real_data")
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
     script = [sys.executable, "-m", "experiments.tools.reproduction", "--check"]
-    output_of(script, cwd=ROOT)
+    checked_output(script, cwd=ROOT)

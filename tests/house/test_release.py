@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 from raysafl.core.needs import OPTIONAL
 from raysafl.version import __version__
@@ -88,7 +88,7 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
-    tracked = output_of(["git", "ls-files", "raysafl"], cwd=ROOT)
+    tracked = checked_output(["git", "ls-files", "raysafl"], cwd=ROOT)
     held = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
     assert held == set(tracked.split())
     # A fresh environment without the repository. Its dependencies are those of this one,
@@ -98,7 +98,7 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     python = environment / "bin" / "python"
     site = next((environment / "lib").glob("python*/site-packages"))
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    call = partial(output_of, cwd=tmp_path, env=clean)
+    call = partial(checked_output, cwd=tmp_path, env=clean)
     pip = [sys.executable, "-m", "pip", "--python", python]
     call([*pip, "install", "--no-deps", "--no-index", wheel])
     here = [path for path in sys.path if path.endswith("site-packages")]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.browser import opened_browser
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 import raysafl as fl
 from raysafl.core.component import Component
@@ -113,7 +113,7 @@ def site() -> Path:
     for name in "zensical mkdocstrings mkdocstrings_handlers griffe_pydantic".split():
         pytest.importorskip(name, reason="the site is built with raysafl[docs]")
     command = [sys.executable, str(ROOT / "docs" / "build_site.py")]
-    output_of(command, cwd=ROOT)
+    checked_output(command, cwd=ROOT)
     return ROOT / "build" / "site"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.scripts import BLOCK, agrees, run_script
 
 from raysafl import Runner
@@ -122,7 +122,7 @@ def test_a_tutorial_of_a_page_runs_and_prints_as_it_says(
             said = capsys.readouterr().out
         elif kind == "bash" and not why_not:
             env = os.environ | {"PATH": bin_first}
-            said = output_of(["bash", "-e", "-c", code], env=env)
+            said = checked_output(["bash", "-e", "-c", code], env=env)
 
 
 @pytest.mark.acceptance

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.here import run_in_process
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -114,7 +114,7 @@ def test_a_fresh_process_predicts_from_one_raw_csv_row_what_numpy_does_from_the_
         file = stores[-1].model(run.id)
         (outputs[label],) = outputs_of(file, row[FEATURES].to_numpy(float))
     command = [sys.executable, "-c", FRESH, tmp_path / "row.csv", *models]
-    ill, cost = output_of(command).splitlines()
+    ill, cost = checked_output(command).splitlines()
     assert ill == repr([["no", "yes"][outputs["ill"].argmax()]])
     assert json.loads(cost) == pytest.approx(outputs["cost"].tolist(), rel=1e-5)
 

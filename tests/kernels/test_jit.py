@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ print(double(21), double(0.5), double.stats.cache_path, sum(hits.values()))
 def doubled(file: Path, *arguments: str, **env: str) -> list[str]:
     command = [sys.executable, str(file), *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    return output_of(command, env=env).split()
+    return checked_output(command, env=env).split()
 
 
 # The loop is loaded, its index on disk is damaged, and it is loaded twice more.

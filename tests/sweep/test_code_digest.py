@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commands import output_of
+from helpers.commands import checked_output
 
 from raysafl import FedAvg, Run
 from raysafl.quickstart import BASE
@@ -229,7 +229,7 @@ from raysafl.sweep.experiment_file import load_sweep
 run = next(iter(load_sweep(Path({str(tmp_path / "digest_file.py")!r})).labelled().values()))
 print(CodeDigests().of_run(run)["Mine"])
 """
-    assert output_of([sys.executable, "-c", script]).split() == [before]
+    assert checked_output([sys.executable, "-c", script]).split() == [before]
 
 
 def test_runs_of_raysafls_own_components_have_no_digests(tiny: Run) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.evaluation import evaluated
 from helpers.tasks import Task, Trainer
 from hypothesis import example, given, settings
@@ -163,6 +163,6 @@ print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]
-    fresh, kept = (output_of(command, env=env).split() for _ in range(2))
+    fresh, kept = (checked_output(command, env=env).split() for _ in range(2))
     assert (fresh[0], kept[0]) == ("0", "1")
     assert fresh[1] == kept[1]

@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.commands import output_of
+from helpers.commands import checked_output
 from helpers.torch_loop import gradients_by_torch
 from torch import Tensor, nn
 
@@ -88,7 +88,7 @@ def test_every_engine_trains_small_resnets_as_plain_torch_does(threads: int) -> 
     command = [sys.executable, __file__, str(threads)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # Where memory was overwritten, two threads may wait for each other for ever.
-    output_of(command, timeout=300, env=env)
+    checked_output(command, timeout=300, env=env)
 
 
 @pytest.mark.parametrize(
