@@ -16,16 +16,7 @@ from helpers.environment import CHAOS, REAL_DATA
 from helpers.pictures import without_pictures
 from hypothesis import settings
 
-from raysafl import (
-    Absent,
-    ClassesPerClient,
-    FedAvg,
-    Federation,
-    IidServer,
-    LocalTraining,
-    Logistic,
-    Run,
-)
+import raysafl as fl
 
 torch.set_num_threads(1)
 # Searching all objects for garbage takes a twentieth of the tests' time, and finds little.
@@ -56,15 +47,7 @@ HARMLESS_ON_A_GPU = (
     "ignore:RNN module weights are not part of single contiguous chunk of memory",
 )
 # Folders of tests whose subject is no picture and no table.
-UNDRAWN = (
-    "kept",
-    "objectives",
-    "runtime",
-    "simulation",
-    "storage",
-    "sweep",
-    "tracking",
-)
+UNDRAWN = "kept objectives runtime simulation storage sweep tracking".split()
 # The tests of Ray, and the files whose few tests take long; the longest first.
 LONGEST = (
     *("test_nodes", "test_slurm", "ray", "test_signals", "test_chaos", "test_mirror"),
@@ -256,14 +239,16 @@ def no_gc() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Run:
+def tiny() -> fl.Run:
     """Digits, 10 clients of one class each, 4 rounds: a real run of a few milliseconds."""
-    return Run(
-        data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-        model=Logistic(),
-        algorithm=FedAvg(),
-        participation=Absent(s=4, m=3),
-        local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    return fl.Run(
+        data=fl.Federation(
+            partition=fl.ClassesPerClient(p=1), server=fl.IidServer(n0=50)
+        ),
+        model=fl.Logistic(),
+        algorithm=fl.FedAvg(),
+        participation=fl.Absent(s=4, m=3),
+        local=fl.LocalTraining(lr=0.1, batch_size=32, epochs=1),
         rounds=4,
         replicates=2,
     )

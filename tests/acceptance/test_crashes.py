@@ -76,10 +76,11 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_rows(tmp_path: Path) -> None
     assert {(0, 0), (2, 0), (2, 2), (1, 3), (0, 4)} <= found, found
 
 
-@pytest.mark.parametrize("more", [{"seeds": 2}, {"more": 2}], ids=["seeds", "rounds"])
 def test_a_sweep_that_is_killed_while_it_is_given_more_goes_on_to_the_same_rows(
-    more: dict[str, int], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    """It gets more rounds, which begin where its seeds ended, and a seed that begins anew."""
+    more = {"seeds": 2, "more": 2}
     expected, before = go(tmp_path / "whole", **more), go(tmp_path / "before")
     for number in crashes(lambda k: go(copied(before, tmp_path / str(k)), **more)):
         check(go(tmp_path / str(number), **more), expected)

@@ -87,10 +87,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     options = {"track": "none", "quiet": True, "flush_seconds": 0.0}
     hardware = Hardware(cpus=0.5, trials=1)
     on_ray = Runner(sweep, disk / "s", hardware, executor="ray", **options)
-    with pytest.raises(
-        StorageError,
-        match=r"the disk of .* is full.*Make room there.*The same command goes on",
-    ) as error:
+    with pytest.raises(StorageError, match=r"is full.*The same command goes") as error:
         on_ray.run()
     assert not any(e.status is Status.FAILED for e in on_ray.store.ledger().values())
     shutil.copytree(disk / "s", tmp_path / "then")

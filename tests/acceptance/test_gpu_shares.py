@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
+from helpers.commands import checked_output
 from helpers.patience import PATIENCE
 
 SCRIPT = """
@@ -47,12 +47,6 @@ def test_an_actor_knows_its_share_of_a_gpu() -> None:
             "RAY_TMPDIR": folder,
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        ended = subprocess.run(
-            [sys.executable, "-c", SCRIPT, json.dumps(asked)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout.splitlines()[-1]) == due
+        command = [sys.executable, "-c", SCRIPT, json.dumps(asked)]
+        said = checked_output(command, env=env, timeout=PATIENCE)
+    assert json.loads(said.splitlines()[-1]) == due

@@ -11,17 +11,7 @@ import ray
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
-from raysafl import (
-    FedAvg,
-    Federation,
-    Hardware,
-    LocalTraining,
-    Logistic,
-    Run,
-    Runner,
-    Sweep,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.cluster.ray_session import ray_session
 from raysafl.storage.store import Store
 from raysafl.sweep.on_ray.watching import WatchTrials
@@ -31,13 +21,13 @@ SECONDS = 0.5
 WARM = 50  # runs that have ended before the first sample that counts: every worker has trained
 
 
-def trivial(seed: int) -> Run:
-    return Run(
-        data=Federation(clients=20),
-        model=Logistic(),
-        algorithm=FedAvg(),
-        participation=Uniform(m=1),
-        local=LocalTraining(lr=0.1, batch_size=20, steps=1),
+def trivial(seed: int) -> fl.Run:
+    return fl.Run(
+        data=fl.Federation(clients=20),
+        model=fl.Logistic(),
+        algorithm=fl.FedAvg(),
+        participation=fl.Uniform(m=1),
+        local=fl.LocalTraining(lr=0.1, batch_size=20, steps=1),
         rounds=1,
         seed=seed,
     )
@@ -96,11 +86,11 @@ def test_a_hundred_and_fifty_trials_leak_nothing(
         lambda self: [save(self), saved.append("snapshot")],
     )
     runs = {(i,): trivial(i) for i in range(TRIALS)}
-    sweep = Sweep("small", runs, axes=("i",))
+    sweep = fl.Sweep("small", runs, axes=("i",))
     with ray_session(None):
         with watched(tmp_path / "s") as samples:
-            hardware = Hardware(trials=2, pack=1)
-            outcome = Runner(
+            hardware = fl.Hardware(trials=2, pack=1)
+            outcome = fl.Runner(
                 sweep, tmp_path / "s", hardware, quiet=True, track="none"
             ).run()
         alive = [

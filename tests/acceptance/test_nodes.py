@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-from helpers.commands import RAYSAFL, call_here
+from helpers.commands import RAYSAFL, call, call_here, checked_output
 from helpers.folders import contents
 from helpers.here import run_in_process
 from helpers.patience import PATIENCE
@@ -310,16 +310,10 @@ def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_the
 
 
 FOUR_RUNS = """
-from raysafl import *
-BASE = Run(
-    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Absent(s=4, m=3),
-    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
-    rounds=3,
-)
-RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m})
+from raysafl import Sweep
+from raysafl.quickstart import BASE
+RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m},
+                             rounds=3, replicates=1)
         for m in (2, 3) for s in (0, 4)}
 SWEEP = Sweep(name="mine", runs=RUNS, axes=("m", "s"))
 """
@@ -331,16 +325,7 @@ FOUR = ["run", "mine.py", "--out", "results", "--track", "none"]
 def run_four(folder: Path, *options: str, **env: str) -> tuple[int, str]:
     """Return the exit code of `raysafl run` on four runs, and what it said, as one line."""
     (folder / "mine.py").write_text(FOUR_RUNS)
-    done = subprocess.run(
-        [*RAYSAFL, *FOUR, *options],
-        cwd=folder,
-        env=os.environ | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return done.returncode, " ".join(done.stdout.split())
+    return call(folder, *FOUR, *options, env=os.environ | env)
 
 
 BROKEN = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
@@ -363,32 +348,6 @@ def test_all_gpus_of_a_cluster_are_used_by_default(
     cluster = ("--address", nodes.address, "--cpus", "0.1", "--pack", "1")
     code, said = run_four(tmp_path, *cluster, "--dry-run", **nodes.env)
     assert code == 0 and "Trains on 3 GPUs:" in said and ", 3 at a time" in said, said
-
-
-@pytest.mark.usefixtures("unseen_gpus")
-def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One node's GPUs are only numbers; another node's should be real, and are not."""
-    (tmp_path / "mine.py").write_text(FOUR_RUNS)
-    monkeypatch.chdir(tmp_path)
-    code, said = call_here(monkeypatch, *FOUR, "--executor", "here", "--only", "m=2")
-    assert code == 0 and "[2/2]" in said, said
-    before = contents(tmp_path / "results")
-
-    nodes.become({"num_gpus": 2}, BROKEN)
-    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
-    code, said = run_four(tmp_path, *cluster, **nodes.env)
-    assert code == 2 and "Traceback" not in said, said
-    assert said.count("Ray counts 2 GPUs on") == 1
-    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
-    assert contents(tmp_path / "results") == before
-
-    nodes.become({"num_gpus": 2})
-    code, said = run_four(tmp_path, *cluster, **nodes.env)
-    assert code == 0 and "2 runs were finished before" in said, said
-    assert said.index("Trains on 1 of 2 GPUs:") < said.index("[1/2]"), said
-    assert len(Store(tmp_path / "results").ledger()) == 4
 
 
 @pytest.mark.usefixtures("unseen_gpus")
@@ -419,6 +378,32 @@ def test_the_doctor_says_what_each_node_of_a_cluster_has_and_which_is_of_no_use(
     assert said.count("FAIL  ") == said.count("Ray counts 2 GPUs on") == 1, said
 
 
+@pytest.mark.usefixtures("unseen_gpus")
+def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node's GPUs are only numbers; another node's should be real, and are not."""
+    (tmp_path / "mine.py").write_text(FOUR_RUNS)
+    monkeypatch.chdir(tmp_path)
+    code, said = call_here(monkeypatch, *FOUR, "--executor", "here", "--only", "m=2")
+    assert code == 0 and "[2/2]" in said, said
+    before = contents(tmp_path / "results")
+
+    nodes.become({"num_gpus": 2}, BROKEN)
+    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 2 and "Traceback" not in said, said
+    assert said.count("Ray counts 2 GPUs on") == 1
+    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
+    assert contents(tmp_path / "results") == before
+
+    nodes.become({"num_gpus": 2})
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 0 and "2 runs were finished before" in said, said
+    assert said.index("Trains on 1 of 2 GPUs:") < said.index("[1/2]"), said
+    assert len(Store(tmp_path / "results").ledger()) == 4
+
+
 ASK_FOR_A_DEVICE = """
 import sys, ray
 from raysafl.cluster.gpus import own_device
@@ -442,13 +427,8 @@ def test_gpus_that_are_seen_nowhere_are_refused_unless_a_sweep_asks_for_none(
     assert code == 2 and said.count("sees no CUDA device there") == 1, said
     code, said = run_four(tmp_path, *cluster, "--gpus", "0", "--dry-run", **real)
     assert code == 0 and "GPU" not in said, said
-    answer = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
-        env=real,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    ).stdout
+    command = [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address]
+    answer = checked_output(command, env=real, timeout=PATIENCE)
     assert answer.startswith("cpu\n")
     assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 
@@ -475,17 +455,10 @@ AUTOSCALED = {
             "node_config": {},
             "max_workers": 0,
         },
+        # By the resource of their kind nodes are told apart.
         **{
-            kind: {
-                "resources": {
-                    "CPU": 8,
-                    "GPU": 2,
-                    kind: 1,
-                },  # by which its nodes are told apart
-                "node_config": {},
-                "max_workers": 2,
-                "priority": priority,
-            }
+            kind: {"resources": {"CPU": 8, "GPU": 2, kind: 1}, "node_config": {}}
+            | {"max_workers": 2, "priority": priority}
             for kind, priority in (("on_demand", 0), ("spot", 1))
         },
     },
@@ -528,22 +501,11 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
             "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head,
         }
         try:
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
-                    *("--port", address.partition(":")[2], "--num-cpus", "0"),
-                    *(
-                        "--autoscaling-config",
-                        str(config),
-                        "--include-dashboard",
-                        "false",
-                    ),
-                ],
-                env={**env, **scaling},
-                check=True,
-                capture_output=True,
-                timeout=PATIENCE,
-            )
+            start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head"]
+            start += ["--port", address.partition(":")[2], "--num-cpus", "0"]
+            start += ["--autoscaling-config", str(config)]
+            start += ["--include-dashboard", "false"]
+            checked_output(start, env={**env, **scaling}, timeout=PATIENCE)
             yield env, address
         finally:
             _end_all(env["RAY_TMPDIR"])

@@ -88,6 +88,8 @@ def test_the_quickstart_in_packs_of_any_size_has_the_rows_of_its_runs_alone(
     pack: int, actors: int, tmp_path: Path
 ) -> None:
     runs = [run.replace(rounds=20) for run in QUICKSTART.labelled().values()]
+    # On Ray, each pack of one run is a trial, which takes a second to begin.
+    runs = runs[::3] if actors else runs
     expected = alone(runs)
     found = rows(together(sweep_of(runs), tmp_path / "s", pack, actors))
     pd.testing.assert_frame_equal(found, expected)
@@ -99,7 +101,7 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
     engine: str, tiny: Run, tmp_path: Path
 ) -> None:
     """An engine sees tasks and no policies, so one engine has all policies, others some."""
-    some = list(policies(tmp_path).values())[:: 1 if engine == "fused" else 4]
+    some = list(policies(tmp_path).values())[:: 1 if engine == "fused" else 8]
     runs = {
         run.id: run
         for policy in some

@@ -27,16 +27,7 @@ from raysafl.tracking.tracker import sync
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"
-LOADERS = {
-    "pickle",
-    "cloudpickle",
-    "dill",
-    "joblib",
-    "marshal",
-    "shelve",
-    "torch",
-    "yaml",
-}
+LOADERS = {*"pickle cloudpickle dill joblib marshal shelve torch yaml".split()}
 LOADING = {"read_pickle", "unsafe_load", "full_load"}
 # between a trial's own processes, and from the driver to the process that tries a round
 ALLOWED = {
@@ -183,9 +174,8 @@ def test_links_out_of_a_results_folder_are_not_followed(
     assert all("is a link out of" in why for why in found.faults.values())
     with pytest.raises(ValueError, match="is a link out of"):
         finished.forget({tiny.id})
-    assert (
-        kept.read_bytes() == b"mine" and secret.read_text() == '{"status": "finished"}'
-    )
+    assert kept.read_bytes() == b"mine"
+    assert secret.read_text() == '{"status": "finished"}'
 
 
 def listening(pid: int) -> Iterator[str]:
@@ -281,7 +271,7 @@ def test_a_tracker_or_a_cluster_with_a_password_is_refused_before_anything_runs(
 TELLING = """
 import os
 from raysafl import *
-from raysafl.core.algorithm import Algorithm
+from raysafl.quickstart import BASE
 
 rounds = []
 
@@ -292,14 +282,7 @@ class Telling(FedAvg):
             raise OSError(f"Authorization: Bearer {os.environ['HF_TOKEN']} is refused")
         return (yield from super().round(state, ids, key))
 
-RUN = Run(
-    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Absent(s=4, m=3),
-    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
-    rounds=4,
-)
+RUN = BASE.replace(rounds=4, replicates=1)
 SWEEP = Sweep("s", {"good": RUN, "bad": RUN.replace(algorithm=Telling())}, axes=("x",))
 """
 

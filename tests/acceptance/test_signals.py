@@ -243,6 +243,7 @@ SWEEP = Sweep("exits", {(name,): run for name, run in RUNS.items()}, axes=("what
 """
 
 
+@pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize(
     ("executor", "lines"),
     # In this process, KeyboardInterrupt is what Ctrl-C raises.
@@ -250,14 +251,17 @@ SWEEP = Sweep("exits", {(name,): run for name, run in RUNS.items()}, axes=("what
     ids=["here", "ray"],
 )
 def test_an_algorithm_that_ends_the_program_fails_its_run_with_the_line(
-    executor: list[str], lines: set[str], folder: Path
+    executor: list[str],
+    lines: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (folder / "mine.py").write_text(EXITS)
-    with command(folder, executor) as one:
-        code, said = one.end()
+    (tmp_path / "mine.py").write_text(EXITS)
+    monkeypatch.chdir(tmp_path)
+    code, said = call_here(monkeypatch, *COMMAND, *executor)
     assert code == 1 and "Traceback" not in said, said
-    entries = Store(folder / "out").ledger().values()
+    entries = Store(tmp_path / "out").ledger().values()
     assert {entry.status for entry in entries} == {Status.FAILED}
     reasons = [entry.reason for entry in entries]
     assert {re.search(r"\(mine\.py:(\d+)\)", reason)[1] for reason in reasons} == lines
-    assert not any(os.fspath(folder) in reason for reason in reasons)
+    assert not any(os.fspath(tmp_path) in reason for reason in reasons)

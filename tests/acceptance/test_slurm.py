@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from helpers.commands import RAYSAFL
+from helpers.commands import RAYSAFL, checked_output
 from helpers.patience import PATIENCE
 
 from raysafl.storage.store import Store
@@ -197,14 +197,7 @@ def reference(slurm: Slurm) -> Store:
     """The sweep as this machine alone carries it out."""
     out = slurm.home / "reference"
     command = [*RAYSAFL, "run", "study.py", "--out", str(out), "--executor", "here"]
-    done = subprocess.run(
-        [*command, *QUICK],
-        cwd=slurm.home,
-        env=slurm.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
+    checked_output([*command, *QUICK], cwd=slurm.home, env=slurm.environment)
     return Store(out)
 
 

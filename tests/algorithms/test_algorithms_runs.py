@@ -47,9 +47,7 @@ RULES: list[Algorithm] = [
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [SCAFFOLD(), FedDyn(), MIFA(), FedVARP(), AFL(memory=True)],
-    ids=repr,
+    "rule", [SCAFFOLD(), FedDyn(), MIFA(), FedVARP(), AFL(memory=True)], ids=repr
 )
 def test_memory_is_kept_only_of_clients_seen_and_of_each_its_own(
     rule: Algorithm,
@@ -161,14 +159,8 @@ class Weighing(Algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "text"),
     [
-        (
-            Asking(),
-            r"Asking\.round.*clients from 0 to 9; .*asked for \[10\], which do not exist",
-        ),
-        (
-            Weighing(weights=[1, 2]),
-            r"Weighing\.round.*weight_M is .* must be a tensor of shape \[3\]",
-        ),
+        (Asking(), r"asked for \[10\], which do not exist"),
+        (Weighing(weights=[1, 2]), r"must be a tensor of shape \[3\]"),
         (Weighing(weights=[1, -1, 2]), "weight_M is"),
         (Weighing(weights=[0, 0, 0]), "weight_M is"),
     ],

@@ -2,26 +2,10 @@
 
 import pytest
 import torch
-from helpers.quadratics import (
-    ALL,
-    LOCAL,
-    ONE_STEP,
-    drift_point,
-    halves,
-    optimum,
-    play,
-)
+from helpers.quadratics import ALL, LOCAL, ONE_STEP, drift_point, halves, optimum, play
 
 from raysafl import Algorithm, FedAvg, LocalTraining
-from raysafl.algorithms import (
-    MIFA,
-    SCAFFOLD,
-    FedAU,
-    FedAvgM,
-    FedDyn,
-    FedVARP,
-    State,
-)
+from raysafl.algorithms import MIFA, SCAFFOLD, FedAU, FedAvgM, FedDyn, FedVARP, State
 
 EXACT = {"rtol": 0, "atol": 1e-8}
 # arbitrary: client 0 comes always, the others in turn

@@ -17,16 +17,7 @@ from helpers.definitions import (
 from helpers.families import built_in
 from helpers.matrix import ALGORITHMS, EVERY
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Algorithm,
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Logistic,
-    Run,
-)
+import raysafl as fl
 from raysafl.algorithms import (
     AFL,
     F3AST,
@@ -86,15 +77,15 @@ class Apart(ServerData):
         return samples([40], 2)
 
 
-RUN = Run(
-    data=Federation(
+RUN = fl.Run(
+    data=fl.Federation(
         dataset=Unequal(), clients=len(SIZES), partition=ByUser(), server=Apart()
     ),
-    model=Logistic(),
-    algorithm=FedAvg(),
+    model=fl.Logistic(),
+    algorithm=fl.FedAvg(),
     participation=Bernoulli(rate=0.25),
     # The learning rate falls in round 6; clients take 2 to 12 steps.
-    local=LocalTraining(
+    local=fl.LocalTraining(
         lr=0.2, batch_size=16, epochs=2, schedule=StepRate(milestones=[6])
     ),
     rounds=9,
@@ -104,13 +95,13 @@ RUN = Run(
 WORKER = Worker(RUN.cells, RUN.data.load(), RUN.model)
 COARSE = Quantised(bits=3)
 WRAP = {
-    "safari": lambda a: SAFARI(
+    "safari": lambda a: fl.SAFARI(
         inner=a,
         client_prob=0.6,
-        server_update=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+        server_update=fl.LocalTraining(lr=0.1, batch_size=32, epochs=1),
     ),
-    "fsl": lambda a: FSL(inner=a, gamma=0.5),
-    "fsl pretrained": lambda a: FSL(inner=a, gamma=1.5, pretrain=3),
+    "fsl": lambda a: fl.FSL(inner=a, gamma=0.5),
+    "fsl pretrained": lambda a: fl.FSL(inner=a, gamma=1.5, pretrain=3),
     "fsl-p": lambda a: FSLParallel(inner=a, gamma=0.5),
     "top k": lambda a: Compressed(inner=a, compression=TopK(fraction=0.3)),
     "quantised": lambda a: Compressed(inner=a, compression=COARSE),
@@ -121,7 +112,7 @@ WRAP = {
 }
 INNER = [
     *ALGORITHMS,
-    *(FedAvg(weighted=True), FedAvg(lr=None), FedAdam(weighted=True)),
+    *(fl.FedAvg(weighted=True), fl.FedAvg(lr=None), FedAdam(weighted=True)),
     *(FedProx(weighted=True), FedAvgM(weighted=True), FedYogi(weighted=True)),
     *(FedAWE(clip_norm=0.05), FOCUS(lr=0.02), FedLaAvg(K=1, lr=0.5)),
     CAFed(bias=0.3, tolerance=0.001),
@@ -135,9 +126,9 @@ INNER = [
 ]
 
 
-def refusal(wrapper: str, inner: Algorithm) -> str:
+def refusal(wrapper: str, inner: fl.Algorithm) -> str:
     """How the error begins if a pair has no meaning; else nothing."""
-    outer, parts = WRAP[wrapper](FedAvg()), inner.components()
+    outer, parts = WRAP[wrapper](fl.FedAvg()), inner.components()
     if isinstance(outer, Compressed):
         # Updates that are compressed must be sent as they are.
         for part in parts:
@@ -146,9 +137,9 @@ def refusal(wrapper: str, inner: Algorithm) -> str:
     if isinstance(outer, Selected):
         if any(isinstance(part, Selected) for part in parts):
             return "Selected: clients that were selected cannot be selected again"
-    if isinstance(outer, FSL):
+    if isinstance(outer, fl.FSL):
         for part in parts:
-            if isinstance(part, FSL) and part.pretrain:
+            if isinstance(part, fl.FSL) and part.pretrain:
                 return f"pretrain={part.pretrain} of an inner FSL"
     return ""
 
@@ -159,7 +150,7 @@ COMPOSED = [WRAP[name](inner) for name, inner in PAIRS if not refusal(name, inne
 
 @pytest.mark.parametrize("algorithm", [*INNER, *COMPOSED], ids=repr)
 def test_the_model_after_each_round_is_that_of_the_definition_in_float64(
-    algorithm: Algorithm,
+    algorithm: fl.Algorithm,
 ) -> None:
     run = RUN
     simulation = Simulation(run.replace(algorithm=algorithm), WORKER)
@@ -184,9 +175,7 @@ def test_the_model_after_each_round_is_that_of_the_definition_in_float64(
         assert off < 1e-5, f"replicate {r} is {off:.1e} off"
 
 
-def test_each_replicate_has_rounds_in_which_nobody_comes_and_one_begins_with_them() -> (
-    None
-):
+def test_each_replicate_has_rounds_without_participants_one_at_the_start() -> None:
     simulation = Simulation(RUN, WORKER)
     cohorts = [
         [own.cohorts[-1] for own in simulation.step()] for _ in range(RUN.rounds)
@@ -201,14 +190,14 @@ def test_each_replicate_has_rounds_in_which_nobody_comes_and_one_begins_with_the
 @pytest.mark.parametrize(
     ("wrapper", "inner"), [pair for pair in PAIRS if refusal(*pair)], ids=repr
 )
-def test_what_cannot_be_composed_is_refused(wrapper: str, inner: Algorithm) -> None:
+def test_what_cannot_be_composed_is_refused(wrapper: str, inner: fl.Algorithm) -> None:
     with pytest.raises(ValueError, match=refusal(wrapper, inner)):
         WRAP[wrapper](inner)
 
 
 def test_every_built_in_algorithm_and_compression_has_a_definition() -> None:
-    assert {*built_in(Algorithm)} == {*DEFINITIONS}
-    assert {*built_in(Algorithm)} == {type(a) for a in [*ALGORITHMS, *EVERY]}
+    assert {*built_in(fl.Algorithm)} == {*DEFINITIONS}
+    assert {*built_in(fl.Algorithm)} == {type(a) for a in [*ALGORITHMS, *EVERY]}
     assert {*built_in(Compression)} == {*COMPRESSIONS}
     assert {*built_in(Selection)} == {*SELECTIONS}
-    assert {type(wrap(FedAvg())) for wrap in WRAP.values()} >= {*WRAPPERS}
+    assert {type(wrap(fl.FedAvg())) for wrap in WRAP.values()} >= {*WRAPPERS}

@@ -4,22 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers.quadratics import (
-    ALL,
-    LOCAL,
-    SERVER_A,
-    drift_point,
-    play,
-)
+from helpers.quadratics import ALL, LOCAL, SERVER_A, drift_point, play
 
 from raysafl import FSL, Algorithm, FedAvg, LocalTraining
-from raysafl.algorithms import (
-    MIFA,
-    SCAFFOLD,
-    FedAvgM,
-    FSLParallel,
-    Setting,
-)
+from raysafl.algorithms import MIFA, SCAFFOLD, FedAvgM, FSLParallel, Setting
 from raysafl.training import ContinuedTraining
 
 COHORTS = [[0, 1], [1, 2], [3], [1, 2, 3]]
@@ -89,9 +77,7 @@ def test_gamma_0_is_the_inner_algorithm_bitwise(
     assert not fsl.uses_server_data and kind(inner=inner).uses_server_data
 
 
-def test_server_learning_draws_the_limit_from_the_clients_to_the_servers_optimum() -> (
-    None
-):
+def test_server_learning_draws_the_limit_towards_the_servers_optimum() -> None:
     line = [
         play(ready(FSL(inner=FedAvg(), gamma=gamma)), [ALL] * 200).w_P
         for gamma in (0.0, 0.1, 0.4, 1.5)

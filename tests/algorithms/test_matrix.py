@@ -71,9 +71,7 @@ def test_an_algorithm_that_keeps_vectors_of_clients_says_so(
     assert algorithm.remembers_clients or not sim.replicates[0].state.clients
 
 
-def test_every_built_in_algorithm_is_in_the_matrix_so_add_one_that_needs_arguments() -> (
-    None
-):
+def test_every_built_in_algorithm_is_in_the_matrix_so_add_a_new_one() -> None:
     wrappers = {SAFARI, FSL, FSLParallel, Compressed, Selected}
     assert {*built_in(Algorithm)} == {type(a) for a in ALGORITHMS} | wrappers
 

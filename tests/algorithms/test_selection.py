@@ -10,16 +10,7 @@ import torch
 from helpers.played import played
 from torch import Tensor
 
-from raysafl import (
-    FSL,
-    Algorithm,
-    FedAvg,
-    LocalTraining,
-    PerClient,
-    Run,
-    Train,
-    TrainMean,
-)
+import raysafl as fl
 from raysafl.algorithms import (
     F3AST,
     FOCUS,
@@ -41,7 +32,7 @@ from raysafl.algorithms import (
 from raysafl.algorithms.selection import Memory, Told
 from raysafl.participation import Full, Markov
 
-LOCAL = LocalTraining(lr=0.5, batch_size=8, epochs=2, momentum=0.9)
+LOCAL = fl.LocalTraining(lr=0.5, batch_size=8, epochs=2, momentum=0.9)
 P = 650  # parameters of logistic regression on digits
 
 
@@ -83,7 +74,7 @@ def test_power_of_choice_takes_the_candidates_with_the_largest_losses(
     losses = {1: 0.1, 3: 0.9, 4: 0.3, 8: 0.5}
     chosen, (count, probe) = select(by, [1, 3, 4, 8], losses=losses)
     assert chosen == [3, 8]
-    assert isinstance(count, CountSamples) and isinstance(probe, TrainMean)
+    assert isinstance(count, CountSamples) and isinstance(probe, fl.TrainMean)
     assert sorted(probe.ids) == [1, 3, 4, 8] and probe.up_bytes == 4
     assert probe.local is not None
     taken = probe.local.steps, probe.local.epochs
@@ -102,9 +93,7 @@ def test_power_of_choice_selects_nobody_where_nobody_has_samples() -> None:
     assert chosen == [] and len(asked) == 1
 
 
-def test_power_of_choice_by_last_losses_takes_clients_that_never_trained_first() -> (
-    None
-):
+def test_power_of_choice_by_last_losses_takes_untrained_clients_first() -> None:
     by = PowerOfChoice(m=2, d=4, loss="last")
     memory = by.learn(by.init(5), told([0, 2, 3], [0.2, 0.7, 0.4], [8, 8, 8], 0))
     chosen, asked = select(by, [0, 1, 2, 3], memory)
@@ -168,7 +157,7 @@ def test_oort_draws_above_the_cut_off_and_clips_outliers() -> None:
         assert {*drawn} == able
 
 
-def test_traffic_counts_the_candidates_and_the_selected(tiny: Run) -> None:
+def test_traffic_counts_the_candidates_and_the_selected(tiny: fl.Run) -> None:
     run = tiny.replace(participation=Full(), replicates=1)
     vector = 4 * P
     for loss, down, up in (
@@ -184,11 +173,11 @@ def test_traffic_counts_the_candidates_and_the_selected(tiny: Run) -> None:
         assert [r.cohorts for r in records] == [[list(range(10))]] * 4
 
 
-def test_clients_that_send_their_losses_alone_have_not_trained(tiny: Run) -> None:
+def test_clients_that_send_their_losses_alone_have_not_trained(tiny: fl.Run) -> None:
     run = tiny.replace(
         algorithm=Selected(by=PowerOfChoice(m=2, d=5)),
         participation=Full(),
-        eval_clients=PerClient(every=4),
+        eval_clients=fl.PerClient(every=4),
     )
     for own in played(run)[0].replicates:
         assert own.clients is not None
@@ -197,7 +186,7 @@ def test_clients_that_send_their_losses_alone_have_not_trained(tiny: Run) -> Non
 
 
 def test_a_round_in_which_ca_fed_keeps_nobody_says_that_nobody_trained(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     run = tiny.replace(
         algorithm=CAFed(bias=0.0),
@@ -216,14 +205,14 @@ def test_a_round_in_which_ca_fed_keeps_nobody_says_that_nobody_trained(
     assert kinds == {"client", "nobody"}
 
 
-def test_clients_whose_update_is_as_short_as_a_loss_have_trained(tiny: Run) -> None:
-    class Terse(FedAvg):
+def test_clients_whose_update_is_as_short_as_a_loss_have_trained(tiny: fl.Run) -> None:
+    class Terse(fl.FedAvg):
         def round(self, state: State, ids: Sequence[int], key: Key) -> Any:
-            update = yield Train(state.w_P, ids, up_bytes=4)
+            update = yield fl.Train(state.w_P, ids, up_bytes=4)
             return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
 
     run = tiny.replace(
-        algorithm=Terse(), participation=Full(), eval_clients=PerClient(every=4)
+        algorithm=Terse(), participation=Full(), eval_clients=fl.PerClient(every=4)
     )
     for own in played(run)[0].replicates:
         assert own.clients is not None
@@ -231,7 +220,7 @@ def test_clients_whose_update_is_as_short_as_a_loss_have_trained(tiny: Run) -> N
 
 
 def test_a_selection_learns_nothing_of_clients_that_send_their_losses_alone(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     class Asking(KnowsLocalTraining):
         def round(self, state: State, ids: Sequence[int], key: Key) -> Any:
@@ -245,10 +234,10 @@ def test_a_selection_learns_nothing_of_clients_that_send_their_losses_alone(
 
 
 def test_where_at_most_m_are_available_the_inner_algorithm_runs_bitwise(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     by = PowerOfChoice(m=3, d=3)
-    for inner in (FedAvg(), SCAFFOLD()):
+    for inner in (fl.FedAvg(), SCAFFOLD()):
         mine, theirs = (
             played(tiny.replace(algorithm=own))[0]
             for own in (Selected(inner=inner, by=by), inner)
@@ -258,10 +247,10 @@ def test_where_at_most_m_are_available_the_inner_algorithm_runs_bitwise(
             assert a.state.server.keys() == b.state.server.keys() | {"~loss"}
 
 
-def test_all_methods_see_the_same_available_clients(tiny: Run) -> None:
+def test_all_methods_see_the_same_available_clients(tiny: fl.Run) -> None:
     policy = Markov(mean=0.5, correlation=0.5)
-    algorithms: list[Algorithm] = [
-        FedAvg(),
+    algorithms: list[fl.Algorithm] = [
+        fl.FedAvg(),
         Selected(by=PowerOfChoice(m=2, d=4)),
         Selected(by=PowerOfChoice(m=1, d=4, loss="last")),
         *(Selected(by=Oort(m=2)), FedLaAvg(K=2), F3AST(m=2), CAFed()),
@@ -278,7 +267,7 @@ def test_all_methods_see_the_same_available_clients(tiny: Run) -> None:
 
 
 def test_compressed_updates_are_selected_by_losses_that_are_sent_whole(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     top = TopK(fraction=0.1)
     by = PowerOfChoice(m=2, d=5)
@@ -295,4 +284,4 @@ def test_what_cannot_be_selected_is_refused() -> None:
         PowerOfChoice(m=5, d=4)
     by = PowerOfChoice(m=1, d=2)
     with pytest.raises(ValueError, match="cannot be selected again"):
-        Selected(inner=FSL(inner=Selected(by=by)), by=by)
+        Selected(inner=fl.FSL(inner=Selected(by=by)), by=by)

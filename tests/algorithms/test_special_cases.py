@@ -47,6 +47,7 @@ def test_at_full_participation_two_algorithms_are_one(
 SAME: list[tuple[Algorithm, Algorithm]] = [
     (FedAmplify(P=2, eta=1.0), FedAvg()),
     (ServerOnly(server_update=ONE_STEP), SAFARI(client_prob=0, server_update=ONE_STEP)),
+    (SAFARI(client_prob=1, server_update=ONE_STEP), FedAvg()),
     (ScheduledServer(schedule=ListedRate(factors=[0.5])), FedAvg(lr=0.5)),
     (
         ScheduledServer(inner=MIFA(lr=0.6), schedule=ListedRate(factors=[0.5])),

@@ -12,15 +12,6 @@ from benchmarks.workloads import PflCifarNet
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_run_has_the_constants_that_pfl_research_names() -> None:
-    run = pfl_cifar10.benchmark_run()
-    assert (run.data.clients, run.rounds, run.eval_every) == (1000, 1500, 10)
-    assert run.participation.m == 50  # type: ignore[attr-defined]
-    local = run.local
-    assert (local.lr, local.batch_size, local.epochs, local.steps) == (0.1, 10, 1, None)
-    assert run.algorithm.lr == 1.0 and not run.algorithm.weighted  # type: ignore[attr-defined]
-
-
 def test_the_network_has_no_padding_and_12544_inputs_of_its_dense_layer() -> None:
     net = PflCifarNet().build((3, 32, 32), 10)
     sizes = {name: tuple(p.shape) for name, p in net.named_parameters()}

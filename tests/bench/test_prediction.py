@@ -72,15 +72,3 @@ def test_a_sweep_is_predicted_as_counted_by_hand() -> None:
     assert table8["time of a run"] == 120 * 2 / 24
     assert table8["cells of a pack"] == 49 * 5
     assert table8["memory of the report"] == 100_000 * 5 * 150 * 300 * 2
-
-
-def test_numbers_that_were_not_measured_are_named() -> None:
-    assert prediction.missing(SCALING, CPU) == []
-    old = {**SCALING, "trials": axis([1], seconds=lambda n: 1.0)}
-    del old["packs"]
-    assert prediction.missing(old, {}) == [
-        "`packs` of scaling.json",
-        "`s1` of cpu.json",
-        "`report_s` of cpu.json",
-        "`trials` of scaling.json by this version",
-    ]

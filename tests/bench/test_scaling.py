@@ -2,15 +2,11 @@
 
 import io
 import json
-import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import pages
-from benchmarks.__main__ import main
 from benchmarks.child import do_job
 from benchmarks.found import Found
 from benchmarks.job import Job
@@ -20,31 +16,6 @@ from benchmarks.scaling_report import PANELS, figure, scaling
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ORIGIN = {"machine": "this one", "date": "today", "commit": "", "versions": {}}
-
-
-@pytest.mark.benchmarks
-def test_the_command_keeps_other_axes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "scaling.json"
-    small = ["--dry", "--seconds", "0.01", "--repeats", "1", "--out", str(file)]
-    tables = list[str]()
-    for axis in ("population", "replicates"):
-        assert main(["scaling", *small, "--only", axis]) == 0
-        tables.append(capsys.readouterr().out)
-    whole = Found.read(file)
-    assert whole is not None and list(whole.measures) == ["population", "replicates"]
-    assert whole.measures["replicates"]["points"] == [1, 3]
-    assert whole.measures["population"]["points"] == [100, 1_000_000]
-    ((few,), (many,)) = whole.measures["population"]["taken"]
-    assert min(few["seconds"], many["seconds"], few["memory"]) > 0
-    assert few["parameters"] == many["parameters"] == 650 and many["engine"] == "fused"
-    row = r"^\| 1,000,000 \| [\d.,]+ \| [\d.,]+ \| [\d.,]+ \|$"
-    assert all(re.search(row, table, re.M) for table in tables)
-    assert "## Replicates" not in tables[0] and "## Replicates" in tables[1]
-    assert "## Trials" not in tables[1]
-    with pytest.raises(ValueError, match="which measures nothing"):
-        pages.pages(tmp_path)
 
 
 def done_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -8,23 +8,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from raysafl import Objective
-from raysafl.core.objective import (
-    Measures,
-    check_targets,
-    measures_of,
-    metric_columns,
-)
+from raysafl.core.objective import Measures, check_targets, measures_of, metric_columns
 from raysafl.data import Dataset, Samples
 from raysafl.objectives import Classification, Metric, NextToken, Regression, mean_of
 
 MANY = Classification(
-    metrics=[
-        "f1",
-        "balanced_accuracy",
-        "top5_accuracy",
-        "per_class_accuracy",
-        "confusion",
-    ]
+    metrics="f1 balanced_accuracy top5_accuracy per_class_accuracy confusion".split()
 )
 CLASSES = 7
 
@@ -120,33 +109,12 @@ FLOATS = np.ones(4, np.float32)
 @pytest.mark.parametrize(
     ("objective", "data", "text"),
     [
-        (
-            Classification(),
-            dataset(FLOATS, 0),
-            r"Classification is for classes, but the targets of 'd' are numbers .* "
-            r"objective=Regression\(\)",
-        ),
+        (Classification(), dataset(FLOATS, 0), r"objective=Regression\(\)"),
         (NextToken(), dataset(FLOATS, 0), "NextToken is for classes"),
-        (
-            NextToken(),
-            dataset(np.zeros((4, 2, 3), np.int64), 5),
-            r"for targets \[n\] or \[n, L\]; those of 'd' are \[4, 2, 3\]",
-        ),
-        (
-            Regression(),
-            dataset(np.arange(4), 4),
-            "Regression is for numbers, but the targets of 'd' are 4 classes",
-        ),
-        (
-            Regression(),
-            dataset(FLOATS.astype(np.float64), 0),
-            r"y must be float32 of shape \[n\] or \[n, K\], and is float64 \[4\]",
-        ),
-        (
-            Regression(),
-            dataset(np.arange(4), 0),
-            'give y.astype\\("float32"\\), or num_',
-        ),
+        (NextToken(), dataset(np.zeros((4, 2, 3), np.int64), 5), r"are \[4, 2, 3\]"),
+        (Regression(), dataset(np.arange(4), 4), "targets of 'd' are 4 classes"),
+        (Regression(), dataset(FLOATS.astype(np.float64), 0), r"is float64 \[4\]"),
+        (Regression(), dataset(np.arange(4), 0), r'give y.astype\("float32"\)'),
         (
             Regression(),
             dataset(FLOATS, 0, np.array([1, np.nan], np.float32)),
@@ -154,11 +122,7 @@ FLOATS = np.ones(4, np.float32)
         ),
         (Classification(), dataset(FLOATS, 2), "must be whole numbers .* are float32"),
         (Classification(), dataset(np.arange(4), 3), "must be 0 to 2, not 0 to 3"),
-        (
-            Classification(),
-            dataset(np.zeros((4, 2), np.int64), 3),
-            r"one class per sample; .* shape \[2\] .* objective=NextToken\(\)",
-        ),
+        (Classification(), dataset(np.zeros((4, 2), np.int64), 3), r"NextToken\(\)"),
         (
             Classification(class_weights=[1, 2]),
             dataset(np.arange(4), 4),

@@ -38,13 +38,7 @@ def test_the_parquet_schema_has_the_columns_and_types_of_a_record() -> None:
 
 
 def test_levels_are_averaged_and_counts_are_summed() -> None:
-    levels = [
-        "test_accuracy",
-        "test_loss",
-        "train_accuracy",
-        "train_loss",
-        "enforce_prob",
-    ]
+    levels = "test_accuracy test_loss train_accuracy train_loss enforce_prob".split()
     counts = ["snapshots", "server_rounds", "steps", "bytes_down", "bytes_up"]
     assert (metrics.MEANS, metrics.SUMS) == (levels, counts)
     assert all(

@@ -28,7 +28,6 @@ DIGITS = Digits().load()
 
 
 # --- datasets
-# ------------------------------------------------------------------------------
 
 
 # How many of UCI's test images show each digit, and the first of them, row by row.
@@ -110,9 +109,8 @@ def test_parquet_images_come_back_pixel_by_pixel(
     expected = pixels[:, None] if not tail else pixels.transpose(0, 3, 1, 2)
     assert np.array_equal(dataset.train.x, expected[:6])
     assert np.array_equal(dataset.test.x, expected[6:])
-    assert (
-        dataset.train.y.tolist() == labels[:6] and dataset.test.y.tolist() == labels[6:]
-    )
+    assert dataset.train.y.tolist() == labels[:6]
+    assert dataset.test.y.tolist() == labels[6:]
     assert dataset.train.x.dtype == np.uint8 and dataset.train.y.dtype == np.int64
     assert (
         ParquetImages(path=str(tmp_path / "own")).load().train.y.tolist() == labels[:6]
@@ -129,7 +127,6 @@ def test_a_file_that_is_not_parquet_is_named(content: bytes, tmp_path: Path) -> 
 
 
 # --- partitions
-# ----------------------------------------------------------------------------
 
 
 @st.composite
@@ -138,14 +135,10 @@ def class_problems(
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int, int, int]:
     """Labels, how many classes, how many clients, and p."""
     sizes = draw(st.lists(st.integers(15, 60), min_size=1, max_size=7))
-    labels = np.repeat(np.arange(len(sizes)), sizes)
+    classes = len(sizes)
+    labels = np.repeat(np.arange(classes), sizes)
     np.random.default_rng(draw(st.integers(0, 99))).shuffle(labels)
-    return (
-        labels,
-        len(sizes),
-        draw(st.integers(1, 15)),
-        draw(st.integers(1, len(sizes))),
-    )
+    return labels, classes, draw(st.integers(1, 15)), draw(st.integers(1, classes))
 
 
 def spread(
@@ -185,7 +178,6 @@ def test_more_classes_per_client_than_there_are_is_refused() -> None:
 
 
 # --- the server's data
-# -----------------------------------------------------------------------
 
 
 @given(
@@ -230,7 +222,6 @@ def test_server_data_that_leaves_nothing_is_refused(
 
 
 # --- federations
-# -----------------------------------------------------------------------------
 
 
 def ids(federation: Federation, replicate: int) -> str:
@@ -289,9 +280,8 @@ def test_a_subset_is_a_draw_of_both_parts() -> None:
         assert len(images) == len(part) == size and images <= all_images
     assert some.num_classes == 10
     assert some.names == whole.names and some.train.scale == whole.train.scale
-    assert (
-        5 <= np.bincount(some.train.y).min() and np.bincount(some.train.y).max() <= 20
-    )
+    assert 5 <= np.bincount(some.train.y).min()
+    assert np.bincount(some.train.y).max() <= 20
 
 
 def test_a_subset_is_a_function_of_its_seed_and_never_larger() -> None:
@@ -306,16 +296,11 @@ def test_a_subset_is_a_function_of_its_seed_and_never_larger() -> None:
 
 def test_the_first_classes_are_kept_and_users_stay() -> None:
     few = Subset(dataset=Digits(), classes=3).load()
-    assert set(few.train.y) == set(few.test.y) == {0, 1, 2} and few.names == (
-        "0",
-        "1",
-        "2",
-    )
+    assert set(few.train.y) == set(few.test.y) == {0, 1, 2}
+    assert few.names == ("0", "1", "2")
     with pytest.raises(ValueError, match=r"classes=11 needs .* and 'digits' has 10"):
         Subset(dataset=Digits(), classes=11).load()
-    whole, users = (
-        Synthetic().load(),
-        Subset(dataset=Synthetic(), train=40).load().train.users,
-    )
+    whole = Synthetic().load()
+    users = Subset(dataset=Synthetic(), train=40).load().train.users
     assert whole.train.users is not None and users is not None
     assert len(users) == 40 and set(users) <= set(whole.train.users)

@@ -77,14 +77,10 @@ def test_natural_partitions_go_by_the_users() -> None:
     dataset = data.load()
     for client, own in enumerate(data.split(dataset, seed=0).clients):
         users = dataset.train.users
-        assert (
-            users is not None
-            and own.tolist() == np.flatnonzero(users == client).tolist()
-        )
+        assert users is not None
+        assert own.tolist() == np.flatnonzero(users == client).tolist()
     fewer = data.replace(clients=2)
-    with pytest.raises(
-        ValueError, match=r"makes 3 partitions, but there are 2 clients"
-    ):
+    with pytest.raises(ValueError, match="makes 3 partitions, but there are 2 clients"):
         fewer.split(dataset, seed=0)
 
 

@@ -55,9 +55,8 @@ def test_balanced_sizes_are_equal_and_samples_used_once(
 ) -> None:
     labels, classes, clients = problem
     parts = spread(Dirichlet(alpha=alpha), labels, classes, clients, seed)
-    assert {len(part) for part in parts} == {len(labels) // clients} and len(
-        parts
-    ) == clients
+    assert {len(part) for part in parts} == {len(labels) // clients}
+    assert len(parts) == clients
     used = np.concatenate(parts)
     assert len(np.unique(used)) == len(used)
     assert used.min() >= 0 and used.max() < len(labels)
@@ -157,7 +156,6 @@ def test_arguments_out_of_range_are_refused(fields: Any, told: str) -> None:
 
 
 # --- natural
-# -----------------------------------------------------------------------------------
 
 
 def made(users: list[int] | None) -> Dataset:
@@ -192,13 +190,9 @@ def test_natural_leaves_the_server_its_samples() -> None:
 
 
 def test_natural_needs_users_and_enough_of_them() -> None:
-    with pytest.raises(
-        ValueError, match="the dataset does not say who made its samples"
-    ):
+    with pytest.raises(ValueError, match="does not say who made its samples"):
         Federation(clients=2, partition=ByUser()).split(made(None), 0)
-    with pytest.raises(
-        ValueError, match=r"4 clients, but the dataset has 3 users .*clients=3"
-    ):
+    with pytest.raises(ValueError, match=r"but the dataset has 3 users .*clients=3"):
         Federation(clients=4, partition=ByUser()).split(made([0, 0, 1, 2]), 0)
 
 
@@ -236,9 +230,7 @@ def test_with_one_shard_each_ten_clients_hold_the_ten_classes() -> None:
     labels = np.repeat(np.arange(10), 30)
     held = counts(labels, spread(Shards(p=1), labels, 10, 10), 10)
     assert (held.sum(0) == 30).all() and (np.count_nonzero(held, axis=1) == 1).all()
-    with pytest.raises(
-        ValueError, match="10 clients with p = 40 shards each are too many"
-    ):
+    with pytest.raises(ValueError, match="10 clients with p = 40 shards each are too"):
         spread(Shards(p=40), labels, 10, 10)
 
 
@@ -338,9 +330,7 @@ def test_the_absent_with_the_last_ids_take_as_many_classes_along_as_random_ones_
     assert random > 1
     if by_id == "none":
         assert last == 0
+    elif by_id == "as many":
+        assert abs(last - random) < 4 * error
     else:
-        assert (
-            abs(last - random) < 4 * error
-            if by_id == "as many"
-            else last > random + 0.5
-        )
+        assert last > random + 0.5

@@ -39,7 +39,6 @@ class Colours(Source):
 
 
 # --- from clients
-# ------------------------------------------------------------------------------
 
 
 @given(
@@ -84,7 +83,6 @@ def test_of_clients_that_overlap_the_server_gets_copies_alone() -> None:
 
 
 # --- from another dataset
-# ------------------------------------------------------------------------
 
 
 def outside(federation: Federation) -> tuple[Dataset, Samples]:
@@ -184,7 +182,6 @@ def test_the_source_key_knows_server_data_from_outside() -> None:
 
 
 # --- sharing
-# ------------------------------------------------------------------------------------
 
 
 SERVERS = [
@@ -202,10 +199,8 @@ def test_every_client_gets_the_share_of_the_servers_data(
 ) -> None:
     alone = Federation(server=server, partition=ClassesPerClient(p=1))
     dataset = alone.load()
-    before, split = (
-        alone.split(dataset, 0),
-        alone.replace(share=share).split(dataset, 0),
-    )
+    before = alone.split(dataset, 0)
+    split = alone.replace(share=share).split(dataset, 0)
     assert np.array_equal(before.server, split.server)
     extras = []
     for held, now in zip(before.clients, split.clients, strict=True):

@@ -65,9 +65,8 @@ def check(dataset: Dataset, x: Pixels, y: Any, tests: int) -> None:
         1 / 255,
         0,
     )
-    assert (
-        dataset.train.x.flags.c_contiguous and len(dataset.names) == dataset.num_classes
-    )
+    assert dataset.train.x.flags.c_contiguous
+    assert len(dataset.names) == dataset.num_classes
 
 
 def test_fashion_mnist_reads_idx_files(root: Path) -> None:
@@ -101,14 +100,10 @@ def test_emnist_is_upright_and_without_its_last_two_classes(root: Path) -> None:
 def test_emnist_drops_what_it_is_told_and_renumbers(root: Path) -> None:
     x = write_emnist(root)
     dataset = Emnist(drop=[46, 0]).load()
-    assert (
-        dataset.num_classes == 45
-        and dataset.names[0] == "1"
-        and dataset.names[-1] == "r"
-    )
-    assert np.array_equal(dataset.train.x, x[1:46]) and dataset.train.y.tolist() == [
-        *range(45)
-    ]
+    assert dataset.num_classes == 45 and dataset.names[0] == "1"
+    assert dataset.names[-1] == "r"
+    assert np.array_equal(dataset.train.x, x[1:46])
+    assert dataset.train.y.tolist() == [*range(45)]
     assert Emnist(drop=[]).load().num_classes == 47
     assert Emnist(drop=[46, 0]) == Emnist(drop=[0, 46])
 
@@ -202,10 +197,8 @@ def test_stl10_reads_column_major_images_and_labels_from_one(
     trust(monkeypatch, tv.STL10, folder)
     dataset = Stl10().load()
     check(dataset, x, y, 2)
-    assert dataset.num_classes == 10 and (dataset.names[2], dataset.names[7]) == (
-        "car",
-        "monkey",
-    )
+    assert dataset.num_classes == 10
+    assert (dataset.names[2], dataset.names[7]) == ("car", "monkey")
 
 
 @pytest.mark.parametrize(

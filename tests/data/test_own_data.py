@@ -503,11 +503,7 @@ def test_a_missing_csv_file_is_told_where_it_was_looked_for(tmp_path: Path) -> N
     ("file", "options", "told"),
     [
         ("a.csv", {"delimeter": ","}, "'delimeter'"),
-        (
-            "a.csv",
-            {"encoding": "utf9"},
-            "a.csv cannot be read as CSV: unknown encoding",
-        ),
+        ("a.csv", {"encoding": "utf9"}, "read as CSV: unknown encoding"),
         ("a.csv", {"chunksize": 3}, "a CSV file is read as a whole; leave chunksize="),
         ("a.csv", {"iterator": True}, "a CSV file is read as a whole; leave iterator="),
         ("a.csv.gz", {}, "a.csv.gz cannot be read as CSV: "),

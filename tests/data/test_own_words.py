@@ -43,10 +43,8 @@ def test_words_and_tags_are_numbered_by_how_often_training_rows_have_them() -> N
     assert dataset.train.y.tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert dataset.test.y.tolist() == [[0, 1, 0]]
     assert dataset.train.x.dtype == np.int64 and dataset.train.y.dtype == np.float32
-    assert dataset.num_classes == 0 and dataset.train.columns["user"].values == (
-        "ann",
-        "bo",
-    )
+    assert dataset.num_classes == 0
+    assert dataset.train.columns["user"].values == ("ann", "bo")
 
 
 def test_fewer_words_are_the_most_frequent_ones() -> None:
@@ -120,14 +118,8 @@ def test_columns_of_zero_and_one_are_labels_too() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"df": POSTS.assign(tags=[np.nan, *"abc"])},
-            "'tags' holds no text in row 0; '' stands",
-        ),
-        (
-            {"df": POSTS.assign(title=[*"ab", 3.5, "c"])},
-            "text holds no text in row 2; '' stands",
-        ),
+        ({"df": POSTS.assign(tags=[np.nan, *"abc"])}, "no text in row 0; '' stands"),
+        ({"df": POSTS.assign(title=[*"ab", 3.5, "c"])}, "no text in row 2; '' stands"),
         ({"df": POSTS.assign(tags="")}, "[] are the known entries of the label column"),
         ({"names": []}, "[] are the known entries of the label column 'tags'; give"),
         ({"names": ["a", "b", "a"]}, "['a', 'b', 'a'] are the known entries"),

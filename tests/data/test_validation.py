@@ -144,9 +144,7 @@ def test_each_client_gives_its_share_and_a_small_client_gives_none() -> None:
     assert np.bincount(users[split.validation]).tolist() == [3, 2]
 
 
-def test_clients_do_not_train_on_samples_of_which_the_server_holds_copies_back() -> (
-    None
-):
+def test_clients_do_not_train_on_copies_that_the_server_holds_back() -> None:
     server = FromClients(c=CLIENTS, per_client=10)
     split = federation(Validation(server=0.5), server=server).split(labelled(), 0)
     assert len(split.validation) == len(split.server) == 30

@@ -7,24 +7,9 @@ from typing import Any
 import pytest
 import torch
 from helpers.gpu_program import Counts, counting
-from helpers.small_runs import (
-    assert_equal_in_float32,
-    play,
-    small_run,
-)
+from helpers.small_runs import assert_equal_in_float32, play, small_run
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Algorithm,
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Logistic,
-    Run,
-    TrainMean,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.algorithms import SCAFFOLD, Key, MeanUpdate, State
 from raysafl.cluster.gpus import machine_here
 from raysafl.core.algorithm import Round, Update
@@ -36,24 +21,24 @@ from raysafl.training.resident import Resident
 
 # One client comes, and the server holds as many samples as it does: so a pack has one
 # task a run, whoever trains, and they all are in one stack.
-RUN = Run(
-    data=Federation(dataset=Digits(), clients=99, server=IidServer(n0=14)),
-    model=Logistic(),
-    participation=Uniform(m=1),
-    local=LocalTraining(lr=0.1, batch_size=14, epochs=1),
-    algorithm=FedAvg(),
+RUN = fl.Run(
+    data=fl.Federation(dataset=Digits(), clients=99, server=IidServer(n0=14)),
+    model=fl.Logistic(),
+    participation=fl.Uniform(m=1),
+    local=fl.LocalTraining(lr=0.1, batch_size=14, epochs=1),
+    algorithm=fl.FedAvg(),
     rounds=4,
     eval_every=2,
 )
-ALGORITHMS: Sequence[Algorithm] = (
-    FedAvg(),
-    SAFARI(client_prob=0.5, server_update=RUN.local),
-    FSL(),
+ALGORITHMS: Sequence[fl.Algorithm] = (
+    fl.FedAvg(),
+    fl.SAFARI(client_prob=0.5, server_update=RUN.local),
+    fl.FSL(),
     SCAFFOLD(),
 )
 
 
-def rounds_of(algorithms: Sequence[Algorithm], size: int) -> list[Counts]:
+def rounds_of(algorithms: Sequence[fl.Algorithm], size: int) -> list[Counts]:
     """Count the third and the fourth round of a pack, in which nothing is set up.
 
     Its runs have these algorithms in turn, and differ in their learning rates.
@@ -128,13 +113,13 @@ def test_engines_trainers_and_models_are_gone_with_their_last_user(
     assert [ref() for ref in refs] == [None] * 3
 
 
-class InPlace(Algorithm):
+class InPlace(fl.Algorithm):
     """FedAvg that asks twice, and changes the parameters where they are."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Take two steps from one tensor."""
         for _ in range(2):
-            update: MeanUpdate = yield TrainMean(state.w_P, ids)
+            update: MeanUpdate = yield fl.TrainMean(state.w_P, ids)
             torch.sub(state.w_P, update.delta_P, out=state.w_P)
         return state
 

@@ -9,13 +9,7 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ),
+    *"--headless --no-sandbox --disable-gpu --disable-quic --no-first-run".split(),
     *(
         "--disable-background-networking",
         "--disable-component-update",

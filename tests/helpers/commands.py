@@ -1,8 +1,11 @@
 """Call `raysafl` as a user does, in a process of its own or, faster, in this one."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -31,11 +34,21 @@ SWEEP = Sweep(
 """
 
 
-def call(folder: Path, *arguments: str) -> tuple[int, str]:
+def checked_output(command: Sequence[str | Path], **options: Any) -> str:
+    """Return what a command prints, which must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
+def call(
+    folder: Path, *arguments: str, env: Mapping[str, str] = os.environ
+) -> tuple[int, str]:
     """Return the exit code of `raysafl ARGUMENTS` in a folder, and all it printed, as one line."""
     done = subprocess.run(
         [*RAYSAFL, *arguments],
         cwd=folder,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -652,10 +652,7 @@ def quantised(c: Quantised, p: Vector, rng: np.random.Generator) -> Vector:
     return np.floor(p / width + chance) * width
 
 
-SELECTIONS: dict[type[Selection], Any] = {
-    Oort: oort,
-    PowerOfChoice: power_of_choice,
-}
+SELECTIONS: dict[type[Selection], Any] = {Oort: oort, PowerOfChoice: power_of_choice}
 COMPRESSIONS: dict[type[Compression], Any] = {TopK: top_k, Quantised: quantised}
 DEFINITIONS: dict[type[Algorithm], Any] = {
     AFL: afl,

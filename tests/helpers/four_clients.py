@@ -4,19 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from raysafl import (
-    Cohort,
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Logistic,
-    Participation,
-    PerClient,
-    Run,
-)
-from raysafl.core.randomness import Key
+import raysafl as fl
 from raysafl.data import ByUser, Dataset, Samples
 from raysafl.data.sources import Source
+from raysafl.participation import Cyclic
 
 # How many training samples of each of the four classes each client holds.
 HELD = np.array([[3, 1, 0, 0], [0, 2, 0, 0], [2, 0, 2, 0], [0, 0, 0, 4]])
@@ -40,23 +31,14 @@ class FourUsers(Source):
         return Dataset("four users", _samples(HELD, 0), _samples(TESTS, 1), 4)
 
 
-class FirstTwo(Participation):
-    """Client 0 takes part in every round, client 1 in every second one, the others never."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, train_accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        """Clients 0 and 1, or 0 alone."""
-        return state, Cohort([0, 1] if key.round % 2 == 0 else [0])
-
-
-FOUR = Run(
-    data=Federation(dataset=FourUsers(), clients=4, partition=ByUser()),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=FirstTwo(),
-    local=LocalTraining(lr=0.5, batch_size=2, epochs=1),
+FOUR = fl.Run(
+    data=fl.Federation(dataset=FourUsers(), clients=4, partition=ByUser()),
+    model=fl.Logistic(),
+    algorithm=fl.FedAvg(),
+    # Client 0 participates in every round, and client 1 in every second one.
+    participation=Cyclic(groups=[[0, 1], [0]]),
+    local=fl.LocalTraining(lr=0.5, batch_size=2, epochs=1),
     rounds=4,
     replicates=2,
-    eval_clients=PerClient(every=2),
+    eval_clients=fl.PerClient(every=2),
 )

@@ -16,10 +16,7 @@ from raysafl.sweep.packs import Pack
 
 
 def session_of(
-    runs: Sequence[Run],
-    work: Work,
-    store: Store | None = None,
-    **terms: Any,
+    runs: Sequence[Run], work: Work, store: Store | None = None, **terms: Any
 ) -> OpenPack:
     """The cells of some runs, from where the checkpoints in a folder have left them.
 

@@ -122,12 +122,6 @@ MISTAKES = {
         "must train clients of the cohort, its `ids`; in round 0 it asked for [8, 9], who "
         "are not among them. The run's participation selects the cohort",
     ),
-    "trains a client that cannot be": (
-        algorithm("yield Train(state.w_P, [-7])", "return state"),
-        "algorithm=Mine()",
-        "Mine.round",
-        "it asked for [-7], who are not among them",
-    ),
     "names in place of ids": (
         algorithm("yield Train(state.w_P, ['a'])", "return state"),
         "algorithm=Mine()",

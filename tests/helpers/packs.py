@@ -7,22 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+import raysafl as fl
 from helpers.checkpoints import dump, restore
-from raysafl import (
-    MLP,
-    SAFARI,
-    Devices,
-    FedAvg,
-    LocalTraining,
-    Logistic,
-    Model,
-    Patience,
-    PerClient,
-    Run,
-    Snapshot,
-    Uniform,
-    Validation,
-)
 from raysafl.algorithms import (
     MIFA,
     SCAFFOLD,
@@ -39,10 +25,10 @@ from raysafl.simulation.simulation import Lockstep, Simulation
 from raysafl.training import ContinuedTraining, CosineRate, WarmUpRate
 
 # Models, and the engines for GPUs that a pack is tried with.
-PACKS: list[tuple[str, Model]] = [
-    ("linear", Logistic()),
-    ("vmap", MLP(hidden=[8])),
-    ("graph", MLP(hidden=[8])),
+PACKS: list[tuple[str, fl.Model]] = [
+    ("linear", fl.Logistic()),
+    ("vmap", fl.MLP(hidden=[8])),
+    ("graph", fl.MLP(hidden=[8])),
 ]
 
 Played = tuple[list[dict[str, Any]], list[torch.Tensor]]
@@ -52,29 +38,29 @@ After these follow the parameters that the run keeps.
 """
 
 
-def mixed(base: Run, model: Model) -> dict[str, Run]:
+def mixed(base: fl.Run, model: fl.Model) -> dict[str, fl.Run]:
     """Runs of one dataset and model that differ in whatever else runs may differ in."""
-    momentum = LocalTraining(lr=0.05, batch_size=8, steps=3, momentum=0.9)
-    adam = LocalTraining(lr=0.01, batch_size=16, epochs=1, optimizer="adam")
+    momentum = fl.LocalTraining(lr=0.05, batch_size=8, steps=3, momentum=0.9)
+    adam = fl.LocalTraining(lr=0.01, batch_size=16, epochs=1, optimizer="adam")
     pass_by_pass = ContinuedTraining(
         lr=0.05, batch_size=8, steps=3, momentum=0.9, shuffle=False
     )
     kept_adam = ContinuedTraining(lr=0.01, batch_size=16, steps=2, optimizer="adam")
-    decay = LocalTraining(lr=0.2, batch_size=64, epochs=2, weight_decay=0.01)
-    adaptive = Snapshot(
-        base=Uniform(m=3), uniform=Uniform(m=4), adapt=3.0, accuracy="clients"
+    decay = fl.LocalTraining(lr=0.2, batch_size=64, epochs=2, weight_decay=0.01)
+    adaptive = fl.Snapshot(
+        base=fl.Uniform(m=3), uniform=fl.Uniform(m=4), adapt=3.0, accuracy="clients"
     )
-    few = {"data.clients": 6, "data.partition.p": 2, "participation": Uniform(m=2)}
+    few = {"data.clients": 6, "data.partition.p": 2, "participation": fl.Uniform(m=2)}
     changes: dict[str, dict[str, Any]] = {
         "FedAvg": {
             "algorithm": FedAvgM(momentum=0.5),
             "eval_every": 2,
             "rounds": 5,
-            "data.validation": Validation(server=0.2),
+            "data.validation": fl.Validation(server=0.2),
             "keep": "best_val",
         },
         "SAFARI": {
-            "algorithm": SAFARI(client_prob=0.5),
+            "algorithm": fl.SAFARI(client_prob=0.5),
             "data.server.n0": 30,
             "replicates": 1,
             "rounds": 3,
@@ -84,25 +70,25 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
             "algorithm": SCAFFOLD(),
             "local": momentum,
             "seed": 5,
-            "data.validation": Validation(server=0.2, clients=0.1),
+            "data.validation": fl.Validation(server=0.2, clients=0.1),
         },
         "FAST": {
             "algorithm": MIFA(),
             "participation": adaptive,
             "local": decay,
-            "data.validation": Validation(clients=0.1),
+            "data.validation": fl.Validation(clients=0.1),
             "keep": "best",
         },
         "FedProx": {
             "algorithm": FedProx(prox=0.1),
             "local": adam,
             "eval_every": 3,
-            "devices": Devices(
+            "devices": fl.Devices(
                 step_seconds=0.1, spread=1, dropout=0.2, deadline=2, report=2
             ),
         },
         "pass by pass": {
-            "algorithm": SAFARI(client_prob=0.7),
+            "algorithm": fl.SAFARI(client_prob=0.7),
             "local": pass_by_pass,
             "rounds": 5,
         },
@@ -120,13 +106,16 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
     }
 
 
-def judged(base: Run, model: Model) -> dict[str, Run]:
+def judged(base: fl.Run, model: fl.Model) -> dict[str, fl.Run]:
     """Runs that evaluate their clients one by one, in different ways."""
     changes: dict[str, dict[str, Any]] = {
-        "by label": {"eval_clients": PerClient(every=2, personal_steps=2), "rounds": 3},
+        "by label": {
+            "eval_clients": fl.PerClient(every=2, personal_steps=2),
+            "rounds": 3,
+        },
         "own tests": {
             "data.own_tests": 0.2,
-            "eval_clients": PerClient(every=3, on="own", personal_steps=1),
+            "eval_clients": fl.PerClient(every=3, on="own", personal_steps=1),
             "seed": 8,
         },
     }
@@ -136,21 +125,21 @@ def judged(base: Run, model: Model) -> dict[str, Run]:
     }
 
 
-def fair(base: Run) -> dict[str, Run]:
+def fair(base: fl.Run) -> dict[str, fl.Run]:
     """Runs with weighted, clipped, noisy or compressed updates, schedules and patience."""
     clipped = base.local.replace(clip_norm=0.5, schedule=CosineRate())
     warm = base.local.replace(schedule=WarmUpRate(rounds=2), momentum=0.5)
     top = TopK(fraction=0.1)
     changes: dict[str, dict[str, Any]] = {
         "plain": {"rounds": 6},
-        "weighted": {"algorithm": FedAvg(weighted=True), "local": clipped},
-        "warm": {"participation": Uniform(m=4), "local": warm},
+        "weighted": {"algorithm": fl.FedAvg(weighted=True), "local": clipped},
+        "warm": {"participation": fl.Uniform(m=4), "local": warm},
         "top k": {"algorithm": Compressed(inner=MIFA(), compression=top)},
         "quantised": {
             "algorithm": Compressed(
-                inner=FedAvg(weighted=True), compression=Quantised(bits=3)
+                inner=fl.FedAvg(weighted=True), compression=Quantised(bits=3)
             ),
-            "patience": Patience(metric="test_accuracy", rounds=2, min_delta=0.2),
+            "patience": fl.Patience(metric="test_accuracy", rounds=2, min_delta=0.2),
             "rounds": 9,
             "replicates": 3,
         },
@@ -158,18 +147,18 @@ def fair(base: Run) -> dict[str, Run]:
     return {name: base.replace(change) for name, change in changes.items()}
 
 
-def different(base: Run, model: Model) -> dict[str, Run]:
+def different(base: fl.Run, model: fl.Model) -> dict[str, fl.Run]:
     """Runs of one dataset and model that differ in all they can."""
     base = base.replace(model=model)
     return {**mixed(base, model), **judged(base, model), **fair(base)}
 
 
-def cells_of(runs: Mapping[str, Run]) -> list[Cell]:
+def cells_of(runs: Mapping[str, fl.Run]) -> list[Cell]:
     """The cells of all runs, one run after the other."""
     return [cell for run in runs.values() for cell in run.cells]
 
 
-def simulations(runs: Mapping[str, Run], work: Work) -> dict[str, Simulation]:
+def simulations(runs: Mapping[str, fl.Run], work: Work) -> dict[str, Simulation]:
     """A simulation for each run on work that has the `cells_of` these runs."""
     found, first_cell = {}, 0
     for name, run in runs.items():
@@ -188,7 +177,7 @@ def played(records: Sequence[Any], simulation: Simulation) -> Played:
 
 
 def play(
-    run: Run, work: Work | None = None, interrupted: bool = False
+    run: fl.Run, work: Work | None = None, interrupted: bool = False
 ) -> tuple[Simulation, list[Record]]:
     """A run to its end, and its records; if interrupted, from a checkpoint after each round."""
     work = work or worker_of({"": run})
@@ -203,7 +192,7 @@ def play(
 
 
 def worker_of(
-    runs: Mapping[str, Run], engine: str = "auto", kind: type[Worker] = Worker
+    runs: Mapping[str, fl.Run], engine: str = "auto", kind: type[Worker] = Worker
 ) -> Any:
     """What trains the cells of runs of one dataset, model and objective in this process."""
     first = next(iter(runs.values()))
@@ -216,14 +205,14 @@ def worker_of(
     )
 
 
-def alone(run: Run, engine: str) -> Played:
+def alone(run: fl.Run, engine: str) -> Played:
     """A run that is played by itself, in this process."""
     simulation, records = play(run, worker_of({"": run}, engine))
     return played(records, simulation)
 
 
 def together(
-    runs: Mapping[str, Run], lockstep: Lockstep[str]
+    runs: Mapping[str, fl.Run], lockstep: Lockstep[str]
 ) -> tuple[dict[str, Played], dict[str, BaseException]]:
     """Runs that are played in lock-step, and the errors of those that failed."""
     pack = simulations(runs, lockstep.work)
@@ -240,7 +229,7 @@ def together(
     return {name: played(records[name], pack[name]) for name in pack}, failed
 
 
-def pack_on(runs: Mapping[str, Run], device: str, engine: str) -> dict[str, Played]:
+def pack_on(runs: Mapping[str, fl.Run], device: str, engine: str) -> dict[str, Played]:
     """Runs that are played in lock-step on a device; none of them may fail."""
     first = next(iter(runs.values()))
     work = Worker(

@@ -7,21 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import raysafl as fl
 from experiments.theorems.gradients import gradients
 from helpers.packs import Played, played
-from raysafl import (
-    CNN,
-    Algorithm,
-    Dirichlet,
-    FedAvg,
-    Federation,
-    IidServer,
-    LocalTraining,
-    Logistic,
-    Model,
-    Run,
-    Uniform,
-)
 from raysafl.data import Dataset, Samples
 from raysafl.data.sources import Source
 from raysafl.models import CharLSTM
@@ -61,7 +49,7 @@ class SmallTexts(Source):
         return Dataset("small texts", samples(120), samples(60), CLASSES)
 
 
-class WithDropout(Model):
+class WithDropout(fl.Model):
     """Two dense layers with dropout between them."""
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -75,7 +63,7 @@ class WithDropout(Model):
         )
 
 
-class Uploading(Model):
+class Uploading(fl.Model):
     """One layer, times a number that is uploaded in each forward pass: it cannot be recorded."""
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -89,9 +77,9 @@ class Uploading(Model):
         return Doubled(math.prod(input_shape), num_classes)
 
 
-MODELS: dict[str, Model] = {
-    "logistic": Logistic(),
-    "CNN": CNN(channels=[3], hidden=8),
+MODELS: dict[str, fl.Model] = {
+    "logistic": fl.Logistic(),
+    "CNN": fl.CNN(channels=[3], hidden=8),
     "dropout": WithDropout(),
     "LSTM": CharLSTM(embedding=3, hidden=5, layers=1, dropout=0.2),
 }
@@ -104,27 +92,27 @@ ENGINES = {
 }
 
 
-def small_run(model: str, algorithm: Algorithm | None = None) -> Run:
+def small_run(model: str, algorithm: fl.Algorithm | None = None) -> fl.Run:
     """Two replicates of 2 rounds, with clients of unequal sizes and a server's data."""
     dataset = SmallTexts() if model == "LSTM" else SmallImages()
-    return Run(
-        data=Federation(
+    return fl.Run(
+        data=fl.Federation(
             dataset=dataset,
             clients=6,
-            partition=Dirichlet(alpha=2.0, balanced=False),
-            server=IidServer(n0=20),
+            partition=fl.Dirichlet(alpha=2.0, balanced=False),
+            server=fl.IidServer(n0=20),
         ),
         model=MODELS[model],
-        algorithm=algorithm or FedAvg(),
-        participation=Uniform(m=3),
-        local=LocalTraining(lr=0.1, batch_size=8, epochs=1),
+        algorithm=algorithm or fl.FedAvg(),
+        participation=fl.Uniform(m=3),
+        local=fl.LocalTraining(lr=0.1, batch_size=8, epochs=1),
         rounds=2,
         replicates=2,
     )
 
 
 def play(
-    run: Run,
+    run: fl.Run,
     device: str,
     engine: str,
     dataset: Dataset | None = None,
@@ -146,7 +134,7 @@ def play(
     return played(records, simulation)
 
 
-def gradient(run: Run, device: str, engine: str) -> torch.Tensor:
+def gradient(run: fl.Run, device: str, engine: str) -> torch.Tensor:
     """Return the gradient [P] of the first cell's first model on 40 samples."""
     work = Worker(run.cells, run.data.load(), run.model, device=device, engine=engine)
     return gradients(work.trainer, work.init(0)[None], [np.arange(40)])[0]

@@ -76,10 +76,7 @@ def columns(tasks: Iterable[Task], averaged: Iterable[int] = ()) -> Tasks:
 
 
 def draw_batches(
-    num_samples: int,
-    local: LocalTraining,
-    rng: np.random.Generator,
-    before: int = 0,
+    num_samples: int, local: LocalTraining, rng: np.random.Generator, before: int = 0
 ) -> NDArray[np.int64]:
     """The mini-batches [K, B] of one client's local training, -1 where one is short.
 

@@ -55,13 +55,8 @@ def with_config(store: Store, **changes: Any) -> None:
 
 def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
     """Rounds of two replicates with accuracies round/10 and round/10 + 0.2."""
-    plain = {
-        "kind": "client",
-        "cohorts": [[0, 3]],
-        "enforced": [False],
-        "trained": [True],
-    }
-    plain |= {"test_loss": 1.0, "train_loss": 2.0}
+    plain: dict[str, Any] = {"kind": "client", "cohorts": [[0, 3]], "trained": [True]}
+    plain |= {"enforced": [False], "test_loss": 1.0, "train_loss": 2.0}
     plain |= {"train_accuracy": 0.5, "server_rounds": 1, "steps": 10, "bytes_down": 400}
     plain |= {"bytes_up": 100, "seconds": 2.5}
     return [

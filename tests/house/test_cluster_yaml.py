@@ -98,9 +98,8 @@ def test_file_mounts_exist_and_are_what_is_installed(
     token = mounts.pop("~/ray_auth_token")
     assert token == "~/.ray/auth_token"  # where `ray get-auth-token --generate` puts it
     ((target, source),) = mounts.items()
-    assert (ROOT / source).resolve() == ROOT and (
-        ROOT / source / "pyproject.toml"
-    ).is_file()
+    assert (ROOT / source).resolve() == ROOT
+    assert (ROOT / source / "pyproject.toml").is_file()
     assert target != "~/raysafl"  # a script in ~ would import that folder
     assert any(f"cd {target} " in command for command in any_config["setup_commands"])
     assert all((ROOT / name).exists() for name in any_config["rsync_filter"])
@@ -138,9 +137,8 @@ def test_worker_counts(config: dict[str, Any]) -> None:
         )
     assert 0 < full["idle_timeout_minutes"] <= 60  # idle GPUs are paid for
     spot, other = workers["gpu_spot"], workers["gpu_on_demand"]
-    assert (
-        spot["priority"] > other["priority"] and spot["resources"] == other["resources"]
-    )
+    assert spot["priority"] > other["priority"]
+    assert spot["resources"] == other["resources"]
 
 
 @pytest.fixture(scope="module")

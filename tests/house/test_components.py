@@ -3,38 +3,28 @@
 import doctest
 import importlib
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import checked_output
 from helpers.families import built_in
 
 import raysafl as fl
-from raysafl import (
-    Devices,
-    Hardware,
-    LocalTraining,
-    Patience,
-    PerClient,
-    Run,
-    Table,
-    Validation,
-)
 from raysafl.cli.catalogue import FAMILIES
 from raysafl.core.component import BUILT_IN, Component
 from raysafl.quickstart import BASE
 
 ROOT = Path(__file__).parents[2]
 OTHERS: tuple[type[Component], ...] = (
-    Run,
-    LocalTraining,
-    Devices,
-    Patience,
-    PerClient,
-    Hardware,
-    Table,
-    Validation,
+    fl.Run,
+    fl.LocalTraining,
+    fl.Devices,
+    fl.Patience,
+    fl.PerClient,
+    fl.Hardware,
+    fl.Table,
+    fl.Validation,
 )
 
 
@@ -55,8 +45,8 @@ def test_every_field_of_a_component_is_described(kind: type[Component]) -> None:
 def test_the_json_has_the_names_that_python_accepts(kind: type[Component]) -> None:
     if kind is fl.data.InMemory:
         made = fl.from_arrays([[1.0], [2.0]], [0, 1], test=([[1.0]], [0]))
-    elif kind is Run:
-        made = BASE.replace(devices=Devices(step_seconds=1))
+    elif kind is fl.Run:
+        made = BASE.replace(devices=fl.Devices(step_seconds=1))
     else:
         required = [n for n, field in kind.model_fields.items() if field.is_required()]
         made = kind.model_construct(**dict.fromkeys(required))
@@ -99,5 +89,4 @@ def test_every_example_prints_what_it_says(file: str) -> None:
 
 def test_the_generated_exports_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / ".ci" / "exports.py"), "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    checked_output(command, cwd=ROOT)

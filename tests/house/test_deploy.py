@@ -51,9 +51,6 @@ def worker(job: Config) -> Config:
 
 CHANGES: dict[str, tuple[str, Callable[[Config], object]]] = {
     "an unknown key of a task": ("sky.yaml", lambda c: c.update(node_count=4)),
-    "a word for spot": ("sky.yaml", lambda c: c["resources"].update(use_spot="yes")),
-    "an unknown key of a job": ("kuberay.yaml", lambda c: c["spec"].update(retries=1)),
-    "a container without a name": ("kuberay.yaml", lambda c: worker(c).pop("name")),
     "no quantity of memory": (
         "kuberay.yaml",
         lambda c: worker(c)["resources"]["limits"].update(memory="64 GB"),

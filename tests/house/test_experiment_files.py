@@ -1,13 +1,13 @@
 """Load experiment files as users write them, right and wrong; list the catalogue of parts."""
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import ray.cloudpickle
+from helpers.commands import checked_output
 
 from raysafl import algorithms
 from raysafl.cli.catalogue import FAMILIES, catalogue
@@ -104,16 +104,6 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
-    write(tmp_path / "neighbour_of_h4.py", 'NAME = "fine"')
-    path = write(
-        tmp_path / "importing.py",
-        HEAD,
-        "from neighbour_of_h4 import NAME\nSWEEP = Sweep(name=NAME, runs=[RUN])",
-    )
-    assert load_sweep(path).name == "fine"
-
-
 def test_a_file_in_a_package_imports_from_other_folders_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,40 +137,16 @@ def test_a_missing_file_gets_the_nearest(tmp_path: Path) -> None:
     ("body", "line", "told"),
     [
         ("y = FedAvgg()", 12, "NameError: name 'FedAvgg' is not defined"),
-        (
-            "from raysafl import FedAvgg",
-            12,
-            "raysafl has no 'FedAvgg': did you mean 'fl.FedAvg'?",
-        ),
-        (
-            "import no_such_module_h4",
-            12,
-            "ModuleNotFoundError: No module named 'no_such_module_h4",
-        ),
+        ("from raysafl import FedAvgg", 12, "raysafl has no 'FedAvgg': did you mean"),
+        ("import no_such_module_h4", 12, "ModuleNotFoundError: No module named"),
         ("def f():\n    1 / 0\n\n\nf()", 13, "ZeroDivisionError: division by zero"),
-        (
-            'RUN.replace({"local.lr": -1})',
-            12,
-            "LocalTraining: lr: Input should be greater than 0 (given: -1)",
-        ),
-        (
-            "RUN.replace(\n    local_lr=3,\n)",
-            12,
-            "Run: unknown field 'local_lr': did you mean 'loc",
-        ),
-        (
-            'Sweep(name="x")',
-            12,
-            "sweep 'x' needs runs=... or space=..., exactly one of them",
-        ),
+        ('RUN.replace({"local.lr": -1})', 12, "LocalTraining: lr: Input should be"),
+        ("RUN.replace(\n    local_lr=3,\n)", 12, "Run: unknown field 'local_lr': did"),
+        ('Sweep(name="x")', 12, "sweep 'x' needs runs=... or space=..."),
     ],
 )
 def test_a_file_that_fails_is_named_with_its_line(
-    body: str,
-    line: int,
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    body: str, line: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path("failing.py")
@@ -261,14 +227,8 @@ def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(
         ]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ELSEWHERE, *pickles],
-        cwd=elsewhere,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == expected
+    command = [sys.executable, "-W", "error", "-c", ELSEWHERE, *pickles]
+    assert checked_output(command, cwd=elsewhere).splitlines() == expected
 
 
 def test_every_component_of_the_package_says_what_it_is_in_one_line() -> None:
@@ -298,25 +258,6 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
     ours = found["algorithm"].keys() & {*algorithms.__all__} - {"Around"}
     unnamed = {name for name in ours if not found["algorithm"][name]["source"]}
     assert unnamed == {"Centralised", "ScheduledServer", "Selected", "ServerOnly"}
-    some = {
-        "algorithm": {"FedAvg", "SAFARI"},
-        "participation": {
-            "Absent",
-            "Arbitrary",
-            "Markov",
-            "Snapshot",
-            "Trace",
-            "Uniform",
-        },
-        "distribution": {"Beta", "Gamma", "ScipyDistribution", "Weibull"},
-        "partition": {"ClassesPerClient", "Iid"},
-        "server data": {"IidServer", "StratifiedServer"},
-        "dataset": {"Digits", "Mnist", "ParquetImages"},
-        "model": {"CNN", "MLP", "Logistic"},
-    }
-    for family, names in some.items():
-        assert (
-            names <= set(found[family])
-            and FAMILIES[family].__name__ not in found[family]
-        )
+    for name, family in FAMILIES.items():
+        assert {*found[name]} == family.kinds().keys() - {family.__name__}
     assert found["dataset"]["Mnist"]["summary"].startswith("MNIST")

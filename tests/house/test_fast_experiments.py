@@ -62,28 +62,6 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
         np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
 
 
-def test_comparisons_are_counted_alone_and_judged_together(fast: Any) -> None:
-    published = fast("authors_curves")
-    window = (900, 999)
-    # One q gains 3 and another one 20 deviations of a run; FedProx is FedAvg.
-    values = {
-        (0.1, "Beta", q, method): accuracy
-        for q, accuracy in (("0", 70.0), ("0.1", 73.0), ("0.5", 90.0))
-        for method in published.METHODS
-    }
-    index = pd.MultiIndex.from_tuples(values, names=[*published.ENTRY, "method"])
-    theirs = pd.DataFrame({window: list(values.values())}, index=index)
-    found = (pd.DataFrame({window: {0.1: 1.0}}), pd.DataFrame({window: {0.1: 25}}))
-    table = published.counts_beyond_chance({"fashion": theirs}, {"fashion": found})
-    counts = table.drop(columns="data").to_numpy().tolist()
-    # 3 / sqrt(2) deviations have p = 0.044, which Holm's procedure multiplies by 3.
-    assert counts == [
-        [published.MEAN_GAIN, 3, 3, 3],
-        [published.GAIN, 6, 6, 3],
-        [published.FEDPROX, 3, 0, 0],
-    ]
-
-
 def test_the_page_shows_our_curves_as_they_were_measured(
     fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,27 +168,6 @@ def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
     assert row["chance"] == "± 2.4"
     assert [row["q = 0"], row["q = 0.5"]] == [gain("+2.8", True)] * 2
     assert row["q = 1"] == NOTHING
-
-
-@pytest.mark.parametrize("scale", ["window", "small"])
-def test_the_runs_of_a_slip_differ_in_one_field_alone(fast: Any, scale: str) -> None:
-    slips = fast("slips")
-    at_scale = fast("setting").SCALES[scale]
-    found: dict[str, list[str]] = {}
-    for slip in slips.SLIPS:
-        for name in slip.participations:
-            for q in (1,) if name == "Uniform" else slips.QS:
-                code, printed = slips.runs_of(slip, name, q, at_scale)
-                fields = type(code).model_fields
-                differ = [f for f in fields if getattr(code, f) != getattr(printed, f)]
-                found.setdefault(slip.text, []).extend(differ)
-    # Uniform participation has one entry, and each distribution has eight.
-    assert found == {
-        "clients have equally many samples": ["data"] * 25,
-        "Weibull is not divided by 1.2": ["participation"] * 8,
-        "FedProx has its term": ["algorithm"] * 25,
-        "FedAvgM keeps its momentum": ["algorithm"] * 25,
-    }
 
 
 def test_the_change_of_a_slip_is_that_of_its_runs(fast: Any, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """The code in docs/howto-tools.md runs as it is printed."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import checked_output
 from helpers.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
@@ -26,18 +26,6 @@ CODE = {
 }
 
 
-def run_alone(script: Path) -> str:
-    """Run a file in a process of its own, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.acceptance
 @pytest.mark.parametrize("title", CODE)
 def test_the_code_of_a_section_runs(title: str, tmp_path: Path) -> None:
@@ -48,7 +36,9 @@ def test_the_code_of_a_section_runs(title: str, tmp_path: Path) -> None:
     if configuration := re.search(r"```yaml\n(.*?)```", SECTIONS[title], re.DOTALL):
         (tmp_path / "conf").mkdir()
         (tmp_path / "conf" / "config.yaml").write_text(configuration[1])
-    said = run_alone(script) if title in STARTS_RAY else run_script(script)
+    alone = title in STARTS_RAY
+    command = [sys.executable, script]
+    said = checked_output(command, cwd=tmp_path) if alone else run_script(script)
     results = tmp_path / "results"
     if "sweep = fl.Sweep(" in CODE[title]:
         assert "Results, table and curves: results/" in said

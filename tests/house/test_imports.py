@@ -28,9 +28,7 @@ ALLOWED: dict[
     "report": {"core", "storage"},
     "tracking": {"core", "kept", "storage"},
     "cluster": {"core", "version"},
-    "runtime": {
-        *("core", "cluster", "kernels", "models", "objectives", "training"),
-    },
+    "runtime": {*("core", "cluster", "kernels", "models", "objectives", "training")},
     "sweep": {
         *("core", "models", "training", "simulation", "runtime", "cluster"),
         *("kept", "storage", "tracking", "report", "version"),

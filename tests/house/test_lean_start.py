@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commands import call_here
+from helpers.commands import call_here, checked_output
 
 from raysafl.cluster.provenance import provenance
 
@@ -75,14 +74,7 @@ sys.meta_path.insert(0, Missing())
 
 def python(code: str, folder: Path, *arguments: str) -> str:
     """Run code in a process of its own, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
+    return checked_output([sys.executable, "-c", code, *arguments], cwd=folder).strip()
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +136,6 @@ except ValueError as error:
 
 import pytest
 from helpers.commands import call_here
-from helpers.commands import call_here
 
 for command in json.loads(sys.argv[1]):
     with pytest.MonkeyPatch.context() as patch:
@@ -167,14 +158,6 @@ def answers(without: Path) -> dict[str, tuple[int, str]]:
         for command, line in zip(commands, lines, strict=True)
         for code, said in [json.loads(line)]
     }
-
-
-def test_a_run_is_simulated_without_ray_and_the_trainable_asks_for_it(
-    answers: dict[str, tuple[int, str]],
-) -> None:
-    assert answers[TRAINABLE][1] == (
-        "Ray is not installed, and fl.trainable needs it: pip install 'ray[tune]<2.61'"
-    )
 
 
 def test_a_sweep_is_run_without_ray_and_mlflow_and_logging_asks_for_it(
@@ -202,59 +185,30 @@ def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("asked", "needs"),
     [
+        (TRAINABLE, "Ray is not installed, and fl.trainable needs it: {ray}"),
+        (" ".join(ON_RAY), "Ray is not installed, and executor 'ray' needs it: {ray}"),
         (
-            ON_RAY,
-            "Ray is not installed, and executor 'ray' needs it: pip install 'ray[tune]<2.61'",
-        ),
-        (
-            UI,
+            "ui",
             "MLflow is not installed, and `raysafl ui` needs it: pip install mlflow",
         ),
     ],
 )
-def test_a_command_says_that_it_needs_ray_or_mlflow_and_how_to_get_it(
-    arguments: list[str], message: str, answers: dict[str, tuple[int, str]]
+def test_what_needs_ray_or_mlflow_says_so_and_how_to_get_it(
+    asked: str, needs: str, answers: dict[str, tuple[int, str]]
 ) -> None:
-    assert answers[" ".join(arguments)] == (2, f"Error: {message}")
+    """A run was simulated before, without either."""
+    told = needs.format(ray="pip install 'ray[tune]<2.61'")
+    expected = (0, told) if asked == TRAINABLE else (2, f"Error: {told}")
+    assert answers[asked] == expected
 
 
 @pytest.mark.acceptance
 def test_the_tests_on_gpus_are_collected_without_ray_and_mlflow(without: Path) -> None:
     command = ["pytest", "-m", "gpu", "-n0", "-q", "--collect-only"]
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "tests/gpu/test_gpu_matrix.py" in done.stdout
-
-
-@pytest.mark.benchmarks
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["experiments.tools.on_gpu", "--minutes", "60"],
-        ["benchmarks.pfl_cifar10", "--out", "pfl.json"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_what_is_for_a_gpu_is_tried_without_ray_and_mlflow(
-    command: list[str], without: Path
-) -> None:
-    path = os.pathsep.join([os.environ["PYTHONPATH"], str(TESTS.parent)])
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--dry"],
-        cwd=without,
-        env={**os.environ, "PYTHONPATH": path, "RAYSAFL_DATA": str(without)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "predicted" in done.stdout.lower()
+    said = checked_output([sys.executable, "-m", *command], cwd=TESTS.parent)
+    assert "tests/gpu/test_gpu_matrix.py" in said
 
 
 def test_the_origin_of_a_run_leaves_out_the_version_of_what_is_not_installed(

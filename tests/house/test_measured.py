@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.commands import checked_output
 from helpers.experiments import forget_experiments
 from helpers.here import run_in_process
 
@@ -24,10 +24,8 @@ from raysafl.sweep.experiment_file import load_sweep
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "measured"
 DIGITS = [("1 class", "SCAFFOLD", "Beta(1, 10)"), ("Dirichlet(0.1)", "FSL", "Markov")]
-DIGITS += [
-    ("1 class", "SAFARI", "Beta, half snapshots"),
-    ("1 class", "FedDyn", "cyclic"),
-]
+DIGITS += [("1 class", "SAFARI", "Beta, half snapshots")]
+DIGITS += [("1 class", "FedDyn", "cyclic")]
 MNIST = [
     pytest.param(("standardised", 4, "FedAvg", 1), marks=pytest.mark.acceptance),
     ("standardised", 4, "SAFARI", 1),
@@ -160,9 +158,8 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
         c: end.model_copy(update=parts) for c, end in source.ledger().items()
     }
     assert target.manifest() == collecting.with_plain_command(source.manifest())
-    assert (target.path / "table.md").is_file() and not (
-        target.path / "report.html"
-    ).exists()
+    assert (target.path / "table.md").is_file()
+    assert not (target.path / "report.html").exists()
     (target.path / "table.md").write_text("made in /home/somebody/results")
     with pytest.raises(ValueError, match="names a path of this machine: /home/"):
         collecting.check(target.path)
@@ -183,5 +180,4 @@ def test_tuned_values_beside_one_printed_number_count_it_once() -> None:
 @pytest.mark.usefixtures("real_data")
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
     script = [sys.executable, "-m", "experiments.tools.reproduction", "--check"]
-    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    checked_output(script, cwd=ROOT)

@@ -56,18 +56,6 @@ def test_every_item_is_built_its_cells_counted_and_its_time_estimated(
     assert left.cells < every if item.only else left.cells == every
 
 
-def test_an_item_without_data_says_what_it_waits_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
-    emnist = next(item for item in ITEMS if item.file == "fsl/figure8_emnist.py")
-    left = planned(emnist, "paper", tmp_path / "none")
-    assert (
-        left.cells == 27
-        and "it waits for its data: EMNIST is not whole in" in left.text
-    )
-
-
 def test_a_command_that_takes_too_long_is_told_to_stop() -> None:
     waits = "import signal; signal.sigwait([signal.SIGINT])"
     assert carry_out([sys.executable, "-c", waits], 0.2) is None

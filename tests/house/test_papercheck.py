@@ -18,11 +18,8 @@ with pytest.MonkeyPatch.context() as patch:
     comparison = importlib.import_module("experiments.papercheck.comparison")
     judging = importlib.import_module("experiments.papercheck.judging")
     page = importlib.import_module("experiments.papercheck.page")
-Claim, Comparison, Compared = (
-    comparison.Claim,
-    comparison.Comparison,
-    judging.Compared,
-)
+Claim, Comparison = comparison.Claim, comparison.Comparison
+Compared = judging.Compared
 ENTRIES = [(n0, p) for n0 in (0, 50, 1000) for p in (1, 10)]
 FINAL = {(0, 1): 0.50, (0, 10): 0.90, (50, 1): 0.60, (50, 10): 0.91, (1000, 1): 0.80}
 # Two seeds of each of three partitions, whose means are 40, 50 and 60 %.

@@ -7,10 +7,12 @@ import sys
 import tomllib
 import venv
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers.commands import checked_output
 
 from raysafl.core.needs import OPTIONAL
 from raysafl.version import __version__
@@ -18,9 +20,7 @@ from raysafl.version import __version__
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_citations_have_the_version_the_name_and_the_licence_of_the_package() -> (
-    None
-):
+def test_the_citations_have_version_name_and_licence_of_the_package() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     archived = json.loads((ROOT / ".zenodo.json").read_text())
     assert cited["version"] == archived["version"] == __version__
@@ -59,17 +59,7 @@ def test_the_image_is_built_from_pinned_versions_by_nobody_special() -> None:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     words = [line.split() for line in lines]
-    known = {
-        "FROM",
-        "ARG",
-        "ENV",
-        "WORKDIR",
-        "COPY",
-        "RUN",
-        "USER",
-        "ENTRYPOINT",
-        "CMD",
-    }
+    known = {*"FROM ARG ENV WORKDIR COPY RUN USER ENTRYPOINT CMD".split()}
     assert {line[0] for line in words} <= known
     assert words[0][0] == "FROM" and re.fullmatch(r"python:3\.\d+-[\w-]+", words[0][1])
     sources = [name for line in words if line[0] == "COPY" for name in line[1:-1]]
@@ -98,15 +88,9 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
-    tracked = subprocess.run(
-        ["git", "ls-files", "raysafl"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    tracked = checked_output(["git", "ls-files", "raysafl"], cwd=ROOT)
     held = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    assert held == set(tracked.stdout.split())
+    assert held == set(tracked.split())
     # A fresh environment without the repository. Its dependencies are those of this one,
     # whose own raysafl is installed as a link that a `.pth` file does not follow.
     environment = tmp_path / "environment"
@@ -114,25 +98,14 @@ def test_the_built_wheel_holds_the_package_alone_and_runs_the_quickstart(
     python = environment / "bin" / "python"
     site = next((environment / "lib").glob("python*/site-packages"))
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-
-    def call(*command: str | Path) -> str:
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=clean,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
+    call = partial(checked_output, cwd=tmp_path, env=clean)
     pip = [sys.executable, "-m", "pip", "--python", python]
-    call(*pip, "install", "--no-deps", "--no-index", wheel)
+    call([*pip, "install", "--no-deps", "--no-index", wheel])
     here = [path for path in sys.path if path.endswith("site-packages")]
     (site / "dependencies.pth").write_text("\n".join(here))
-    said = call(environment / "bin" / "raysafl", "quickstart")
+    said = call([environment / "bin" / "raysafl", "quickstart"])
     assert "Results, table and curves: results/quickstart" in said
-    where = call(python, "-c", "import raysafl; print(raysafl.__file__)")
+    where = call([python, "-c", "import raysafl; print(raysafl.__file__)"])
     assert Path(where.strip()).is_relative_to(site)
 
 
@@ -168,9 +141,7 @@ def test_no_advice_installs_raysafl_from_an_index_where_it_is_not() -> None:
     assert named and named <= set(extras)
 
 
-def test_ray_and_mlflow_are_installed_with_raysafl_and_all_has_what_the_tutorials_use() -> (
-    None
-):
+def test_ray_and_mlflow_are_installed_and_all_has_what_tutorials_use() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[\[<>=]", entry)[0] for entry in project["dependencies"]}
     assert {"ray", "mlflow"} <= names

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from html import unescape
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.browser import opened_browser
+from helpers.commands import checked_output
 
 import raysafl as fl
 from raysafl.core.component import Component
@@ -110,16 +110,10 @@ def test_what_a_page_would_load_and_where_its_links_lead_is_checked(
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    for name in (
-        "zensical",
-        "mkdocstrings",
-        "mkdocstrings_handlers",
-        "griffe_pydantic",
-    ):
+    for name in "zensical mkdocstrings mkdocstrings_handlers griffe_pydantic".split():
         pytest.importorskip(name, reason="the site is built with raysafl[docs]")
     command = [sys.executable, str(ROOT / "docs" / "build_site.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    checked_output(command, cwd=ROOT)
     return ROOT / "build" / "site"
 
 

@@ -9,12 +9,12 @@ begins with a file's name, as `# study.py`, begins this file.
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.commands import checked_output
 from helpers.scripts import BLOCK, agrees, run_script
 
 from raysafl import Runner
@@ -121,14 +121,8 @@ def test_a_tutorial_of_a_page_runs_and_prints_as_it_says(
             exec(compile(padded, str(file), "exec"), names)
             said = capsys.readouterr().out
         elif kind == "bash" and not why_not:
-            done = subprocess.run(
-                ["bash", "-e", "-c", code],
-                env=os.environ | {"PATH": bin_first},
-                capture_output=True,
-                text=True,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            said = done.stdout
+            env = os.environ | {"PATH": bin_first}
+            said = checked_output(["bash", "-e", "-c", code], env=env)
 
 
 @pytest.mark.acceptance

@@ -76,9 +76,8 @@ def test_frozen_parameters_and_buffers_are_in_the_file_and_in_the_model(
     module = fl.load_model(store.path, run).module
     named = (*module.named_parameters(), *module.named_buffers())
     frozen = {name: value for name, value in named if not value.requires_grad}
-    assert frozen and all(
-        torch.equal(p, tensors[f"frozen/{n}"]) for n, p in frozen.items()
-    )
+    assert frozen
+    assert all(torch.equal(p, tensors[f"frozen/{n}"]) for n, p in frozen.items())
 
 
 def test_a_run_is_named_by_itself_by_its_id_or_by_labels(

@@ -1,7 +1,6 @@
 """A kept model predicts from raw rows and images, in the units and names of the data."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.commands import checked_output
 from helpers.here import run_in_process
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -113,13 +113,8 @@ def test_a_fresh_process_predicts_from_one_raw_csv_row_what_numpy_does_from_the_
         models += [str(stores[-1].path), run.id]
         file = stores[-1].model(run.id)
         (outputs[label],) = outputs_of(file, row[FEATURES].to_numpy(float))
-    said = subprocess.run(
-        [sys.executable, "-c", FRESH, str(tmp_path / "row.csv"), *models],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    ill, cost = said.splitlines()
+    command = [sys.executable, "-c", FRESH, tmp_path / "row.csv", *models]
+    ill, cost = checked_output(command).splitlines()
     assert ill == repr([["no", "yes"][outputs["ill"].argmax()]])
     assert json.loads(cost) == pytest.approx(outputs["cost"].tolist(), rel=1e-5)
 

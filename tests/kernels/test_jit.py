@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import checked_output
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,8 +22,7 @@ print(double(21), double(0.5), double.stats.cache_path, sum(hits.values()))
 def doubled(file: Path, *arguments: str, **env: str) -> list[str]:
     command = [sys.executable, str(file), *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return checked_output(command, env=env).split()
 
 
 # The loop is loaded, its index on disk is damaged, and it is loaded twice more.
@@ -56,10 +56,8 @@ def test_a_loop_is_kept_on_disk_or_compiled_anew_where_it_is_damaged_or_cannot_b
 
 @pytest.mark.acceptance
 def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
-    file, env = (
-        tmp_path / "loop.py",
-        {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")},
-    )
+    file = tmp_path / "loop.py"
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
     file.write_text(
         LOOP.replace("double(21), double(0.5)", "*map(double, eval(input()))")
     )

@@ -66,13 +66,8 @@ def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> No
 
 
 def test_the_modules_of_a_sequence_stay_what_they_were_when_used_directly() -> None:
-    layers = [
-        nn.Conv2d(3, 2, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(2, 2, 3),
-    ]
+    layers = [nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU()]
+    layers += [nn.Conv2d(2, 2, 3)]
     net, plain = nn.Sequential(*layers), nn.Sequential(*layers)
     names = list(dict(net.named_parameters()))
     (pooled,) = fuse_pooling(net)

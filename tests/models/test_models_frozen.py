@@ -108,9 +108,7 @@ def test_logits_are_those_of_a_module_with_the_same_frozen_parameters(
     assert torch.equal(joined, w_P)
 
 
-def test_frozen_parameters_are_the_same_at_every_build_and_for_every_replicate() -> (
-    None
-):
+def test_frozen_parameters_are_the_same_at_every_build_and_replicate() -> None:
     first = FlatModel(Backbone(), SHAPE, 4)
     torch.rand(7)
     before = torch.random.get_rng_state()
@@ -180,9 +178,7 @@ def test_a_buffer_that_training_changes_is_refused_by_its_name(tokens: bool) -> 
         def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
             return Counting(tokens)
 
-    with pytest.raises(
-        ValueError, match=r"Counted holds buffers \(passes\) that train"
-    ):
+    with pytest.raises(ValueError, match=r"Counted holds buffers \(passes\)"):
         FlatModel(Counted(), (64,), 4)
 
 

@@ -114,11 +114,7 @@ def test_resnets_start_as_torchvisions_do() -> None:
 
 @pytest.mark.parametrize(
     ("model", "shape"),
-    [
-        (LeNet(), (3, 16, 16)),
-        (ResNet20(), (3, 16, 16)),
-        (ResNet18(), (3, 8, 8)),
-    ],
+    [(LeNet(), (3, 16, 16)), (ResNet20(), (3, 16, 16)), (ResNet18(), (3, 8, 8))],
     ids=repr,
 )
 def test_engines_train_two_tasks_as_a_loop_of_torch_does(

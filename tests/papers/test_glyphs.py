@@ -72,17 +72,11 @@ def test_classes_that_are_no_letters_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        (
-            {"fonts": ["DejaVu Sarif"]},
-            "no font 'DejaVu Sarif': did you mean 'DejaVu Serif'",
-        ),
+        ({"fonts": ["DejaVu Sarif"]}, "did you mean 'DejaVu Serif'"),
         ({"fonts": ["DejaVu Serif:cursive"]}, "no style ['cursive']"),
         ({"fonts": []}, "fonts: List should have at least 1 item"),
         ({"angles": []}, "angles: List should have at least 1 item"),
-        (
-            {"sizes": [100, 300]},
-            "sizes are 10 to 140 points in a figure of 144, not [100.0, 300.0]",
-        ),
+        ({"sizes": [100, 300]}, "points in a figure of 144, not [100.0, 300.0]"),
     ],
 )
 def test_glyphs_that_cannot_be_drawn_are_refused(fields: Any, told: str) -> None:

@@ -166,10 +166,7 @@ def images(shape: tuple[int, ...], classes: int) -> Dataset:
         (FslEmnistNet(), "FslEmnistNet needs images of at least 4 pixels"),
         (FslCifarNet(), "FslCifarNet needs images of at least 4 pixels"),
         (FastFashionNet(), "FastFashionNet needs images of at least 6 pixels"),
-        (
-            FastCifarNet(),
-            "FastCifarNet needs images of at least 8 pixels",
-        ),
+        (FastCifarNet(), "FastCifarNet needs images of at least 8 pixels"),
     ],
 )
 def test_what_is_no_image_is_refused(model: Model, text: str) -> None:

@@ -330,9 +330,7 @@ def test_an_offset_moves_the_turns_and_a_random_one_shortens_the_first() -> None
     assert fits([ahead[k] for k in range(4)], [100] * 4)
 
 
-def test_minimum_separation_lets_those_participate_who_are_available_and_have_waited() -> (
-    None
-):
+def test_minimum_separation_takes_available_clients_that_have_waited() -> None:
     base = Markov(mean=0.5, correlation=0.7)
     seen = cohorts(MinimumSeparation(base=base, rounds=3), 60)
     for t, available in enumerate(cohorts(base, 60)):
@@ -430,10 +428,7 @@ def test_minimum_separation_refuses_a_policy_that_goes_by_an_accuracy(
         (Markov(mean=[0.5], correlation=0), "mean has 1 entries for N = 12"),
         (Cyclic(groups=13), "groups = 13, but there are only N = 12 clients"),
         (Cyclic(groups=[]), "groups is empty"),
-        (
-            Cyclic(groups=3, offset="random"),
-            "leave out offset, or give a length above 1",
-        ),
+        (Cyclic(groups=3, offset="random"), "leave out offset, or give a length above"),
         (Cyclic(groups=[[0], [1, 12]]), "group 1 must hold at least one id"),
         (Cyclic(groups=[[0], []]), "group 1 must hold"),
         (Cyclic(groups=[[2, 2]]), "group 0 must hold"),
@@ -453,10 +448,7 @@ def test_a_policy_that_cannot_serve_the_clients_says_why(
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (
-            lambda: ScipyDistribution("lognrom", s=1),
-            "unknown distribution 'lognrom': did you mean 'lognorm'?",
-        ),
+        (lambda: ScipyDistribution("lognrom", s=1), "'lognrom': did you mean"),
         (lambda: ScipyDistribution("gamma", k=10), "gamma takes a, and perhaps loc"),
         (lambda: ScipyDistribution("norm", scal=2), "norm takes no shape, and perhaps"),
         (lambda: ScipyDistribution("beta", a=1), "beta takes a, b, and perhaps loc"),

@@ -38,10 +38,8 @@ def there(policy: Participation, rounds: int, clients: int = 3) -> list[list[int
 def test_whoever_has_an_interval_comes_and_the_trace_repeats(
     tmp_path: Path, kind: str
 ) -> None:
-    frame, file = (
-        table(list(reversed(ROWS))).assign(city="x"),
-        tmp_path / f"trace.{kind}",
-    )
+    frame = table(list(reversed(ROWS))).assign(city="x")
+    file = tmp_path / f"trace.{kind}"
     frame.to_csv(file) if kind == "csv" else frame.to_parquet(file)
     assert there(Trace(file=str(file)), 17) == (THERE * 3)[:17]
 
@@ -60,9 +58,7 @@ def test_a_log_in_seconds_tells_who_is_there_when_a_round_begins(
     assert expected == [[0], [1], [1], [0, 3], [0], [0], [0]]
     assert there(policy, 10, clients=4) == (expected * 2)[:10]
     # As rounds, these numbers would be refused.
-    with pytest.raises(
-        ValueError, match=r"whole numbers \(any numbers with round_seconds"
-    ):
+    with pytest.raises(ValueError, match=r"whole numbers \(any numbers with"):
         policy.replace(round_seconds=None).check(4)
 
 
@@ -138,9 +134,7 @@ def test_a_wrong_trace_is_refused_before_anything_runs(
 
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"nowhere\.csv cannot be read .*client, start, end"
-    ):
+    with pytest.raises(ValueError, match=r"nowhere\.csv cannot be read .*client"):
         Trace(file=str(tmp_path / "nowhere.csv"))
     for name in ("a.parquet", "b.csv"):
         file = tmp_path / name
@@ -165,11 +159,7 @@ def hospitals(tiny: Run, policy: Participation, *cities: str) -> Run:
         dataset=source, clients=count, partition=fl.ByColumn(column="city")
     )
     return tiny.replace(
-        data=data,
-        algorithm=fl.FedAvg(),
-        participation=policy,
-        rounds=3,
-        eval_every=1,
+        data=data, algorithm=fl.FedAvg(), participation=policy, rounds=3, eval_every=1
     )
 
 
@@ -233,14 +223,8 @@ def test_users_are_named_by_their_numbers(tmp_path: Path, tiny: Run) -> None:
 @pytest.mark.parametrize(
     ("client", "told"),
     [
-        (
-            "Benr",
-            "names 'Benr', which is no client with training samples: did you mean ",
-        ),
-        (
-            "Bern",
-            "take data.partition=ByColumn",
-        ),
+        ("Benr", "which is no client with training samples: did you mean "),
+        ("Bern", "take data.partition=ByColumn"),
     ],
 )
 def test_a_name_that_the_data_do_not_know_is_refused_before_anything_runs(

@@ -379,9 +379,7 @@ def test_policies_with_something_for_each_client_need_a_few_arrays(
     assert most < 50 * MILLION  # bytes
 
 
-def test_probabilities_are_computed_once_for_equal_distributions_and_cannot_be_changed() -> (
-    None
-):
+def test_probabilities_are_computed_once_and_cannot_be_changed() -> None:
     first = masses(ScipyDistribution("beta", a=1, b=10), 50)
     assert masses(ScipyDistribution("beta", b=10.0, a=1.0), 50) is first
     assert np.array_equal(first, ScipyDistribution("beta", a=1, b=10).masses(50))

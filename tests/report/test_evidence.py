@@ -85,9 +85,7 @@ def test_places_of_the_other_axes_are_kept_apart() -> None:
     assert sorted(pairs["holm"]) == pytest.approx(due)
 
 
-def test_pairs_of_different_numbers_of_common_seeds_are_each_tested_by_themselves() -> (
-    None
-):
+def test_pairs_with_other_numbers_of_common_seeds_are_tested_apart() -> None:
     random = np.random.default_rng(3)
     finals = {
         name: random.random(n).tolist()

@@ -81,9 +81,7 @@ def test_all_letters_of_an_exported_figure_have_seven_points_and_it_has_its_widt
         assert not figure.get_suptitle()
 
 
-def test_curves_share_a_range_without_the_climb_and_a_legend_names_their_methods() -> (
-    None
-):
+def test_curves_share_a_range_without_the_climb_and_have_a_legend() -> None:
     manifest, rows = study_of_many()
     figure = drawn(curves(study_of(manifest, rows), paper_style(3.25)))
     shown = figure.axes

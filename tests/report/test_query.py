@@ -59,8 +59,7 @@ def joined_results(
     ("number", "form"),
     [
         pytest.param(
-            *(number, form),
-            marks=[pytest.mark.acceptance] if (number + k) % 2 else [],
+            *(number, form), marks=[pytest.mark.acceptance] if (number + k) % 2 else []
         )
         for number in range(1, 11)
         for k, form in enumerate(["real_results", "joined_results"])

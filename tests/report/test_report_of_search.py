@@ -194,9 +194,7 @@ def test_the_best_runs_of_a_search_have_lines_in_one_panel_and_are_named() -> No
     assert ends == pytest.approx([100 * final for final in best])
 
 
-def test_an_exported_list_says_by_what_its_best_run_is_bold_and_marks_its_ties() -> (
-    None
-):
+def test_an_exported_list_says_why_its_best_run_is_bold_and_marks_ties() -> None:
     runs = runs_of(DRAWN)
     # The second run is better with one seed, and worse with the other.
     second = runs["run_id"] == DRAWN.entries[1].run_id

@@ -53,9 +53,7 @@ def test_a_point_is_the_mean_of_a_client_over_seeds_after_the_last_evaluation() 
     assert notes.startswith("A point is a client. ")
 
 
-def test_more_than_150_clients_are_20_groups_of_equal_size_by_how_often_they_came() -> (
-    None
-):
+def test_more_than_150_clients_are_20_equal_groups_by_participation() -> None:
     rng = np.random.default_rng(0)
     came, quality = rng.integers(0, 11, 200), rng.random(200)
     found, notes = points([came.tolist()] * 2, [quality.tolist()] * 2)

@@ -137,9 +137,7 @@ def test_means_and_ranks_are_over_all_settings(
     assert [list(row[:3]) for row in grid.rows] == told
 
 
-def test_the_answer_goes_by_validation_samples_as_best_does_and_shows_the_test_set() -> (
-    None
-):
+def test_the_answer_goes_by_validation_samples_and_shows_the_test_set() -> None:
     rng = np.random.default_rng(5)
     values = {(s, m): rng.normal(0.7, 0.001, SEEDS) for s in "ab" for m in METHODS}
     runs, manifest = made(values)
@@ -172,9 +170,7 @@ def test_a_setting_that_a_method_has_not_finished_counts_for_none(
     assert answer(numbers).rows[0][3].endswith(" of 3")
 
 
-def test_the_answer_says_where_a_method_is_higher_and_where_no_difference_is_told() -> (
-    None
-):
+def test_the_answer_says_where_a_method_is_higher_and_where_none_is() -> None:
     base = np.array([0.5, 0.52, 0.54, 0.51, 0.53])
     noise = np.array([0.002, -0.001, 0.001, -0.002, 0.0])
     values = {}
@@ -196,9 +192,7 @@ def means_of(numbers: Numbers) -> dict[str, str]:
     return {str(row[0]): str(row[1]) for row in answer(numbers).rows}
 
 
-def test_a_value_that_some_seeds_never_reached_has_no_mean_of_the_others_alone() -> (
-    None
-):
+def test_a_value_that_some_seeds_never_reached_has_no_mean_of_the_others() -> None:
     values = {
         ("a", "FedAvg"): np.array([10, np.nan, np.nan]),
         ("a", "SAFARI"): np.array([20.0, 21, 22]),

@@ -9,7 +9,6 @@ from helpers.reports import markdown, on_screen
 from helpers.scored import made
 from scipy import stats
 
-from raysafl import Run, Sweep, Validation
 from raysafl.core.record import further_column
 from raysafl.report.analysis.winner import winner_of
 from raysafl.report.wording import winner_text
@@ -41,9 +40,7 @@ def outcome(runs: pd.DataFrame, manifest: Manifest) -> Outcome:
     return Outcome(Store(Path("nowhere")), manifest, runs, 0, 0, 1.0)
 
 
-def test_the_winner_is_chosen_by_the_validation_samples_and_judged_by_the_test_set() -> (
-    None
-):
+def test_the_winner_is_chosen_on_validation_and_judged_on_test_samples() -> None:
     best = outcome(*searched()).best
     assert best.labels == {"lr": 0.3} and best.config == "run 0.3"
     assert (best.metric, best.value) == ("val_accuracy", pytest.approx(0.8))
@@ -62,9 +59,7 @@ def test_the_best_by_an_error_is_the_lowest_and_has_no_per_cent() -> None:
     )
 
 
-def test_the_best_has_the_interval_of_scipy_and_names_what_is_not_told_apart_from_it() -> (
-    None
-):
+def test_the_best_has_scipys_interval_and_names_what_ties_with_it() -> None:
     runs, manifest = searched(("test_accuracy", "max"))
     rng = np.random.default_rng(1)
     runs = pd.concat(
@@ -89,9 +84,7 @@ def test_the_best_has_the_interval_of_scipy_and_names_what_is_not_told_apart_fro
     assert best.ties == alike and len(alike) == 1
 
 
-def test_an_interval_of_accuracies_ends_at_100_per_cent_and_one_of_errors_has_no_end() -> (
-    None
-):
+def test_an_interval_of_accuracies_ends_at_100_per_cent_one_of_errors_not() -> None:
     runs, manifest = searched(("test_accuracy", "max"))
     runs["final"] += 0.05 * (2 * runs["replicate"] - 1) + 0.04
     values = runs.loc[runs["run_id"] == manifest.entries[0].run_id, "final"]
@@ -140,22 +133,17 @@ def test_the_report_of_a_search_begins_with_its_winner() -> None:
     )
 
 
-def test_the_terminal_names_the_best_run_where_it_may_not_be_that_of_the_table() -> (
-    None
-):
+def test_the_terminal_names_the_best_run_unless_it_is_that_of_the_table() -> None:
     best = "Best run: lr = 0.3, with the highest val_accuracy 80.00 %"
     compared, manifest = searched(None)
-    assert best in on_screen(*searched(), 300) and best in on_screen(
-        compared, manifest, 300
-    )
+    assert best in on_screen(*searched(), 300)
+    assert best in on_screen(compared, manifest, 300)
     # Without validation samples, the best one is that of the table.
     by_test = compared.drop(columns="final_val_accuracy")
     assert "Best run" not in on_screen(by_test, manifest, 300)
 
 
-def test_a_run_of_which_a_replicate_has_no_value_or_has_not_finished_does_not_win() -> (
-    None
-):
+def test_a_run_with_an_unfinished_replicate_or_one_without_value_loses() -> None:
     assert outcome(*searched(**{"0.3": "diverged"})).best.labels == {"lr": 0.1}
     runs, manifest = searched()
     best = (runs["final_val_accuracy"] == 0.8) & (runs["seed"] == 1)
@@ -176,25 +164,3 @@ def test_a_choice_by_samples_of_the_test_set_is_said_to_be_one(column: str) -> N
     assert f"by `{column}`, which is measured on the test set" in said
     said = markdown(runs, manifest.replace(searched_by="val_accuracy"))
     assert "not by anything that was measured on the test set" in said
-
-
-def test_a_sweep_has_a_goal_if_it_draws_its_runs_or_names_a_metric(tiny: Run) -> None:
-    from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
-
-    validated = tiny.replace({"data.validation": Validation(server=0.2)})
-    space = {"local.lr": tune.loguniform(0.01, 1.0)}
-    grid = {"local.lr": tune.grid_search([0.1, 0.2])}
-
-    def goal(space: dict[str, object], base: Run = tiny, **more: object) -> object:
-        sweep = Sweep("s", space=space, base=base, **more)  # type: ignore[arg-type]
-        manifest = sweep.manifest()
-        assert Manifest.from_json(manifest.to_json()) == manifest
-        return manifest.goal
-
-    assert goal(grid) is None
-    assert goal(space) == ("test_accuracy", "max")
-    assert goal(space, validated) == ("val_accuracy", "max")
-    assert goal(grid, metric="test_loss") == ("test_loss", "min")
-    assert goal(grid, scheduler=ASHAScheduler()) == ("test_accuracy", "max")
-    assert goal(space, validated, metric="val_loss") == ("val_loss", "min")

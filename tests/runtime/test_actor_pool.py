@@ -148,18 +148,9 @@ def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_
     assert reason.startswith(
         "LostActorsError: the client actor that was to train was lost, and so it was in 3 further"
     )
-    assert (
-        reason in " ".join(said.split())
-        and len(list((tmp_path / "two").iterdir())) == 2
-    )
+    assert reason in " ".join(said.split())
+    assert len(list((tmp_path / "two").iterdir())) == 2
     rows = {name: Store(tmp_path / "s").rounds(run.id) for (name,), run in runs.items()}
-    columns = [
-        "replicate",
-        "round",
-        "kind",
-        "test_accuracy",
-        "test_loss",
-        "train_accuracy",
-    ]
+    columns = "replicate round kind test_accuracy test_loss train_accuracy".split()
     pd.testing.assert_frame_equal(rows["unlucky"][columns], rows["whole"][columns])
     assert rows["deadly"].empty

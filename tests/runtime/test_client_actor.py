@@ -57,16 +57,7 @@ def test_tasks_arrive_as_they_were_sent_with_the_vectors_that_they_need_alone() 
         assert part.stacked("offset").tolist() == offset_TP
         assert (part.columns["moments"] >= 0).tolist() == [m >= 0 for m in moments_T]
         assert part.columns["averaged"].tolist() == averaged_T
-        for name in (
-            "cell",
-            "client",
-            "seed",
-            "round",
-            "call",
-            "before",
-            "weight",
-            "prox",
-        ):
+        for name in "cell client seed round call before weight prox".split():
             assert part.columns[name][0] == whole.columns[name][t]
         first = part.columns["moments"][0]
         kept = [] if first < 0 else chosen_rows(part.moments, first + np.arange(2))

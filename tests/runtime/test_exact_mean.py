@@ -21,11 +21,7 @@ from raysafl.core.work import Tasks, Training
 from raysafl.kernels import sums
 from raysafl.kernels.sums import UNITS, add_rows
 from raysafl.runtime import exact_mean
-from raysafl.runtime.exact_mean import (
-    Reduction,
-    ShareResult,
-    combine_shares,
-)
+from raysafl.runtime.exact_mean import Reduction, ShareResult, combine_shares
 from raysafl.runtime.in_process import Worker
 
 numbers = st.floats(-8, 8, width=32)
@@ -76,10 +72,8 @@ AVERAGED = (0, 2)
 def tasks(worker: Worker) -> list[Task]:
     """Seven clients of cell 0, the server of cell 1, two clients of cell 2."""
     who = [*((0, i) for i in range(7)), (1, SERVER), (2, 1), (2, 4)]
-    w, local = (
-        [worker.init(cell) for cell in range(3)],
-        LocalTraining(lr=0.1, batch_size=32, epochs=2),
-    )
+    w = [worker.init(cell) for cell in range(3)]
+    local = LocalTraining(lr=0.1, batch_size=32, epochs=2)
     return [Task(r, i, w[r], local, r, 0, 1, None, 0.0) for r, i in who]
 
 

@@ -9,13 +9,7 @@ import torch
 
 from raysafl import FedAvg, Federation, IidServer, LocalTraining, Logistic, Run, Uniform
 from raysafl.core.algorithm import MeanUpdate, Update
-from raysafl.core.work import (
-    CLASSES,
-    TEST,
-    Evaluation,
-    Rows,
-    Training,
-)
+from raysafl.core.work import CLASSES, TEST, Evaluation, Rows, Training
 from raysafl.data import Overlapping
 from raysafl.runtime.in_process import Worker
 from raysafl.training import ContinuedTraining

@@ -1,7 +1,6 @@
 """Training that goes on from round to round, against FAST's clients as torch objects."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,20 +9,8 @@ from helpers.fast_authors import AuthorsClient
 from helpers.gpu_program import trains_as_on_a_gpu
 from helpers.tasks import Task, columns
 
-from raysafl import (
-    MLP,
-    SAFARI,
-    Cohort,
-    FedAvg,
-    LocalTraining,
-    Logistic,
-    Model,
-    Participation,
-    Run,
-    Snapshot,
-    Uniform,
-)
-from raysafl.algorithms import Key
+import raysafl as fl
+from raysafl.participation import Cyclic
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training import ContinuedTraining
@@ -43,18 +30,8 @@ KINDS = [
 ]
 
 
-class FirstClient(Participation):
-    """Client 0 comes alone, in every round."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        """Client 0."""
-        return state, Cohort([0])
-
-
 def optimizer_of(
-    local: LocalTraining, parameters: Iterator[torch.nn.Parameter]
+    local: fl.LocalTraining, parameters: Iterator[torch.nn.Parameter]
 ) -> torch.optim.Optimizer:
     if local.optimizer == "adam":
         return torch.optim.Adam(parameters, local.lr, weight_decay=local.weight_decay)
@@ -67,7 +44,7 @@ def optimizer_of(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("local", KINDS, ids=repr)
 def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
-    tiny: Run,
+    tiny: fl.Run,
     local: ContinuedTraining,
     engine: str,
     as_gpu: bool,
@@ -76,11 +53,11 @@ def test_rounds_of_one_client_equal_torch_objects_that_no_round_resets(
     linear = engine in ("linear", "fused")
     if engine == "fused" and as_gpu:
         return  # compiled loops are for CPUs
-    model: Model = Logistic(zero_init=False) if linear else MLP(hidden=[12])
+    model: fl.Model = fl.Logistic(zero_init=False) if linear else fl.MLP(hidden=[12])
     run = tiny.replace(
         model=model,
-        algorithm=FedAvg(),
-        participation=FirstClient(),
+        algorithm=fl.FedAvg(),
+        participation=Cyclic(groups=[[0]]),
         local=local,
         replicates=1,
         rounds=ROUNDS,
@@ -139,13 +116,13 @@ def test_a_pass_shows_each_sample_once_and_the_next_one_in_another_order() -> No
 
 
 def test_whole_passes_with_a_fresh_optimizer_equal_plain_training_bitwise(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     epochs = {"lr": 0.1, "batch_size": 16, "epochs": 2, "momentum": 0.9}
-    kinds = [LocalTraining(**epochs), ContinuedTraining(**epochs, keep_optimizer=False)]
+    again = ContinuedTraining(**epochs, keep_optimizer=False)
     ends = []
-    for local in kinds:
-        run = tiny.replace(local=local, algorithm=SAFARI(client_prob=0.7))
+    for local in (fl.LocalTraining(**epochs), again):
+        run = tiny.replace(local=local, algorithm=fl.SAFARI(client_prob=0.7))
         simulation = Simulation(run, Worker(run.cells, run.data.load(), run.model))
         while not simulation.done:
             simulation.step()
@@ -169,19 +146,19 @@ def test_steps_with_a_kept_momentum_count_as_the_gradients_that_they_move_along(
     assert float(found) == pytest.approx(moved, rel=1e-6)
 
 
-def test_what_cannot_go_on_is_refused(tiny: Run) -> None:
+def test_what_cannot_go_on_is_refused(tiny: fl.Run) -> None:
     with pytest.raises(ValueError, match="SGD without momentum has nothing to keep"):
         ContinuedTraining(lr=0.1, batch_size=8, steps=2)
     with pytest.raises(ValueError, match="is for the clients of a run, as its `local`"):
-        tiny.replace(algorithm=SAFARI(client_prob=0.5, server_update=IN_ORDER))
+        tiny.replace(algorithm=fl.SAFARI(client_prob=0.5, server_update=IN_ORDER))
 
 
 @pytest.mark.parametrize("adapt", [1.0, 7.0])
 def test_q_follows_the_cohorts_mean_of_the_accuracies_since_passes_began(
-    tiny: Run, adapt: float
+    tiny: fl.Run, adapt: float
 ) -> None:
-    uniform = Uniform(m=4)
-    policy = Snapshot(base=uniform, uniform=uniform, adapt=adapt, accuracy="pass")
+    uniform = fl.Uniform(m=4)
+    policy = fl.Snapshot(base=uniform, uniform=uniform, adapt=adapt, accuracy="pass")
     local = IN_ORDER.replace(batch_size=10, lr=0.01)
     run = tiny.replace(
         participation=policy, local=local, rounds=30, eval_every=1, replicates=1
@@ -201,4 +178,4 @@ def test_q_follows_the_cohorts_mean_of_the_accuracies_since_passes_began(
         seen.append(q)
     assert len(set(seen)) > 10
     with pytest.raises(ValueError, match="give local=ContinuedTraining"):
-        run.replace(local=LocalTraining(lr=0.1, batch_size=8, steps=2))
+        run.replace(local=fl.LocalTraining(lr=0.1, batch_size=8, steps=2))

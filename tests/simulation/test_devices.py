@@ -16,16 +16,7 @@ from helpers.packs import play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
-    SAFARI,
-    Algorithm,
-    Cohort,
-    Devices,
-    LocalTraining,
-    Participation,
-    Run,
-    Train,
-)
+import raysafl as fl
 from raysafl.algorithms import SCAFFOLD, Compressed, FedAvg, KnowsLocalTraining, TopK
 from raysafl.core.algorithm import State
 from raysafl.core.participation import Cohorts
@@ -37,7 +28,7 @@ from raysafl.training import ContinuedTraining
 # A vector of the model has 20 parameters, 80 bytes. Clients 0 and 1, who participate, hold 4
 # and 2 samples, which are 2 steps and 1 step. So client 0 takes 80 / 40 + 2 * 1 + 80 / 20 = 8
 # seconds, and client 1 takes 80 / 80 + 1 * 10 + 80 / 20 = 15.
-KNOWN = Devices(
+KNOWN = fl.Devices(
     step_seconds=[1, 10, 1, 1],
     bytes_down_per_second=[40, 80, 40, 40],
     bytes_up_per_second=20,
@@ -81,7 +72,7 @@ def test_the_server_takes_the_first_reports_and_waits_no_longer() -> None:
     assert cohorts(two) == [[0, 1], [0], [0, 1], [0]]
     assert seconds(two) == [15, 8, 15, 8]
     tied = RUN.replace(
-        participation=Only(ids=[3, 2, 0]), devices=Devices(step_seconds=1, report=2)
+        participation=Only(ids=[3, 2, 0]), devices=fl.Devices(step_seconds=1, report=2)
     )
     assert cohorts(play(tied)[1]) == [[3, 2]] * 4
 
@@ -112,11 +103,11 @@ def test_extra_vectors_take_time_but_make_nobody_late() -> None:
 
 
 def test_the_requests_of_a_round_are_added() -> None:
-    class Twice(Algorithm):
+    class Twice(fl.Algorithm):
         def round(self, state: State, ids: Any, key: Key) -> Any:
-            local = LocalTraining(lr=0.1, batch_size=1, steps=5)
-            yield Train(state.w_P, ids, local=local)
-            update = yield Train(state.w_P, ids[:1])
+            local = fl.LocalTraining(lr=0.1, batch_size=1, steps=5)
+            yield fl.Train(state.w_P, ids, local=local)
+            update = yield fl.Train(state.w_P, ids[:1])
             return State(state.w_P - update.delta_MP[0])
 
     _, records = play(RUN.replace(algorithm=Twice(), devices=KNOWN))
@@ -127,9 +118,9 @@ def test_the_requests_of_a_round_are_added() -> None:
     assert seconds(records) == [11 + 8] * 4
 
 
-def test_the_server_alone_waits_for_no_client(tiny: Run) -> None:
-    slow = Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
-    run = tiny.replace(algorithm=SAFARI(client_prob=0.5), devices=slow, rounds=12)
+def test_the_server_alone_waits_for_no_client(tiny: fl.Run) -> None:
+    slow = fl.Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
+    run = tiny.replace(algorithm=fl.SAFARI(client_prob=0.5), devices=slow, rounds=12)
     _, records = play(run)
     found = {record.kind: set() for record in records}
     for record in records:
@@ -138,13 +129,15 @@ def test_the_server_alone_waits_for_no_client(tiny: Run) -> None:
     assert max(found["client"]) == 50 and 0 < min(found["client"]) < 50
 
 
-def test_a_server_that_asks_for_losses_alone_waits_for_late_clients(tiny: Run) -> None:
+def test_a_server_that_asks_for_losses_alone_waits_for_late_clients(
+    tiny: fl.Run,
+) -> None:
     class Asking(KnowsLocalTraining):
         def round(self, state: State, ids: Any, key: Key) -> Any:
             yield from self.losses(state.w_P, ids, 1)
             return state
 
-    slow = Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
+    slow = fl.Devices(step_seconds=[1] * 5 + [100] * 5, deadline=50)
     run = tiny.replace(algorithm=Asking(), devices=slow, participation=Full())
     _, records = play(run)
     assert {record.kind for record in records} == {"nobody"}
@@ -157,28 +150,28 @@ def test_training_that_goes_on_takes_the_steps_that_are_left() -> None:
         lr=0.1, batch_size=1, steps=3, momentum=0.9, keep_optimizer=True
     )
     alone = RUN.replace(participation=Only(ids=[0]), local=local)
-    _, records = play(alone.replace(devices=Devices(step_seconds=2)))
+    _, records = play(alone.replace(devices=fl.Devices(step_seconds=2)))
     assert seconds(records) == [6, 2, 6, 2]
-    _, late = play(alone.replace(devices=Devices(step_seconds=2, deadline=5)))
+    _, late = play(alone.replace(devices=fl.Devices(step_seconds=2, deadline=5)))
     # It never takes its first 3 steps in time.
     assert cohorts(late) == [[]] * 4
 
 
-class Only(Participation):
+class Only(fl.Participation):
     """The same clients participate in each round."""
 
     ids: list[int]
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    ) -> tuple[Any, fl.Cohort]:
         """Return these clients."""
-        return state, Cohort(list(self.ids))
+        return state, fl.Cohort(list(self.ids))
 
 
-def test_devices_that_lose_nobody_change_no_other_number(tiny: Run) -> None:
+def test_devices_that_lose_nobody_change_no_other_number(tiny: fl.Run) -> None:
     plain, records = play(tiny)
-    timed, with_seconds = play(tiny.replace(devices=Devices(step_seconds=1)))
+    timed, with_seconds = play(tiny.replace(devices=fl.Devices(step_seconds=1)))
     assert len(records) == len(with_seconds) > 0
     for one, other in zip(records, with_seconds, strict=True):
         found = {**asdict(other), "seconds": one.seconds}
@@ -187,17 +180,16 @@ def test_devices_that_lose_nobody_change_no_other_number(tiny: Run) -> None:
     assert torch.equal(plain.replicates[1].state.w_P, timed.replicates[1].state.w_P)
 
 
-def test_runs_without_devices_keep_their_ids(tiny: Run) -> None:
+def test_runs_without_devices_keep_their_ids(tiny: fl.Run) -> None:
     assert "devices" not in tiny.to_json()
-    timed = tiny.replace(devices=Devices(step_seconds=[1.0] * 10))
+    timed = tiny.replace(devices=fl.Devices(step_seconds=[1.0] * 10))
     assert timed.id != tiny.id and timed.replace(devices=None).id == tiny.id
-    assert Run.from_json(timed.to_json()) == timed
-    assert "virtual_seconds" in timed.columns() and "virtual_seconds" not in (
-        tiny.columns()
-    )
+    assert fl.Run.from_json(timed.to_json()) == timed
+    assert "virtual_seconds" in timed.columns()
+    assert "virtual_seconds" not in (tiny.columns())
 
 
-DRAWN = Devices(
+DRAWN = fl.Devices(
     step_seconds=0.1,
     bytes_up_per_second=1e4,
     spread=0.8,
@@ -207,10 +199,10 @@ DRAWN = Devices(
 )
 
 
-def test_packs_equal_their_runs_alone(tiny: Run) -> None:
+def test_packs_equal_their_runs_alone(tiny: fl.Run) -> None:
     continued = ContinuedTraining(lr=0.05, batch_size=8, steps=3, momentum=0.9)
     users = {}
-    for i, algorithm in enumerate([*ALGORITHMS, SAFARI(client_prob=0.5)]):
+    for i, algorithm in enumerate([*ALGORITHMS, fl.SAFARI(client_prob=0.5)]):
         run = tiny.replace(
             {
                 "algorithm": algorithm,
@@ -227,7 +219,7 @@ def test_packs_equal_their_runs_alone(tiny: Run) -> None:
 
 
 def test_clients_drop_out_with_their_probability_anew_in_each_round() -> None:
-    devices = Devices(step_seconds=1, dropout=0.3, deadline=9)
+    devices = fl.Devices(step_seconds=1, dropout=0.3, deadline=9)
     N, rounds = 400, 30
     left_TN = np.zeros((rounds, N))
     for t in range(rounds):
@@ -247,7 +239,7 @@ def test_clients_drop_out_with_their_probability_anew_in_each_round() -> None:
 
 
 def test_numbers_of_clients_are_lognormal_and_depend_on_seed_and_client_alone() -> None:
-    devices = Devices(step_seconds=2, spread=0.5)
+    devices = fl.Devices(step_seconds=2, spread=0.5)
 
     def times(seed: int, clients: list[int]) -> Any:
         ones = np.ones(len(clients), int)
@@ -268,7 +260,7 @@ def test_who_reports_is_as_one_cohort_after_another(data: st.DataObject) -> None
     groups = data.draw(st.lists(st.lists(times, max_size=6), min_size=1, max_size=4))
     deadline = data.draw(st.none() | st.sampled_from([0.5, 2.0, 3.0]))
     report = data.draw(st.none() | st.integers(1, 4))
-    devices = Devices(step_seconds=1, deadline=deadline, report=report)
+    devices = fl.Devices(step_seconds=1, deadline=deadline, report=report)
     R = len(groups)
     ids = [list(range(10, 10 + len(group))) for group in groups]
     picked = Cohorts(
@@ -295,8 +287,8 @@ def test_a_table_gives_each_client_its_numbers(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "devices.csv", index=False)
     frame.to_parquet(tmp_path / "devices.parquet")
     for name in ("devices.csv", "devices.parquet"):
-        found = Devices.from_table(tmp_path / name, deadline=9)
-        assert found == Devices(step_seconds=[1.0, 2.0, 3.0], deadline=9)
+        found = fl.Devices.from_table(tmp_path / name, deadline=9)
+        assert found == fl.Devices(step_seconds=[1.0, 2.0, 3.0], deadline=9)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +305,7 @@ def test_a_table_gives_each_client_its_numbers(tmp_path: Path) -> None:
 def test_a_wrong_table_is_refused(content: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "devices.csv").write_text(content)
     with pytest.raises(ValueError, match=words):
-        Devices.from_table(tmp_path / "devices.csv", deadline=2)
+        fl.Devices.from_table(tmp_path / "devices.csv", deadline=2)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +321,7 @@ def test_a_wrong_table_is_refused(content: str, words: str, tmp_path: Path) -> N
     ],
 )
 def test_devices_that_do_not_fit_are_refused(
-    fields: dict[str, Any], words: str, tiny: Run
+    fields: dict[str, Any], words: str, tiny: fl.Run
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        tiny.replace(devices=Devices(**fields))
+        tiny.replace(devices=fl.Devices(**fields))

@@ -3,26 +3,14 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-import pandas as pd
 import pytest
 import torch
 from helpers.matrix import EVERY, WRAPPERS
 from helpers.packs import play
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Algorithm,
-    Cohort,
-    Participation,
-    Run,
-    Snapshot,
-    Train,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.algorithms import (
     MIFA,
     Centralised,
@@ -39,27 +27,26 @@ from raysafl.algorithms import (
     TopK,
     Update,
 )
-from raysafl.participation import Trace
 from raysafl.training import StepRate
 
 # In an empty round these train at the server, step or by what they remember.
-ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, FedLaAvg, MIFA)
+ACTIVE = (fl.FSL, FSLParallel, fl.SAFARI, ServerOnly, Centralised, FedLaAvg, MIFA)
 COHORTS = [[0, 1], [], [2, 3], [], [], [1]]
 
 
-class Holes(Participation):
+class Holes(fl.Participation):
     """The cohorts above, over and over."""
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
+    ) -> tuple[Any, fl.Cohort]:
         """Whose turn it is."""
-        return state, Cohort(COHORTS[key.round % len(COHORTS)])
+        return state, fl.Cohort(COHORTS[key.round % len(COHORTS)])
 
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
 def test_the_model_stays_in_a_round_without_participants(
-    algorithm: Algorithm, tiny: Run
+    algorithm: fl.Algorithm, tiny: fl.Run
 ) -> None:
     run = tiny.replace(
         algorithm=algorithm, participation=Holes(), rounds=6, replicates=1, eval_every=1
@@ -76,19 +63,19 @@ def test_the_model_stays_in_a_round_without_participants(
             assert record.train_loss == before.train_loss
 
 
-class Stacks(Algorithm):
+class Stacks(fl.Algorithm):
     """Stacks a vector for each client before it asks them to train."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Clients start from their own rows."""
         w_MP = torch.stack([state.w_P for _ in ids])
-        update: Update = yield Train(state.w_P, ids, w_MP=w_MP)
+        update: Update = yield fl.Train(state.w_P, ids, w_MP=w_MP)
         return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
 
 
 @pytest.mark.parametrize("around", [None, *WRAPPERS])
 def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_clients(
-    around: str | None, tiny: Run
+    around: str | None, tiny: fl.Run
 ) -> None:
     algorithm = Stacks() if around is None else WRAPPERS[around](Stacks())
     run = tiny.replace(algorithm=algorithm, participation=Holes(), rounds=6)
@@ -100,8 +87,8 @@ def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_cl
 @pytest.mark.parametrize(
     "around",
     [
-        SAFARI(inner=MIFA(), client_prob=1),
-        FSL(inner=MIFA(), gamma=0),
+        fl.SAFARI(inner=MIFA(), client_prob=1),
+        fl.FSL(inner=MIFA(), gamma=0),
         Compressed(inner=MIFA(), compression=TopK(fraction=1)),
         Selected(inner=MIFA(), by=PowerOfChoice(m=9, d=9)),
         ScheduledServer(inner=MIFA(), schedule=StepRate(milestones=[99])),
@@ -109,7 +96,7 @@ def test_an_algorithm_that_does_not_say_so_is_never_asked_for_a_round_without_cl
     ids=lambda algorithm: type(algorithm).__name__,
 )
 def test_an_algorithm_that_acts_without_clients_does_so_inside_another_one(
-    around: Algorithm, tiny: Run
+    around: fl.Algorithm, tiny: fl.Run
 ) -> None:
     run = tiny.replace(participation=Holes(), rounds=6, replicates=1, eval_every=1)
     alone, inside = (
@@ -127,31 +114,25 @@ class Acts(Stacks):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Ask the cohort, which may be empty."""
-        update: Update = yield Train(state.w_P, ids)
+        update: Update = yield fl.Train(state.w_P, ids)
         return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
 
 
-def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(tiny: Run) -> None:
+def test_an_algorithm_that_says_so_is_asked_and_must_not_ask_nobody(
+    tiny: fl.Run,
+) -> None:
     run = tiny.replace(algorithm=Acts(), participation=Holes(), rounds=6)
     with pytest.raises(ValueError, match="in round 1 its ids are"):
         play(run)[1]
 
 
-def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    rows = [(0, 1, 3), (4, 2, 3), (1, 4, 5)]
-    pd.DataFrame(rows, columns=["client", "start", "end"]).to_csv(file, index=False)
-    run = tiny.replace(participation=Trace(file=str(file)), rounds=5, eval_every=1)
-    records = [r for r in play(run)[1] if r.replicate == 0]
-    assert [r.cohorts[-1] for r in records] == [[], [0], [0, 4], [], [1]]
-    assert records[3].test_loss == records[2].test_loss != records[1].test_loss
-
-
 @pytest.mark.parametrize("accuracy", ["local", "cohort", "clients"])
 def test_an_adaptive_policy_goes_on_with_the_accuracy_of_before(
-    accuracy: str, tiny: Run
+    accuracy: str, tiny: fl.Run
 ) -> None:
-    policy = Snapshot(base=Holes(), uniform=Uniform(m=2), adapt=0.7, accuracy=accuracy)
+    policy = fl.Snapshot(
+        base=Holes(), uniform=fl.Uniform(m=2), adapt=0.7, accuracy=accuracy
+    )
     run = tiny.replace(participation=policy, rounds=18, eval_every=1, replicates=1)
     records = play(run)[1]
     empty = [k for k in range(1, 17) if records[k].cohorts == [[]]]

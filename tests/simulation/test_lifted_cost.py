@@ -9,20 +9,7 @@ from types import FrameType
 import pytest
 from helpers.lifted import Pack, assert_equal_to_themselves_alone
 
-from raysafl import (
-    FSL,
-    SAFARI,
-    Algorithm,
-    FedAvg,
-    Federation,
-    Iid,
-    IidServer,
-    LocalTraining,
-    Logistic,
-    Run,
-    Train,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.algorithms import (
     MIFA,
     SCAFFOLD,
@@ -38,24 +25,24 @@ from raysafl.algorithms import (
 
 MOST_CALLS = 700
 # Rounds with next to no work: two clients take one step on one sample, and nothing is evaluated.
-EMPTY = Run(
-    data=Federation(clients=1337, partition=Iid(), server=IidServer(n0=100)),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Uniform(m=2),
-    local=LocalTraining(lr=0.1, batch_size=1, steps=1),
+EMPTY = fl.Run(
+    data=fl.Federation(clients=1337, partition=fl.Iid(), server=fl.IidServer(n0=100)),
+    model=fl.Logistic(),
+    algorithm=fl.FedAvg(),
+    participation=fl.Uniform(m=2),
+    local=fl.LocalTraining(lr=0.1, batch_size=1, steps=1),
     rounds=1000,
     eval_every=1000,
 )
 
 
-def group_of(algorithm: Algorithm, count: int) -> dict[str, Run]:
+def group_of(algorithm: fl.Algorithm, count: int) -> dict[str, fl.Run]:
     """So many runs of empty rounds, which differ in their seeds only."""
     run = EMPTY.replace(algorithm=algorithm)
     return {str(seed): run.replace(seed=seed) for seed in range(count)}
 
 
-def calls_of_a_round(runs: dict[str, Run]) -> int:
+def calls_of_a_round(runs: dict[str, fl.Run]) -> int:
     """Count the calls of functions, in Python and in C, that one round of a warm pack makes."""
     pack = Pack(runs)
     pack.advance(rounds=3)
@@ -79,43 +66,43 @@ def calls_of_a_round(runs: dict[str, Run]) -> int:
 
 
 def test_a_round_of_1000_runs_makes_at_most_700_calls_of_functions() -> None:
-    assert calls_of_a_round(group_of(FedAvg(), 1000)) <= MOST_CALLS
+    assert calls_of_a_round(group_of(fl.FedAvg(), 1000)) <= MOST_CALLS
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [SCAFFOLD(), SAFARI(), FSL(inner=FedAdam())],
+    [SCAFFOLD(), fl.SAFARI(), fl.FSL(inner=FedAdam())],
     ids=lambda algorithm: type(algorithm).__name__,
 )
 def test_the_calls_of_a_round_do_not_grow_with_the_number_of_runs(
-    algorithm: Algorithm,
+    algorithm: fl.Algorithm,
 ) -> None:
     few = calls_of_a_round(group_of(algorithm, 30))
     many = calls_of_a_round(group_of(algorithm, 300))
     assert many <= 1.5 * few
 
 
-class Median(Algorithm):
+class Median(fl.Algorithm):
     """That of the README."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         return replace(state, w_P=state.w_P - update.delta_MP.median(0).values)
 
 
-class OneOfTheIds(Algorithm):
+class OneOfTheIds(fl.Algorithm):
     """Looks at single ids."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, [max(ids)])
+        update = yield fl.Train(state.w_P, [max(ids)])
         return replace(state, w_P=state.w_P - update.delta_MP[0])
 
 
-class OneOfTheValues(Algorithm):
+class OneOfTheValues(fl.Algorithm):
     """Branches on a value of a tensor."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         factor = 1 if update.loss_M[0] > update.loss_M[1] else 2
         return replace(state, w_P=state.w_P - factor * update.delta_MP[0])
 
@@ -134,7 +121,7 @@ def test_the_log_says_once_which_class_is_carried_out_for_each_replicate_and_why
 ) -> None:
     runs = {
         f"{type(algorithm).__name__} {seed}": run
-        for algorithm in (OneOfTheIds(), Median(), OneOfTheValues(), FedAvg())
+        for algorithm in (OneOfTheIds(), Median(), OneOfTheValues(), fl.FedAvg())
         for seed, run in group_of(algorithm, 3).items()
     }
     with caplog.at_level("INFO", logger="raysafl.simulation"):
@@ -149,8 +136,8 @@ def test_the_log_says_once_which_class_is_carried_out_for_each_replicate_and_why
 @pytest.mark.parametrize(
     "algorithm",
     [
-        FedAvg(),
-        FedAvg(weighted=True, lr=None),
+        fl.FedAvg(),
+        fl.FedAvg(weighted=True, lr=None),
         FedProx(prox=0.1),
         FedAvgM(momentum=0.9),
         FedAdam(weighted=True),
@@ -158,16 +145,16 @@ def test_the_log_says_once_which_class_is_carried_out_for_each_replicate_and_why
         FedVARP(),
         MIFA(),
         SCAFFOLD(),
-        FSL(inner=FedAdam()),
-        SAFARI(inner=FedAvgM(), client_prob=0.5),
-        SAFARI(inner=SCAFFOLD(), client_prob=0.5),
+        fl.FSL(inner=FedAdam()),
+        fl.SAFARI(inner=FedAvgM(), client_prob=0.5),
+        fl.SAFARI(inner=SCAFFOLD(), client_prob=0.5),
         Median(),
-        SAFARI(inner=Median(), client_prob=0.5),
+        fl.SAFARI(inner=Median(), client_prob=0.5),
     ],
     ids=repr,
 )
 def test_an_algorithm_that_keeps_the_rules_is_carried_out_once_for_a_group(
-    algorithm: Algorithm, caplog: pytest.LogCaptureFixture
+    algorithm: fl.Algorithm, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = {
         name: run.replace(rounds=8, eval_every=8)

@@ -18,16 +18,6 @@ from helpers.lifted import Pack, alone, assert_equal_to_themselves_alone, differ
 from torch import Tensor
 
 import raysafl as fl
-from raysafl import (
-    Algorithm,
-    FedAvg,
-    Iid,
-    LocalTraining,
-    Run,
-    Train,
-    TrainMean,
-    Uniform,
-)
 from raysafl.algorithms import SCAFFOLD, FedAdam, Key, Round, State, Update
 from raysafl.core.algorithm import CountSamples
 from raysafl.core.participation import Cohort, Participation
@@ -37,10 +27,12 @@ from raysafl.simulation import lifting
 SEEDS = range(6)
 
 
-def group_of(base: Run, algorithm: Algorithm, **changes: Any) -> dict[str, Run]:
+def group_of(
+    base: fl.Run, algorithm: fl.Algorithm, **changes: Any
+) -> dict[str, fl.Run]:
     """Runs that differ in their seeds alone, to each of which five clients come."""
-    data = {"data.partition": Iid(), "participation": Uniform(m=5), "replicates": 1}
-    run = base.replace({"algorithm": algorithm, **data, **changes})
+    fixed = {"data.partition": fl.Iid(), "participation": fl.Uniform(m=5)}
+    run = base.replace({"algorithm": algorithm, "replicates": 1, **fixed, **changes})
     return {str(seed): run.replace(seed=seed) for seed in SEEDS}
 
 
@@ -141,26 +133,26 @@ RULES: dict[str, Rule] = {
 }
 
 
-class ByRule(Algorithm):
+class ByRule(fl.Algorithm):
     """One step by a rule of `RULES`."""
 
     rule: str
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update: Update = yield Train(state.w_P, ids)
+        update: Update = yield fl.Train(state.w_P, ids)
         return replace(state, w_P=state.w_P - RULES[self.rule](update))
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_for_the_updates_of_ten_clients_gives_each_replicate_its_own_bits(
-    rule: str, tiny: Run
+    rule: str, tiny: fl.Run
 ) -> None:
     runs = group_of(tiny, ByRule(rule=rule), participation=Full(), rounds=3)
     assert_equal_to_themselves_alone(runs)
 
 
 def test_all_rules_have_their_bits_where_cohorts_have_different_sizes(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     policy = Bernoulli(rate=0.8)
     runs = {
@@ -173,15 +165,15 @@ def test_all_rules_have_their_bits_where_cohorts_have_different_sizes(
     assert_equal_to_themselves_alone(runs)
 
 
-class OneById(Algorithm):
+class OneById(fl.Algorithm):
     """Looks at single ids."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, [i for i in ids if i % 2 == 0] or ids)
+        update = yield fl.Train(state.w_P, [i for i in ids if i % 2 == 0] or ids)
         return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
 
 
-class Newcomers(Algorithm):
+class Newcomers(fl.Algorithm):
     """Remembers who has come, in a tensor, and looks clients up in it."""
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
@@ -191,71 +183,71 @@ class Newcomers(Algorithm):
         seen_N = state.server["seen"].clone()
         new = [i for i in ids if not seen_N[i]]
         seen_N[torch.tensor(ids)] = True
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         step_P = update.delta_MP.sum(0) / (len(ids) + len(new))
         return replace(state, w_P=state.w_P - step_P, server={"seen": seen_N})
 
 
-class OwnRows(Algorithm):
+class OwnRows(fl.Algorithm):
     """Keeps a vector of each client in its dictionary, as `State` allows."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         rows = dict(zip(ids, update.delta_MP.clone(), strict=True))
         clients = {**state.clients, **rows}
         step_P = sum(clients.values()) / len(clients)
         return State(state.w_P - step_P, state.server, clients)
 
 
-class Integers(Algorithm):
+class Integers(fl.Algorithm):
     """Draws a whole number, a permutation and a normal number."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         chosen = int(key("which").integers(len(ids)))
         order = key("order").permutation(len(ids))
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         step_P = update.delta_MP[order][chosen] * (1 + 0.1 * key("scale").normal())
         return replace(state, w_P=state.w_P - step_P)
 
 
-class OneStream(Algorithm):
+class OneStream(fl.Algorithm):
     """Draws from one generator more than once, and calculates with what it draws."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         stream = key("stream")
         first, second = stream.random(), stream.random()
         several = stream.random(3)
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         factor = 1 if 2 * first > 0.9 or not second < 0.4 else 0.5 + several.sum()
         return replace(state, w_P=state.w_P - factor * update.delta_P * min(second, 1))
 
 
-class OfEachClient(Algorithm):
+class OfEachClient(fl.Algorithm):
     """Draws for each client."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         kept = [i for i in ids if key("kept", i).random() < 0.7] or list(ids)
-        update = yield TrainMean(state.w_P, kept)
+        update = yield fl.TrainMean(state.w_P, kept)
         return replace(state, w_P=state.w_P - update.delta_P)
 
 
-class Noise(Algorithm):
+class Noise(fl.Algorithm):
     """Draws by a generator of torch."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         noise_P = torch.randn(state.w_P.shape, generator=key.torch("noise"))
         return replace(state, w_P=state.w_P - update.delta_P + 0.001 * noise_P)
 
 
-class InPlace(Algorithm):
+class InPlace(fl.Algorithm):
     """Writes into its update and its state."""
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         return State(w_P, {"v": torch.zeros_like(w_P)})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         update.delta_MP.mul_(0.5)
         update.delta_MP[0] += 0.001
         velocity_P = state.server["v"]
@@ -264,57 +256,57 @@ class InPlace(Algorithm):
         return state
 
 
-class InPlaceBeforeAFork(Algorithm):
+class InPlaceBeforeAFork(fl.Algorithm):
     """Writes into what it was given, and branches on a draw afterwards."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         update.delta_MP.mul_(0.5)
         state.w_P.sub_(update.delta_MP.mean(0))
         if key("again").random() < 0.5:
-            more = yield TrainMean(state.w_P, ids)
+            more = yield fl.TrainMean(state.w_P, ids)
             state.w_P.sub_(more.delta_P)
         return state
 
 
-class Forks(Algorithm):
+class Forks(fl.Algorithm):
     """Branches three times, with requests of different kinds and numbers between."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         sizes_M = yield CountSamples(ids)
-        update = yield TrainMean(state.w_P, ids, weight_M=sizes_M)
+        update = yield fl.TrainMean(state.w_P, ids, weight_M=sizes_M)
         w_P = state.w_P - update.delta_P
         if key("again").random() < 0.5:
-            update = yield TrainMean(w_P, ids, weight_M=update.loss_M)
+            update = yield fl.TrainMean(w_P, ids, weight_M=update.loss_M)
             w_P = w_P - update.delta_P
             if 0.3 < key("thrice").random():
                 offset_MP = 0.01 * w_P.expand(len(ids), -1)
-                update = yield Train(w_P, ids, prox=0.1, offset_MP=offset_MP)
+                update = yield fl.Train(w_P, ids, prox=0.1, offset_MP=offset_MP)
                 w_P = w_P - 0.5 * update.delta_MP.mean(0)
         elif key("other").random() >= 0.5:
-            own = LocalTraining(lr=0.03, batch_size=16, steps=2)
-            update = yield Train(w_P, ids, local=own, extra_up=1)
+            own = fl.LocalTraining(lr=0.03, batch_size=16, steps=2)
+            update = yield fl.Train(w_P, ids, local=own, extra_up=1)
             w_P = w_P - update.delta_MP[0]
         return replace(state, w_P=w_P)
 
 
-class OwnStarts(Algorithm):
+class OwnStarts(fl.Algorithm):
     """Lets clients start from places of their own, with offsets of their own."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         factor_M1 = torch.arange(len(ids))[:, None] / 100
         start_MP = state.w_P * (1 + factor_M1)
         offset_MP = 0.01 * (state.w_P.expand(len(ids), -1) + factor_M1)
-        update = yield Train(state.w_P, ids, offset_MP=offset_MP, w_MP=start_MP)
+        update = yield fl.Train(state.w_P, ids, offset_MP=offset_MP, w_MP=start_MP)
         end_MP = start_MP - update.delta_MP
         return replace(state, w_P=end_MP.mean(0))
 
 
-class CatchesAll(Algorithm):
+class CatchesAll(fl.Algorithm):
     """Has a way out if a number cannot be read, and if a draw cannot be compared."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         try:
             factor = float(update.loss_M.mean())
         except Exception:
@@ -327,7 +319,7 @@ class CatchesAll(Algorithm):
         return replace(state, w_P=state.w_P - factor * update.delta_MP.mean(0))
 
 
-class Around(Algorithm):
+class Around(fl.Algorithm):
     """Carries out a round of SCAFFOLD, and moves its result."""
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
@@ -340,14 +332,14 @@ class Around(Algorithm):
         return replace(after, w_P=(state.w_P + after.w_P) / 2)
 
 
-class Grows(Algorithm):
+class Grows(fl.Algorithm):
     """Has a state whose shapes and types change from round to round."""
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         return State(w_P, {"past": w_P.new_empty(0, len(w_P)), "n": torch.tensor(0)})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         past_AP = torch.cat([update.delta_P[None], state.server["past"]])[:3]
         count = state.server["n"] + len(ids)
         server = {"past": past_AP, "n": count}
@@ -363,47 +355,47 @@ class OwnMoment(FedAdam):
         return torch.maximum(self.beta2 * v_P, d_P.abs().max() * d_P.abs())
 
 
-class LaterById(Algorithm):
+class LaterById(fl.Algorithm):
     """Looks at single ids in its third round, in some seeds, when it has written in place."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         state.w_P.sub_(update.delta_MP.mean(0))
         update.delta_MP.zero_()
         if key.round == 2 and key("later").random() < 0.6:
-            update = yield Train(state.w_P, ids[:2])
+            update = yield fl.Train(state.w_P, ids[:2])
             state.w_P.sub_(update.delta_MP[0])
         return state
 
 
-class Arrays(Algorithm):
+class Arrays(fl.Algorithm):
     """Makes arrays and texts of its ids."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         odd_M = np.asarray(ids) % 2
         drawn = key(f"of {ids}").random()
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         kept_MP = update.delta_MP * torch.from_numpy(1 + odd_M)[:, None]
         factor = 0.5 if drawn < 0.5 else 1.0
         return replace(state, w_P=state.w_P - factor * kept_MP.mean(0))
 
 
-class TwoDraws(Algorithm):
+class TwoDraws(fl.Algorithm):
     """Compares draws with each other."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         step_P = update.delta_P
         if key("one").random() < key("other").random():
             step_P = step_P / 2
         return replace(state, w_P=state.w_P - step_P)
 
 
-class Outcomes(Algorithm):
+class Outcomes(fl.Algorithm):
     """Asks whether the outcomes of comparisons are True, and counts them."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         step_P = update.delta_P
         if (key("third").random() < 0.5) == True:  # noqa: E712
             step_P = step_P / 3
@@ -414,11 +406,11 @@ class Outcomes(Algorithm):
         return replace(state, w_P=state.w_P - step_P)
 
 
-class AgainstALoss(Algorithm):
+class AgainstALoss(fl.Algorithm):
     """Compares a draw with a value of a tensor."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         factor = 1.0
         if key("loss").random() < update.loss_M.mean() / 4:
             factor = 0.5
@@ -427,11 +419,11 @@ class AgainstALoss(Algorithm):
         return replace(state, w_P=state.w_P - factor * update.delta_P)
 
 
-class Constants(Algorithm):
+class Constants(fl.Algorithm):
     """Returns tensors that do not depend on the replicate, and writes into them later."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         if key.round == 1:
             w_P = torch.zeros(len(state.w_P))
             server = {"n": torch.tensor(1.0), "v": torch.ones(3)}
@@ -443,35 +435,35 @@ class Constants(Algorithm):
         return replace(state, w_P=state.w_P - update.delta_P, server=server)
 
 
-class Double(Algorithm):
+class Double(fl.Algorithm):
     """Computes in float64, and keeps its parameters so."""
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         return State(w_P.double())
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P.float(), ids)
+        update = yield fl.Train(state.w_P.float(), ids)
         step_P = update.delta_MP.double().mean(0) / 3
         return replace(state, w_P=state.w_P - step_P * update.loss_M.mean())
 
 
-class Types(Algorithm):
+class Types(fl.Algorithm):
     """Asks of what types things are."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         factor = 1.0 if isinstance(ids, list) else 0.1
         factor *= 1.0 if isinstance(key, Key) else 0.3
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         factor *= 1.0 if update.delta_P.is_contiguous() else 0.2
         return replace(state, w_P=state.w_P - factor * update.delta_P)
 
 
-class Recalls(Algorithm):
+class Recalls(fl.Algorithm):
     """Remembers its clients by `recall` and `remember`, in some rounds, and writes in place."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         row_MP = state.recall(ids)
-        update = yield Train(state.w_P, ids, offset_MP=0.1 * row_MP)
+        update = yield fl.Train(state.w_P, ids, offset_MP=0.1 * row_MP)
         row_MP.mul_(0.5).add_(update.delta_MP)
         w_P = state.w_P - row_MP.mean(0)
         if key("forgets").random() < 0.3:
@@ -479,18 +471,18 @@ class Recalls(Algorithm):
         return replace(state, w_P=w_P, clients=state.remember(ids, row_MP))
 
 
-class RecallsSome(Algorithm):
+class RecallsSome(fl.Algorithm):
     """Remembers some of its clients, and others than it recalls."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         row_MP = state.recall(ids[1:])
         w_P = state.w_P - update.delta_MP.mean(0) - 0.01 * row_MP.sum(0)
         clients = state.remember(ids[:2], update.delta_MP[:2])
         return replace(state, w_P=w_P, clients=clients)
 
 
-class Powers(Algorithm):
+class Powers(fl.Algorithm):
     """Takes powers of its fields, whose last bits are others in Python and in torch."""
 
     lr: float = 0.7
@@ -500,13 +492,13 @@ class Powers(Algorithm):
         return State(w_P, {"power": torch.ones((), dtype=torch.float64)})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         power = state.server["power"] * self.lr**3
         w_P = state.w_P - update.delta_P * (1 - self.beta) * self.lr / 3
         return replace(state, w_P=w_P, server={"power": power})
 
 
-ALGORITHMS: list[Algorithm] = [
+ALGORITHMS: list[fl.Algorithm] = [
     OneById(),
     Newcomers(),
     OwnRows(),
@@ -537,7 +529,7 @@ ALGORITHMS: list[Algorithm] = [
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
 def test_an_algorithm_of_the_user_s_gives_each_replicate_its_own_bits(
-    algorithm: Algorithm, tiny: Run
+    algorithm: fl.Algorithm, tiny: fl.Run
 ) -> None:
     assert_equal_to_themselves_alone(group_of(tiny, algorithm))
     inside = fl.SAFARI(inner=algorithm, client_prob=0.6)
@@ -545,7 +537,7 @@ def test_an_algorithm_of_the_user_s_gives_each_replicate_its_own_bits(
 
 
 def test_all_these_algorithms_in_one_pack_have_their_own_bits_and_go_on_after_a_stop(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     runs = {
         f"{type(algorithm).__name__} {seed}": run
@@ -572,7 +564,7 @@ NUMBERS: list[dict[str, Any]] = [
 
 
 def test_numbers_that_are_fields_and_differ_within_a_pack_may_be_used_as_in_python(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     runs = {
         f"{i} {seed}": run.replace({"local.lr": 0.1 / (i + 1)})
@@ -582,34 +574,34 @@ def test_numbers_that_are_fields_and_differ_within_a_pack_may_be_used_as_in_pyth
     assert_equal_to_themselves_alone(runs)
 
 
-class FailsInOneSeed(Algorithm):
+class FailsInOneSeed(fl.Algorithm):
     """Divides by zero in the third round of seed 4."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         factor = 1 / ((key.seed, key.round) != (4, 2))  # the mistake
         return replace(state, w_P=state.w_P - factor * update.delta_P)
 
 
-class FailsAfterAFork(Algorithm):
+class FailsAfterAFork(fl.Algorithm):
     """In some seeds the round is over when others go on, of which some fail."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         w_P = state.w_P - update.delta_P
         if key.round != 2 or key("over").random() < 0.5:
             return replace(state, w_P=w_P)
-        update = yield TrainMean(w_P, ids)
+        update = yield fl.TrainMean(w_P, ids)
         if key("wrong").random() < 0.7:
             raise LookupError("my round fails")  # the mistake
         return replace(state, w_P=w_P - update.delta_P)
 
 
-class FailsByValue(Algorithm):
+class FailsByValue(fl.Algorithm):
     """Refuses updates of a loss, which some seeds have."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield Train(state.w_P, ids)
+        update = yield fl.Train(state.w_P, ids)
         if key.round == 2 and update.loss_M[0] > 2.09:
             raise RuntimeError("the loss is too large")  # the mistake
         return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
@@ -624,7 +616,7 @@ class FailsByValue(Algorithm):
     ],
 )
 def test_only_the_runs_fail_in_which_the_algorithm_fails_and_their_error_has_its_line(
-    algorithm: Algorithm, kind: type[Exception], tiny: Run
+    algorithm: fl.Algorithm, kind: type[Exception], tiny: fl.Run
 ) -> None:
     runs = group_of(tiny, algorithm)
     runs |= {f"other {seed}": run for seed, run in group_of(tiny, SCAFFOLD()).items()}
@@ -651,36 +643,36 @@ def test_only_the_runs_fail_in_which_the_algorithm_fails_and_their_error_has_its
     assert differences(pack.ended(), alone(good)) == {}
 
 
-class WrongShape(Algorithm):
+class WrongShape(fl.Algorithm):
     """Returns too many parameters in seed 3."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         w_P = state.w_P - update.delta_P
         return replace(state, w_P=w_P if key.seed != 3 else torch.cat([w_P, w_P]))
 
 
-class AsksForNobody(Algorithm):
+class AsksForNobody(fl.Algorithm):
     """Asks a client that did not come, by chance."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         asked = ids if key.seed != 3 else [10]
-        update = yield TrainMean(state.w_P, asked)
+        update = yield fl.TrainMean(state.w_P, asked)
         return replace(state, w_P=state.w_P - update.delta_P)
 
 
-class NotFinite(Algorithm):
+class NotFinite(fl.Algorithm):
     """Divides by zero in seed 3, so that its parameters are no numbers any more."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        update = yield TrainMean(state.w_P, ids)
+        update = yield fl.TrainMean(state.w_P, ids)
         zero = torch.tensor(float(key.seed - 3))
         return replace(state, w_P=state.w_P - update.delta_P * (zero / zero))
 
 
 @pytest.mark.parametrize("algorithm", [WrongShape(), AsksForNobody()])
 def test_a_mistake_that_raysafl_finds_is_told_to_the_run_that_made_it_with_its_place(
-    algorithm: Algorithm, tiny: Run
+    algorithm: fl.Algorithm, tiny: fl.Run
 ) -> None:
     runs = group_of(tiny, algorithm)
     with pytest.raises(ValueError) as expected:
@@ -694,7 +686,7 @@ def test_a_mistake_that_raysafl_finds_is_told_to_the_run_that_made_it_with_its_p
     assert differences(pack.ended(), alone(good)) == {}
 
 
-def test_a_run_whose_algorithm_divides_by_zero_diverges_alone(tiny: Run) -> None:
+def test_a_run_whose_algorithm_divides_by_zero_diverges_alone(tiny: fl.Run) -> None:
     runs = group_of(tiny, NotFinite())
     pack = Pack(runs)
     pack.advance()
@@ -727,7 +719,7 @@ class ByAccuracy(Participation):
 
 
 def test_a_policy_of_the_user_s_picks_for_each_replicate_and_fails_for_one(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     policy = {"participation": ByAccuracy(), "rounds": 6}
     runs = {
@@ -746,9 +738,9 @@ def test_a_policy_of_the_user_s_picks_for_each_replicate_and_fails_for_one(
 
 
 def test_without_torchs_private_functions_all_replicates_have_the_same_numbers(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
+    tiny: fl.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = group_of(tiny, FedAvg())
+    runs = group_of(tiny, fl.FedAvg())
     monkeypatch.setattr(lifting, "CAN_LIFT", False)
     pack = Pack(runs)
     pack.advance()

@@ -20,13 +20,7 @@ from torch import Tensor, nn
 from raysafl import CNN, MLP, FedAvg, LocalTraining, Logistic, Model, Run, Uniform
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import MeanUpdate, Round, State, TrainMean, Update
-from raysafl.core.work import (
-    Evaluation,
-    Summed,
-    TooLargeError,
-    Training,
-    WorkLostError,
-)
+from raysafl.core.work import Evaluation, Summed, TooLargeError, Training, WorkLostError
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Lockstep
 

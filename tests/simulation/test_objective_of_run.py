@@ -5,34 +5,13 @@ import pytest
 from helpers.objectives import REGRESSION, Slope
 from helpers.packs import play
 
-from raysafl import (
-    ClassesPerClient,
-    Dirichlet,
-    IidServer,
-    Run,
-    Snapshot,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.core.component import Component
-from raysafl.data import (
-    FromClients,
-    Overlapping,
-    Shards,
-    StratifiedServer,
-    Subset,
-)
+from raysafl.data import FromClients, Overlapping, Shards, StratifiedServer, Subset
 from raysafl.objectives import Classification
 
 
-def test_the_objective_is_a_part_of_a_runs_json(tiny: Run) -> None:
-    assert tiny.objective == Classification()
-    assert tiny.flat()["objective"] == "Classification"
-    assert tiny.replace(objective=Classification()).id == tiny.id
-    other = tiny.replace(objective=Classification(label_smoothing=0.1))
-    assert other.id != tiny.id and Run.from_json(other.to_json()) == other
-
-
-def test_a_run_declares_its_columns(tiny: Run) -> None:
+def test_a_run_declares_its_columns(tiny: fl.Run) -> None:
     assert list(tiny.columns()) == ["test_accuracy", "test_loss"]
     run = tiny.replace(objective=Classification(metrics=["per_class_accuracy"]))
     assert "test_accuracy_of_9" in run.columns(10)
@@ -49,7 +28,7 @@ def test_records_hold_every_declared_column() -> None:
         assert named == set(run.columns(1))
 
 
-def test_further_metrics_change_no_training(tiny: Run) -> None:
+def test_further_metrics_change_no_training(tiny: fl.Run) -> None:
     more = tiny.replace(objective=Classification(metrics=["f1"]))
     for one, other in zip(play(tiny)[1], play(more)[1], strict=True):
         assert one.train_loss == other.train_loss
@@ -60,33 +39,27 @@ def test_further_metrics_change_no_training(tiny: Run) -> None:
 
 @pytest.mark.parametrize("accuracy", ["local", "cohort", "clients"])
 def test_a_policy_that_adapts_to_accuracy_needs_one(accuracy: str) -> None:
-    policy = Snapshot(
-        base=Uniform(m=3), uniform=Uniform(m=4), adapt=1.0, accuracy=accuracy
+    policy = fl.Snapshot(
+        base=fl.Uniform(m=3), uniform=fl.Uniform(m=4), adapt=1.0, accuracy=accuracy
     )
-    with pytest.raises(
-        ValueError, match="Snapshot goes by the training accuracy, but Regression meas"
-    ):
+    with pytest.raises(ValueError, match="goes by the training accuracy, but Regress"):
         REGRESSION.replace(participation=policy)
-    regular = Snapshot(base=Uniform(m=3), uniform=Uniform(m=4), every=2)
+    regular = fl.Snapshot(base=fl.Uniform(m=3), uniform=fl.Uniform(m=4), every=2)
     assert len(play(REGRESSION.replace(participation=regular))[1]) == 12
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"data.partition": ClassesPerClient(p=1)},
+        {"data.partition": fl.ClassesPerClient(p=1)},
         {"data.partition": Shards(p=2)},
-        {"data.partition": Dirichlet(alpha=1)},
-        {"data.partition": Dirichlet(alpha=1, balanced=False)},
+        {"data.partition": fl.Dirichlet(alpha=1)},
+        {"data.partition": fl.Dirichlet(alpha=1, balanced=False)},
         {"data.server": StratifiedServer(n0=10)},
     ],
 )
 def test_rules_that_go_by_class_refuse_numbers(changes: dict[str, Component]) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"goes by the class of a sample, but the targets of 'slope' are numbers or tags; "
-        r"take (Iid|IidServer)\(",
-    ):
+    with pytest.raises(ValueError, match=r"take (Iid|IidServer)\("):
         play(REGRESSION.replace(changes))
 
 
@@ -95,7 +68,7 @@ def test_rules_that_go_by_class_refuse_numbers(changes: dict[str, Component]) ->
     [
         {},
         {"data.partition": Overlapping(samples=20)},
-        {"data.server": IidServer(n0=10)},
+        {"data.server": fl.IidServer(n0=10)},
         {"data.server": FromClients(c=2, per_client=3)},
     ],
 )

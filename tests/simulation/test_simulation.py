@@ -14,18 +14,7 @@ from helpers.four_clients import FOUR
 from helpers.objectives import REGRESSION
 from helpers.packs import play, worker_of
 
-from raysafl import (
-    MLP,
-    SAFARI,
-    Devices,
-    LocalTraining,
-    Logistic,
-    Patience,
-    PerClient,
-    Run,
-    Snapshot,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.algorithms import SCAFFOLD, FedAvgM, Key
 from raysafl.core.algorithm import (
     Algorithm,
@@ -43,10 +32,10 @@ from raysafl.simulation.checkpoint import load
 from raysafl.simulation.replicates import finite_rows
 from raysafl.simulation.simulation import Simulation
 
-SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
+SERVER_SGD = fl.LocalTraining(lr=0.1, batch_size=16, epochs=2)
 
 
-def records_of(run: Run) -> list[Record]:
+def records_of(run: fl.Run) -> list[Record]:
     return play(run)[1]
 
 
@@ -60,7 +49,7 @@ def facts(records: Sequence[Record], replicate: int = 0) -> list[dict[str, objec
 
 
 def test_a_replicate_of_several_partitions_equals_a_run_on_its_partition(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     run = tiny.replace({"data.partition_seeds": 2, "replicates": 4})
     first = run.data.split_seed(0)
@@ -72,25 +61,18 @@ def test_a_replicate_of_several_partitions_equals_a_run_on_its_partition(
         assert facts(records, r) == facts(records_of(alone))
 
 
-def test_partitions_have_equally_many_replicates(tiny: Run) -> None:
+def test_partitions_have_equally_many_replicates(tiny: fl.Run) -> None:
     some = tiny.replace({"data.partition_seeds": 8, "replicates": 3})
     assert len(set(some.partition_seeds)) == 3
-    with pytest.raises(
-        ValueError, match=r"10 replicates .* 8 partitions; let .* a multiple of 8"
-    ):
+    with pytest.raises(ValueError, match=r"replicates .* let .* a multiple of 8"):
         some.replace(replicates=10)
 
 
-def test_safari_with_q_1_records_what_fedavg_records(tiny: Run) -> None:
-    safari = tiny.replace(algorithm=SAFARI(client_prob=1))
-    assert facts(records_of(tiny)) == facts(records_of(safari))
-
-
 GOES_ON = ContinuedTraining(lr=0.01, batch_size=16, steps=2, optimizer="adam")
-SAMPLED = SAFARI(client_prob=0.5)
-DEVICES = Devices(step_seconds=0.1, spread=0.8, dropout=0.2, deadline=1.5, report=3)
+SAMPLED = fl.SAFARI(client_prob=0.5)
+DEVICES = fl.Devices(step_seconds=0.1, spread=0.8, dropout=0.2, deadline=1.5, report=3)
 # Runs that keep different things between rounds.
-KEEPS: dict[str, tuple[Run | None, dict[str, Any]]] = {
+KEEPS: dict[str, tuple[fl.Run | None, dict[str, Any]]] = {
     "momentum": (None, {"algorithm": FedAvgM(momentum=0.5), "eval_every": 2}),
     "vectors of clients": (None, {"algorithm": SCAFFOLD(), "eval_every": 3}),
     "passes": (None, {"algorithm": SAMPLED, "local": GOES_ON, "eval_every": 2}),
@@ -101,7 +83,7 @@ KEEPS: dict[str, tuple[Run | None, dict[str, Any]]] = {
             "rounds": 40,
             "eval_every": 2,
             "local.lr": 0.5,
-            "patience": Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
+            "patience": fl.Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
         },
     ),
     "the best model": (None, {"rounds": 6, "keep": "best"}),
@@ -109,19 +91,25 @@ KEEPS: dict[str, tuple[Run | None, dict[str, Any]]] = {
         None,
         {
             "devices": DEVICES,
-            "participation": Uniform(m=5),
+            "participation": fl.Uniform(m=5),
             "rounds": 6,
             "eval_every": 3,
         },
     ),
-    "clients": (FOUR, {"eval_clients": PerClient(every=2, on="own", personal_steps=1)}),
+    "clients": (
+        FOUR,
+        {"eval_clients": fl.PerClient(every=2, on="own", personal_steps=1)},
+    ),
     "no accuracy": (REGRESSION, {}),
     "no participants": (None, {"participation": Bernoulli(rate=0.1), "eval_every": 3}),
     "an accuracy": (
         None,
         {
-            "participation": Snapshot(
-                base=Uniform(m=3), uniform=Uniform(m=4), adapt=3.0, accuracy="clients"
+            "participation": fl.Snapshot(
+                base=fl.Uniform(m=3),
+                uniform=fl.Uniform(m=4),
+                adapt=3.0,
+                accuracy="clients",
             )
         },
     ),
@@ -130,7 +118,7 @@ KEEPS: dict[str, tuple[Run | None, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_a_run_that_is_interrupted_after_each_round_equals_the_undisturbed_one_bitwise(
-    name: str, tiny: Run
+    name: str, tiny: fl.Run
 ) -> None:
     base, changes = KEEPS[name]
     run = (base or tiny).replace(changes)
@@ -151,19 +139,17 @@ def test_a_run_that_is_interrupted_after_each_round_equals_the_undisturbed_one_b
         assert torch.equal(model.w_P, same[r].w_P)
 
 
-def test_seeds_that_a_column_of_results_cannot_hold_are_refused(tiny: Run) -> None:
+def test_seeds_that_a_column_of_results_cannot_hold_are_refused(tiny: fl.Run) -> None:
     assert tiny.replace(seed=2**63 - 2, replicates=2).seeds[-1] == 2**63 - 1
-    with pytest.raises(
-        ValueError, match="seeds go up to 2\\^63 - 1; give a smaller seed"
-    ):
+    with pytest.raises(ValueError, match=r"up to 2\^63 - 1; give a smaller seed"):
         tiny.replace(seed=2**63 - 1, replicates=2)
 
 
 def test_a_checkpoint_holds_no_cell_of_another_run_and_a_damaged_one_is_refused(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     content = dump(Simulation(tiny, worker_of({"": tiny})))
-    lr = LocalTraining(lr=0.9, batch_size=32, epochs=1)
+    lr = fl.LocalTraining(lr=0.9, batch_size=32, epochs=1)
     for other in (tiny.replace(seed=5), tiny.replace(local=lr)):
         assert not load(content, other.cell_ids)
     # The second seed of one run is the first of another.
@@ -174,7 +160,7 @@ def test_a_checkpoint_holds_no_cell_of_another_run_and_a_damaged_one_is_refused(
 
 
 def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     every = records_of(tiny.replace(rounds=7, replicates=1))
     sparse = records_of(tiny.replace(rounds=7, replicates=1, eval_every=3))
@@ -187,10 +173,10 @@ def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
 
 
 def test_traffic_is_four_bytes_per_parameter_and_client_and_none_in_server_rounds(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     records = records_of(
-        tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
+        tiny.replace(algorithm=fl.SAFARI(client_prob=0.5), rounds=12, replicates=1)
     )
     kinds = {r.kind for r in records}
     assert kinds == {"client", "server"}
@@ -212,7 +198,7 @@ class Both(Algorithm):
 
 
 def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_what_goes_down(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     run = tiny.replace(algorithm=Both(), rounds=1, replicates=1)
     (record,) = records_of(run)
@@ -237,7 +223,7 @@ class SmallUploads(Algorithm):
 
 
 def test_an_update_weighs_what_the_algorithm_declares_and_nothing_else_changes(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     dense, small, none = (
         records_of(tiny.replace(algorithm=SmallUploads(up_bytes=up)))
@@ -263,9 +249,9 @@ def test_the_weight_of_an_update_is_a_whole_number_of_bytes(wrong: Any) -> None:
 
 @pytest.mark.parametrize(("share", "samples"), [(1.0, 50), (0.5, 25), (0.0, 0)])
 def test_under_data_sharing_a_client_is_sent_its_samples_in_the_round_it_first_trains(
-    tiny: Run, share: float, samples: int
+    tiny: fl.Run, share: float, samples: int
 ) -> None:
-    algorithm = SAFARI(client_prob=0.5)
+    algorithm = fl.SAFARI(client_prob=0.5)
     run = tiny.replace(algorithm=algorithm, rounds=12, eval_every=2)
     run = run.replace(data=run.data.replace(share=share))
     records = records_of(run)
@@ -289,11 +275,11 @@ def test_under_data_sharing_a_client_is_sent_its_samples_in_the_round_it_first_t
 
 
 def test_training_scores_of_one_step_are_those_of_the_start_on_the_clients_samples(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
-    one_step = LocalTraining(lr=0.1, batch_size=10_000, steps=1)
-    model = Logistic(zero_init=False)
-    run = tiny.replace(local=one_step, model=model, participation=Uniform(m=1))
+    one_step = fl.LocalTraining(lr=0.1, batch_size=10_000, steps=1)
+    model = fl.Logistic(zero_init=False)
+    run = tiny.replace(local=one_step, model=model, participation=fl.Uniform(m=1))
     run = run.replace(rounds=1, replicates=1)
     w_P = worker_of({"": run}).init(0).numpy().astype(np.float64)
     (record,) = records_of(run)
@@ -309,9 +295,9 @@ def test_training_scores_of_one_step_are_those_of_the_start_on_the_clients_sampl
 
 
 def test_training_accuracy_stays_through_server_rounds_and_changes_in_others(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
-    run = tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
+    run = tiny.replace(algorithm=fl.SAFARI(client_prob=0.5), rounds=12, replicates=1)
     records = records_of(run)
     for before, after in itertools.pairwise(records):
         if after.kind == "server":
@@ -321,7 +307,7 @@ def test_training_accuracy_stays_through_server_rounds_and_changes_in_others(
 
 
 def test_losses_of_clients_are_their_own_where_the_server_trained_with_them_diverges(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     class Together(Algorithm):
         """The server, if asked too, starts where its loss is not finite."""
@@ -362,31 +348,12 @@ def test_parameters_are_finite_if_each_of_them_is(
     ]
 
 
-def test_safari_without_server_data_is_refused_with_what_to_give(tiny: Run) -> None:
-    with pytest.raises(
-        ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"
-    ):
-        tiny.replace({"algorithm": SAFARI(), "data.server": None})
-
-
-def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(
-    tiny: Run,
-) -> None:
-    again = Run.from_json(tiny.to_json())
-    assert again == tiny and again.id == tiny.id
-    assert set(Run.model_fields) == {
-        *("data", "model", "algorithm", "participation", "local"),
-        *("rounds", "replicates", "seed", "eval_every"),
-        *("objective", "patience", "eval_clients", "devices", "keep"),
-    }
-
-
 def test_partition_and_model_do_not_change_with_the_global_random_state(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     np.random.seed(1)
     torch.manual_seed(1)
-    first = facts(records_of(tiny.replace(model=MLP(), rounds=1)))
+    first = facts(records_of(tiny.replace(model=fl.MLP(), rounds=1)))
     np.random.seed(2)
     torch.manual_seed(2)
-    assert facts(records_of(tiny.replace(model=MLP(), rounds=1))) == first
+    assert facts(records_of(tiny.replace(model=fl.MLP(), rounds=1))) == first

@@ -82,9 +82,7 @@ def test_a_state_that_is_plain_in_the_first_round_only_is_refused_later(
     tmp_path: Path,
 ) -> None:
     code = policy("return (key.round or None) and {2}, Cohort([0])")
-    with pytest.raises(
-        ValueError, match=r"must return a state of .* it returned \{2\}"
-    ):
+    with pytest.raises(ValueError, match=r"return a state of .* it returned \{2\}"):
         played(only_run(tmp_path, code, "participation=Mine()"))
 
 

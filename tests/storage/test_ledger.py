@@ -4,20 +4,12 @@ import json
 
 import pytest
 
-from raysafl.storage.ledger import (
-    MOST_OF_LINE,
-    CellEnd,
-    Status,
-    read_lines,
-    to_lines,
-)
+from raysafl.storage.ledger import MOST_OF_LINE, CellEnd, Status, read_lines, to_lines
 from raysafl.storage.paths import sealed, unsealed
 from raysafl.storage.store import RunResult
 
 
-def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (
-    None
-):
+def test_a_status_says_if_there_is_another_attempt_and_if_all_went_well() -> None:
     assert {status.value: (status.decided, status.bad) for status in Status} == {
         "finished": (True, False),
         "stopped": (True, False),

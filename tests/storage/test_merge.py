@@ -109,10 +109,7 @@ def test_other_settings_and_other_sweeps_are_refused_and_a_gap_is_to_be_computed
 ) -> None:
     a, b, whole = folders
     others = {
-        "rounds": (
-            seeds(eval_every=2),
-            "different runs for lr=0.1, with other settings",
-        ),
+        "rounds": (seeds(eval_every=2), "lr=0.1, with other settings"),
         "name": (
             Sweep("other", [BASE.replace(rounds=2, replicates=1)]),
             "hold different sweeps: the name is 'seeds' in one and 'other'",

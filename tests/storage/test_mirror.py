@@ -158,9 +158,7 @@ def test_results_changed_on_both_sides_are_refused_and_left_as_they_are(
     commit(here.path, "mine")
     before = read(here.path)
     for act in (here.pull, here.push):
-        with pytest.raises(
-            StorageError, match=r"both s3://.* and .*here have changed .* another --out"
-        ):
+        with pytest.raises(StorageError, match=r"here have changed .* another --out"):
             act()
     assert read(here.path) == before
     here.path.rename(here.path.with_name("moved"))
@@ -282,9 +280,7 @@ def test_a_lost_store_is_said_once_and_the_next_block_copies_what_it_missed(
     monkeypatch.setattr(mirror, "PUSH_SECONDS", 0.1)
     line, said = Line(urlsplit(server).port or 0), list[str]()
     through(line, here).pull()
-    with pytest.raises(
-        StorageError, match=r"complete in .*here, but not copied: s3://.*"
-    ):
+    with pytest.raises(StorageError, match=r"here, but not copied: s3://.*"):
         with pushed(here.path, said.append):
             commit(here.path, "one")
             while "ledger.jsonl" not in stored(here):
@@ -319,10 +315,8 @@ def test_a_folder_of_sweeps_is_pulled_with_each_of_them_as_a_mirror_of_its_own(
     RemoteFolder(bucket).write("other/large.tar", b"x")
     folder = parse_location(bucket)
     assert folder == tmp_path / "results" / "s3" / bucket.removeprefix("s3://")
-    assert {name: rows(folder / name) for name in ("a", "b c")} == {
-        "a": "a",
-        "b c": "b c",
-    }
+    for name in ("a", "b c"):
+        assert rows(folder / name) == name
     assert len(read(folder)) == 4 and Mirror.of(folder) is None
     # One is run by its own URI, and both are read by that of the folder.
     assert parse_location(f"{bucket}/a/") == folder / "a"

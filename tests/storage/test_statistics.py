@@ -111,9 +111,7 @@ def test_the_ratio_of_arbitrary_rounds(
     assert row["arbitrary_ratio"] == pytest.approx(due)
 
 
-def test_client_rounds_between_two_evaluations_are_counted_whatever_the_evaluated_ones_are() -> (
-    None
-):
+def test_client_rounds_between_two_evaluations_are_counted_too() -> None:
     # FSL over SAFARI: the evaluated rounds 2 and 5 of six were the server's alone.
     frame = rows([0.1] * 2, ["server", "server"], every=3).assign(snapshots=[0, 1])
     frame["trained"] = [[True, True, False], [False, True, False]]

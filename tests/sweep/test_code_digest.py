@@ -1,12 +1,12 @@
 """Digests of the user's code: which edits change them, and which do not."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.commands import checked_output
 
 from raysafl import FedAvg, Run
 from raysafl.quickstart import BASE
@@ -229,10 +229,7 @@ from raysafl.sweep.experiment_file import load_sweep
 run = next(iter(load_sweep(Path({str(tmp_path / "digest_file.py")!r})).labelled().values()))
 print(CodeDigests().of_run(run)["Mine"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [before]
+    assert checked_output([sys.executable, "-c", script]).split() == [before]
 
 
 def test_runs_of_raysafls_own_components_have_no_digests(tiny: Run) -> None:

@@ -41,10 +41,8 @@ def test_it_tells_what_has_ended_and_what_would_be_taken_over(
     tiny: Run, tmp_path: Path
 ) -> None:
     old = [tiny, tiny.replace(algorithm=FedAvgM(momentum=0.5))]
-    go(
-        Sweep("s", {(k,): run for k, run in enumerate(old)}, axes=("k",)),
-        tmp_path / "s",
-    )
+    sweep = Sweep("s", {(k,): run for k, run in enumerate(old)}, axes=("k",))
+    go(sweep, tmp_path / "s")
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     grown = old[1].replace(replicates=5)
     found = forecast(tmp_path / "s", tiny, grown, tiny.replace(algorithm=SAFARI()))

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import (
-    CNN,
-    Hardware,
-    LocalTraining,
-    Logistic,
-    Run,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.algorithms import SCAFFOLD
 from raysafl.cluster.hardware import usable_cores
 from raysafl.core.problem import Dataset, Model
@@ -45,20 +38,20 @@ def digits() -> Dataset:
 
 
 def formed(
-    runs: Sequence[Run],
+    runs: Sequence[fl.Run],
     dataset: Dataset,
     pack: str | int = "auto",
     trials: int = 2,
     memory: float = 1e12,
 ) -> list[Pack]:
     """Packs of all cells of the runs, whose vectors may take so much memory."""
-    hardware = Hardware(pack=pack)
+    hardware = fl.Hardware(pack=pack)
     datasets = {BASE.data.source_key: dataset}
     todo = [run.split() for run in runs]
     return form_packs(todo, datasets, hardware, trials, memory / MEMORY_OF_PACK)
 
 
-def seeds(count: int) -> list[Run]:
+def seeds(count: int) -> list[fl.Run]:
     return [BASE.replace(seed=10 * k, replicates=1) for k in range(count)]
 
 
@@ -93,7 +86,7 @@ def test_runs_of_other_models_objectives_or_batch_sizes_are_in_other_packs(
     digits: Dataset,
 ) -> None:
     one, *more = seeds(3)
-    coarse = one.replace({"model": Logistic(precision="bfloat16")})
+    coarse = one.replace({"model": fl.Logistic(precision="bfloat16")})
     wide = one.replace({"local.batch_size": 64})
     smooth = one.replace(objective=Classification(label_smoothing=0.1))
     packs = formed([one, coarse, wide, smooth, *more], digits, pack=64)
@@ -120,8 +113,8 @@ def test_the_work_of_a_run_is_its_samples_times_their_multiplications_and_its_ro
 ) -> None:
     run = BASE.replace(
         {
-            "participation": Uniform(m=4),
-            "local": LocalTraining(lr=0.1, batch_size=16, steps=3),
+            "participation": fl.Uniform(m=4),
+            "local": fl.LocalTraining(lr=0.1, batch_size=16, steps=3),
             "rounds": 10,
             "replicates": 2,
             "eval_every": 5,
@@ -141,10 +134,10 @@ def test_the_work_of_a_run_is_its_samples_times_their_multiplications_and_its_ro
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (Logistic(), 65 * 10),
+        (fl.Logistic(), 65 * 10),
         # At each of 8 x 8 pixels 4 channels have 9 weights and a bias; pooling leaves
         # 4 x 4 pixels; two layers follow.
-        (CNN(channels=[4], hidden=5), 64 * 4 * 10 + 5 * (4 * 16 + 1) + 10 * (5 + 1)),
+        (fl.CNN(channels=[4], hidden=5), 64 * 4 * 10 + 5 * (4 * 16 + 1) + 10 * (5 + 1)),
     ],
 )
 def test_a_convolution_multiplies_by_each_of_its_parameters_at_every_pixel(
@@ -165,23 +158,23 @@ def test_a_pack_is_halved_down_to_single_runs_without_those_that_ended() -> None
 @pytest.mark.parametrize(
     ("hardware", "expected"),
     [
-        (Hardware(), 5),
-        (Hardware(actors=2), 2),
-        (Hardware(cpus=0.5, trials=3), 3),
-        (Hardware(gpus=0.5), 2),
-        (Hardware(actors=9), 1),
-        (Hardware(autoscale=True), 64),
-        (Hardware(autoscale=True, trials=9), 9),
+        (fl.Hardware(), 5),
+        (fl.Hardware(actors=2), 2),
+        (fl.Hardware(cpus=0.5, trials=3), 3),
+        (fl.Hardware(gpus=0.5), 2),
+        (fl.Hardware(actors=9), 1),
+        (fl.Hardware(autoscale=True), 64),
+        (fl.Hardware(autoscale=True, trials=9), 9),
     ],
 )
 def test_trials_at_once_are_those_that_fit_the_nodes(
-    hardware: Hardware, expected: int
+    hardware: fl.Hardware, expected: int
 ) -> None:
     assert hardware.trials_at_once(NODES) == expected
 
 
 def test_a_trial_has_the_memory_of_its_cores_on_the_node_with_the_least() -> None:
-    hardware = Hardware(actors=2, cpus=0.5)
+    hardware = fl.Hardware(actors=2, cpus=0.5)
     head_without_cores = {"memory": 1e9}
     assert hardware.memory_of_trial(NODES) == pytest.approx(3e9)
     assert hardware.memory_of_trial([*NODES, head_without_cores]) == pytest.approx(3e9)
@@ -190,16 +183,16 @@ def test_a_trial_has_the_memory_of_its_cores_on_the_node_with_the_least() -> Non
 
 def test_a_trial_with_gpus_has_their_share_of_the_memory_if_that_is_more() -> None:
     node = {"CPU": 96.0, "GPU": 8.0, "memory": 96e9}
-    assert Hardware(gpus=1).memory_of_trial([node]) == pytest.approx(12e9)
-    assert Hardware(gpus=0.5).memory_of_trial([node]) == pytest.approx(6e9)
-    assert Hardware(gpus=1, cpus=24).memory_of_trial([node]) == pytest.approx(24e9)
+    assert fl.Hardware(gpus=1).memory_of_trial([node]) == pytest.approx(12e9)
+    assert fl.Hardware(gpus=0.5).memory_of_trial([node]) == pytest.approx(6e9)
+    assert fl.Hardware(gpus=1, cpus=24).memory_of_trial([node]) == pytest.approx(24e9)
     head = {"CPU": 8.0, "memory": 4e9}
-    assert Hardware(gpus=1).memory_of_trial([head, node]) == pytest.approx(12e9)
+    assert fl.Hardware(gpus=1).memory_of_trial([head, node]) == pytest.approx(12e9)
     # It lies on several nodes, and has the memory of one.
     few = {"CPU": 16.0, "GPU": 1.0, "memory": 64e9}
-    assert Hardware(actors=4, gpus=1).memory_of_trial([few] * 4) == 64e9
+    assert fl.Hardware(actors=4, gpus=1).memory_of_trial([few] * 4) == 64e9
     # Nodes with GPUs will be added.
-    assert Hardware(gpus=1).memory_of_trial([head]) == pytest.approx(0.5e9)
+    assert fl.Hardware(gpus=1).memory_of_trial([head]) == pytest.approx(0.5e9)
 
 
 def test_a_container_may_use_as_many_cores_as_its_processor_time_is_worth(

@@ -95,8 +95,7 @@ def test_a_missing_table_or_page_is_made_again(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "writes",
-    [1, 4, *(pytest.param(n, marks=pytest.mark.acceptance) for n in (2, 3))],
+    "writes", [1, 4, *(pytest.param(n, marks=pytest.mark.acceptance) for n in (2, 3))]
 )
 def test_a_driver_killed_between_two_files_of_a_report_leaves_no_mixture(
     writes: int, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,21 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from torch import nn
 
-from raysafl import (
-    SAFARI,
-    Algorithm,
-    ByColumn,
-    FedAvg,
-    Federation,
-    Hardware,
-    Logistic,
-    PerClient,
-    Run,
-    Runner,
-    Sweep,
-    Uniform,
-    from_pandas,
-)
+import raysafl as fl
 from raysafl.algorithms import SCAFFOLD, Key, Round, State
 from raysafl.storage.store import Store
 from raysafl.sweep import here
@@ -42,7 +28,7 @@ from raysafl.sweep.packs import Pack
 THREADS: set[int] = set()
 
 
-class NotesThreads(Logistic):
+class NotesThreads(fl.Logistic):
     """Notes how many threads torch has where it is built: in each process that trains."""
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -51,16 +37,16 @@ class NotesThreads(Logistic):
 
 
 def test_torch_has_one_thread_from_the_checks_on_unless_cpus_says_more(
-    tiny: Run, tmp_path: Path
+    tiny: fl.Run, tmp_path: Path
 ) -> None:
     own = tiny.replace(model=NotesThreads())
-    hardware = {1: Hardware(), 3: Hardware(cpus=3)}
+    hardware = {1: fl.Hardware(), 3: fl.Hardware(cpus=3)}
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         for threads, given in hardware.items():
             THREADS.clear()
-            sweep = Sweep("threads", {("a",): own}, axes=("x",))
+            sweep = fl.Sweep("threads", {("a",): own}, axes=("x",))
             go(sweep, tmp_path / str(threads), hardware=given)
             assert THREADS == {1, threads}
             assert torch.get_num_threads() == 2
@@ -68,34 +54,36 @@ def test_torch_has_one_thread_from_the_checks_on_unless_cpus_says_more(
         torch.set_num_threads(before)
 
 
-def grid(tiny: Run) -> Sweep:
-    algorithms = {"FedAvg": FedAvg(), "SAFARI": SAFARI(), "SCAFFOLD": SCAFFOLD()}
-    kept = tiny.replace(keep="last", eval_clients=PerClient(on="labels", every=2))
+def grid(tiny: fl.Run) -> fl.Sweep:
+    algorithms = {"FedAvg": fl.FedAvg(), "SAFARI": fl.SAFARI(), "SCAFFOLD": SCAFFOLD()}
+    kept = tiny.replace(keep="last", eval_clients=fl.PerClient(on="labels", every=2))
     runs = {(name,): kept.replace(algorithm=own) for name, own in algorithms.items()}
-    return Sweep("grid", runs, axes=["algorithm"])
+    return fl.Sweep("grid", runs, axes=["algorithm"])
 
 
-def own_data(tiny: Run) -> Run:
+def own_data(tiny: fl.Run) -> fl.Run:
     """A run on data that exist in this process only."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(120, 3)), columns=list("abc"))
     table["above"] = np.where(table.a > table.b, "yes", "no")
     table["town"] = rng.choice(["Bern", "Genf", "Basel", "Chur"], 120)
-    source = from_pandas(table, label="above", client="town", test_share=0.25)
-    data = Federation(dataset=source, clients=4, partition=ByColumn(column="town"))
-    return tiny.replace(data=data, participation=Uniform(m=2))
+    source = fl.from_pandas(table, label="above", client="town", test_share=0.25)
+    data = fl.Federation(
+        dataset=source, clients=4, partition=fl.ByColumn(column="town")
+    )
+    return tiny.replace(data=data, participation=fl.Uniform(m=2))
 
 
 @pytest.mark.usefixtures("reports")
 @pytest.mark.usefixtures("ray_local")
 def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
-    tiny: Run, tmp_path: Path
+    tiny: fl.Run, tmp_path: Path
 ) -> None:
     # No checkpoint is made, which is another file of a slow machine.
     options: dict[str, Any] = {"flush_seconds": 1e6}
-    hardware = Hardware(cpus=0.5, trials=1)
+    hardware = fl.Hardware(cpus=0.5, trials=1)
     runs = {**grid(tiny).labelled(), ("own data",): own_data(tiny)}
-    sweep = Sweep("grid", runs, axes=["algorithm"])
+    sweep = fl.Sweep("grid", runs, axes=["algorithm"])
     alone, _ = go(sweep, tmp_path / "h", **options)
     options |= {"executor": "ray", "hardware": hardware}
     on_ray, said = go(sweep, tmp_path / "r", **options)
@@ -114,20 +102,14 @@ def test_rows_clients_kept_models_and_files_are_those_of_a_sweep_on_ray(
     assert sum(map(bool, kept.values())) == 6
 
 
-def test_packs_of_any_size_give_the_same_rows(tiny: Run, tmp_path: Path) -> None:
-    one, _ = go(grid(tiny), tmp_path / "1", hardware=Hardware(pack=1))
-    all_, _ = go(grid(tiny), tmp_path / "3", hardware=Hardware(pack=3))
-    pd.testing.assert_frame_equal(rows_of(one), rows_of(all_))
-
-
-class Interrupted(Algorithm):
+class Interrupted(fl.Algorithm):
     """FedAvg in whose third round Ctrl-C is pressed, once a test."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         if key.round == 2 and not SENT:
             SENT.append(key.round)
             os.kill(os.getpid(), signal.SIGINT)
-        return (yield from FedAvg().round(state, ids, key))
+        return (yield from fl.FedAvg().round(state, ids, key))
 
 
 SENT: list[int] = []
@@ -145,11 +127,11 @@ def _unsent() -> Iterator[None]:
 @pytest.mark.usefixtures("_unsent")
 @pytest.mark.parametrize(("seconds", "saved"), [(0.0, 1), (30.0, 0)])
 def test_after_ctrl_c_a_run_goes_on_from_its_checkpoint_to_the_same_rows(
-    seconds: float, saved: int, tiny: Run, tmp_path: Path
+    seconds: float, saved: int, tiny: fl.Run, tmp_path: Path
 ) -> None:
     """A checkpoint of half a round would make other rows when the run goes on."""
     run = tiny.replace(algorithm=Interrupted(), rounds=6)
-    sweep = Sweep("s", [run])
+    sweep = fl.Sweep("s", [run])
     with pytest.raises(KeyboardInterrupt):
         go(sweep, tmp_path / "s", try_first=False, flush_seconds=seconds)
     store = Store(tmp_path / "s")
@@ -181,11 +163,11 @@ def test_a_driver_that_is_killed_goes_on_to_the_undisturbed_rows(
 
 
 def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosted = list[int]()
 
-    def few_only(runs: Sequence[Run], *rest: Any) -> Any:
+    def few_only(runs: Sequence[fl.Run], *rest: Any) -> Any:
         hosted.append(len(runs))
         if len(runs) > 1:
             raise MemoryError("no room for several runs")
@@ -202,8 +184,8 @@ def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
     ("options", "sweep", "said"),
     [
         ({"address": "auto"}, {}, "the address 'auto' of a cluster is given"),
-        ({"hardware": Hardware(actors=2)}, {}, "2 client actors are asked for"),
-        ({"hardware": Hardware(autoscale=True)}, {}, "a cluster that adds nodes"),
+        ({"hardware": fl.Hardware(actors=2)}, {}, "2 client actors are asked for"),
+        ({"hardware": fl.Hardware(autoscale=True)}, {}, "a cluster that adds nodes"),
         ({}, {"scheduler": tune.schedulers.ASHAScheduler()}, "Tune's scheduler"),
         ({}, {"search_alg": Searcher()}, "the search algorithm is Tune's"),
         ({"callbacks": [tune.Callback()]}, {}, "callbacks of Tune's are given"),
@@ -214,7 +196,7 @@ def test_what_only_ray_has_is_refused_before_the_folder_is_made(
     options: dict[str, Any],
     sweep: dict[str, Any],
     said: str,
-    tiny: Run,
+    tiny: fl.Run,
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ValueError, match=f"in this process, but {said}.*'ray'"):
@@ -225,18 +207,18 @@ def test_what_only_ray_has_is_refused_before_the_folder_is_made(
 SPACE = tune.uniform(0.01, 1)
 
 
-def searched(tiny: Run, searcher: Any, **more: Any) -> Sweep:
+def searched(tiny: fl.Run, searcher: Any, **more: Any) -> fl.Sweep:
     options = {"base": tiny, "num_samples": 3, "search_alg": searcher, **more}
-    return Sweep("searched", space={"local.lr": SPACE}, **options)
+    return fl.Sweep("searched", space={"local.lr": SPACE}, **options)
 
 
-def asked(tiny: Run, hardware: Hardware | None = None, **more: Any) -> Runner:
-    hardware = hardware or Hardware()
-    return Runner(searched(tiny, None, **more), hardware=hardware)
+def asked(tiny: fl.Run, hardware: fl.Hardware | None = None, **more: Any) -> fl.Runner:
+    hardware = hardware or fl.Hardware()
+    return fl.Runner(searched(tiny, None, **more), hardware=hardware)
 
 
 def test_auto_takes_this_process_for_less_work_than_starting_ray(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
+    tiny: fl.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert choose(asked(tiny), lambda: 0.3) == (
@@ -244,7 +226,7 @@ def test_auto_takes_this_process_for_less_work_than_starting_ray(
         "the work takes less time than Ray takes to start, by a rough estimate",
     )
     assert choose(asked(tiny), lambda: 60.0)[0] is ExecutorName.RAY
-    for hardware in (Hardware(gpus=1), Hardware(actors=2), Hardware(trials=2)):
+    for hardware in (fl.Hardware(gpus=1), fl.Hardware(actors=2), fl.Hardware(trials=2)):
         assert choose(asked(tiny, hardware), lambda: 0.0)[0] is ExecutorName.RAY
     scheduler = tune.schedulers.ASHAScheduler()
     name, why = choose(asked(tiny, scheduler=scheduler), lambda: 0.0)

@@ -8,7 +8,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from raysafl import Run, Sweep, Table, Validation
-from raysafl.objectives import Classification
+from raysafl.objectives import Classification, Regression
 from raysafl.report.wording import search_note
 from raysafl.storage.manifest import Manifest
 from raysafl.sweep.grid import known_runs
@@ -30,11 +30,8 @@ def test_plain_runs_have_no_further_columns_and_the_table_that_they_had() -> Non
 
 def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
     own = manifest(REGRESSION, HUBER)
-    assert own.quality == "test_mae" and list(own.columns) == [
-        "test_mae",
-        "test_rmse",
-        "test_r2",
-    ]
+    assert own.quality == "test_mae"
+    assert list(own.columns) == ["test_mae", "test_rmse", "test_r2"]
     assert not own.columns["test_rmse"].higher_is_better
     table = own.table
     assert (table.statistic, table.scale, table.unit) == ("final_mae", 1.0, "")
@@ -48,9 +45,7 @@ def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
     ]
 
 
-def test_a_table_of_classifiers_shows_their_further_metrics_but_not_each_class() -> (
-    None
-):
+def test_a_table_of_classifiers_shows_further_metrics_but_not_each_class() -> None:
     table = manifest(DETAILED).table
     assert (table.statistic, table.scale, table.unit) == ("final", 100.0, "%")
     assert table.also[4:] == ["final_loss", "final_f1"]
@@ -79,9 +74,12 @@ def test_statistics_that_no_run_has_are_refused(
 VALIDATED = PLAIN.replace({"data.validation": Validation(server=0.2)})
 
 
+GRID = {"space": {"local.lr": tune.grid_search([0.1, 0.2])}}
+
+
 def searched(base: Run, **fields: Any) -> Sweep:
     space = {"local.lr": tune.uniform(0.1, 0.2)}
-    return Sweep("s", space=space, base=base, **fields)
+    return Sweep("s", base=base, **{"space": space, **fields})
 
 
 @pytest.mark.parametrize(
@@ -95,10 +93,15 @@ def searched(base: Run, **fields: Any) -> Sweep:
         (VALIDATED, {}, ("val_accuracy", "max")),
         (VALIDATED, {"metric": "val_loss"}, ("val_loss", "min")),
         (VALIDATED, {"metric": "test_accuracy"}, ("test_accuracy", "max")),
+        (VALIDATED.replace(objective=Regression()), {}, ("val_mae", "min")),
+        # A grid has a goal if it names a metric, or has a scheduler.
+        (PLAIN, GRID, None),
+        (PLAIN, GRID | {"metric": "test_loss"}, ("test_loss", "min")),
+        (PLAIN, GRID | {"scheduler": ASHAScheduler()}, ("test_accuracy", "max")),
     ],
 )
 def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
-    base: Run, given: dict[str, Any], goal: tuple[str, str]
+    base: Run, given: dict[str, Any], goal: tuple[str, str] | None
 ) -> None:
     assert searched(base, **given).manifest().goal == goal
 

@@ -71,11 +71,7 @@ def test_a_longer_run_that_is_interrupted_goes_on_from_its_own_checkpoint(
     ("changes", "options", "why"),
     [
         ({}, {}, "the states after their 3 rounds were not kept"),
-        (
-            {"eval_every": 2},
-            {"keep_states": True},
-            "was evaluated only because it was the last",
-        ),
+        ({"eval_every": 2}, {"keep_states": True}, "only because it was the last"),
         (
             {"local.schedule": CosineRate()},
             {"keep_states": True},

@@ -21,17 +21,7 @@ from helpers.mistakes import (
     policy,
 )
 
-from raysafl import (
-    SAFARI,
-    ByColumn,
-    FedAvg,
-    Federation,
-    Hardware,
-    Run,
-    Runner,
-    Sweep,
-    from_pandas,
-)
+import raysafl as fl
 from raysafl.core.randomness import Key
 from raysafl.participation import Full, Trace
 from raysafl.sweep import preflight
@@ -52,13 +42,13 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysafl.sweep.new_runs.LOADING_SECONDS", 30)
 
 
-def go(sweep: Sweep, out: Path, **options: Any) -> None:
-    hardware = Hardware(cpus=0.5)
+def go(sweep: fl.Sweep, out: Path, **options: Any) -> None:
+    hardware = fl.Hardware(cpus=0.5)
     options = {"executor": "ray", "track": "none", "quiet": True, **options}
-    Runner(sweep, out, hardware, **options).run()
+    fl.Runner(sweep, out, hardware, **options).run()
 
 
-def refusal(sweep: Sweep) -> str:
+def refusal(sweep: fl.Sweep) -> str:
     """What is wrong with the classes of a sweep, tried in this process; empty: nothing."""
     runs = {str(label): run for label, run in sweep.labelled().items()}
     for _, run in preflight.trials_of(runs):
@@ -312,19 +302,19 @@ def test_a_right_class_passes_what_it_prints_is_no_answer_and_global_random_stat
 
 
 def test_runs_of_raysafls_own_components_are_not_tried(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tried(*_: object) -> NoReturn:
         raise AssertionError("it was tried")
 
     monkeypatch.setattr(preflight, "preflight", tried)
     with pytest.raises(NoRay):
-        go(Sweep("own", [tiny]), tmp_path / "s")
+        go(fl.Sweep("own", [tiny]), tmp_path / "s")
     with pytest.raises(AssertionError, match="it was tried"):
         go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "t")
 
 
-class Mine(FedAvg):
+class Mine(fl.FedAvg):
     """FedAvg in a class of the user's own."""
 
     number: int = 0
@@ -338,12 +328,12 @@ class Odd(Full):
     """A policy of the user's own."""
 
 
-def test_each_class_is_tried_once_in_the_first_run_that_holds_it(tiny: Run) -> None:
+def test_each_class_is_tried_once_in_the_first_run_that_holds_it(tiny: fl.Run) -> None:
     numbers = {f"a{i}": tiny.replace(algorithm=Mine(number=i)) for i in range(3)}
     policies = {
         f"{name} odd": run.replace(participation=Odd()) for name, run in numbers.items()
     }
-    around = tiny.replace(algorithm=SAFARI(inner=Other()))
+    around = tiny.replace(algorithm=fl.SAFARI(inner=Other()))
     trials = preflight.trials_of(numbers | {"d": tiny} | policies | {"e": around})
     assert [label for label, _ in trials] == ["a0", "a0 odd", "e"]
     assert type(trials[-1][1].algorithm) is Other
@@ -351,14 +341,14 @@ def test_each_class_is_tried_once_in_the_first_run_that_holds_it(tiny: Run) -> N
 
 
 def test_a_policy_that_names_clients_is_tried_with_their_numbers(
-    tiny: Run, tmp_path: Path
+    tiny: fl.Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("client,start,end\nb,0,9\n")
     frame = pd.DataFrame({"x": np.arange(60.0), "y": np.arange(60) % 2})
     frame["who"] = np.where(np.arange(60) < 30, "a", "b")
-    source = from_pandas(frame, label="y", client="who", test_share=0.2)
-    data = Federation(dataset=source, clients=2, partition=ByColumn(column="who"))
+    source = fl.from_pandas(frame, label="y", client="who", test_share=0.2)
+    data = fl.Federation(dataset=source, clients=2, partition=fl.ByColumn(column="who"))
     policy = Trace(file=str(file))
     run = tiny.replace(data=data, participation=policy, algorithm=Mine())
     small, dataset = preflight.smoke(run, run.data.load())

@@ -106,9 +106,7 @@ def test_a_terminal_gets_a_bar_a_file_and_a_notebook_lines_and_quiet_nothing() -
     assert type(choose_display(terminal, quiet=True)) is Display
 
 
-def test_a_bar_shows_the_phase_runs_done_running_and_failed_and_their_accuracy() -> (
-    None
-):
+def test_a_bar_shows_the_phase_the_runs_by_state_and_their_accuracy() -> None:
     text = io.StringIO()
     display = BarDisplay(Console(file=text, force_terminal=True, width=140))
     display.enter("loading data")

@@ -6,22 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.folders import apart, finished
+from helpers.folders import finished
 from helpers.here import run_in_process, session_of, write
 
-from raysafl import (
-    SAFARI,
-    Cohort,
-    Hardware,
-    Participation,
-    Patience,
-    PerClient,
-    Run,
-    Runner,
-    Snapshot,
-    Sweep,
-    Uniform,
-)
+import raysafl as fl
 from raysafl.algorithms import Key
 from raysafl.participation import Bernoulli, Cyclic, Markov
 from raysafl.report.figures import clients
@@ -31,27 +19,19 @@ from raysafl.storage.rows import CLIENT_COLUMNS
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
-POLICIES: dict[str, Participation] = {
+POLICIES: dict[str, fl.Participation] = {
     "cyclic": Cyclic(m=3, groups=4),
-    "uniform": Uniform(m=2),
+    "uniform": fl.Uniform(m=2),
     # In about a third of the rounds nobody comes.
     "empty rounds": Bernoulli(rate=0.1),
     "chains": Markov(mean=0.2, correlation=0.6),
-    "snapshots": Snapshot(base=Bernoulli(rate=0.1), uniform=Uniform(m=3), every=3),
+    "snapshots": fl.Snapshot(
+        base=Bernoulli(rate=0.1), uniform=fl.Uniform(m=3), every=3
+    ),
 }
 
 
-class Never(Participation):
-    """Nobody ever comes."""
-
-    def pick(
-        self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, Cohort]:
-        """An empty cohort."""
-        return state, Cohort([])
-
-
-def truth(run: Run, seed: int) -> list[tuple[int, list[int], bool]]:
+def truth(run: fl.Run, seed: int) -> list[tuple[int, list[int], bool]]:
     """Each round, who came in it and whether it was enforced, by the policy itself."""
     state, found = run.participation.init(), []
     for t in range(run.rounds):
@@ -62,27 +42,28 @@ def truth(run: Run, seed: int) -> list[tuple[int, list[int], bool]]:
     return found
 
 
-def stored(store: Store, run: Run, seed: int) -> list[tuple[int, list[int], bool]]:
+def stored(store: Store, run: fl.Run, seed: int) -> list[tuple[int, list[int], bool]]:
     """The same from the rows of a replicate, in the order in which they lie there."""
     rows = store.rounds(run.id)
     found = []
     for row in rows[rows["seed"] == seed].itertuples():
         first = row.round + 1 - len(row.cohorts)
         assert len(row.cohorts) == len(row.enforced) == len(row.trained)
-        for k, (ids, enforced) in enumerate(
-            zip(row.cohorts, row.enforced, strict=True)
+        for k, (ids, enforced, trained) in enumerate(
+            zip(row.cohorts, row.enforced, row.trained, strict=True)
         ):
+            assert len(ids) or not trained
             found.append((first + k, ids.tolist(), bool(enforced)))
     return found
 
 
-def worker(run: Run) -> Worker:
+def worker(run: fl.Run) -> Worker:
     return Worker(run.cells, run.data.load(), run.model)
 
 
 @pytest.mark.parametrize("pack", [1, pytest.param(3, marks=pytest.mark.acceptance), 64])
 def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
-    pack: int, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pack: int, tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
 
@@ -92,9 +73,9 @@ def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
     # The last row is that of round 10, and the one before that of round 7.
     base = tiny.replace(rounds=11, eval_every=4)
     runs = {(name,): base.replace(participation=p) for name, p in POLICIES.items()}
-    sweep = Sweep("s", runs, axes=("policy",))
-    hardware = Hardware(pack=pack)
-    Runner(sweep, tmp_path / "s", hardware, executor="here", track="none").run()
+    sweep = fl.Sweep("s", runs, axes=("policy",))
+    hardware = fl.Hardware(pack=pack)
+    fl.Runner(sweep, tmp_path / "s", hardware, executor="here", track="none").run()
     store = Store(tmp_path / "s")
     for run in runs.values():
         for seed in run.seeds:
@@ -111,10 +92,10 @@ def test_rows_and_figure_have_who_came_as_the_policy_picks_them(
 
 @pytest.mark.parametrize("killed_after", [1, 4, 5])
 def test_a_run_that_was_killed_has_each_round_exactly_once(
-    killed_after: int, tiny: Run, tmp_path: Path
+    killed_after: int, tiny: fl.Run, tmp_path: Path
 ) -> None:
     run = tiny.replace(
-        participation=POLICIES["snapshots"], algorithm=SAFARI(client_prob=0.5)
+        participation=POLICIES["snapshots"], algorithm=fl.SAFARI(client_prob=0.5)
     )
     run = run.replace(rounds=11, eval_every=4)
     store, whole = Store(tmp_path / "killed"), Store(tmp_path / "whole")
@@ -139,9 +120,9 @@ def test_a_run_that_was_killed_has_each_round_exactly_once(
 
 
 def test_a_replicate_that_stops_early_has_who_came_up_to_the_round_of_its_stop(
-    tiny: Run, tmp_path: Path
+    tiny: fl.Run, tmp_path: Path
 ) -> None:
-    patience = Patience(metric="test_accuracy", rounds=2, min_delta=0.9)
+    patience = fl.Patience(metric="test_accuracy", rounds=2, min_delta=0.9)
     run = tiny.replace(rounds=20, eval_every=3, patience=patience)
     store = Store(tmp_path)
     store.create()
@@ -152,31 +133,18 @@ def test_a_replicate_that_stops_early_has_who_came_up_to_the_round_of_its_stop(
         assert len(found) == store.rounds()["round"].max() + 1 < run.rounds
 
 
-def test_a_round_in_which_nobody_comes_is_an_empty_list(
-    tiny: Run, tmp_path: Path
-) -> None:
-    run = tiny.replace(participation=Never(), rounds=3, eval_every=2, replicates=1)
-    store = Store(tmp_path)
-    store.create()
-    run_in_process(run, store, worker(run))
-    rows = store.results().rows
-    assert rows["cohorts"].to_pylist() == [[[], []], [[]]]
-    assert rows["trained"].to_pylist() == rows["enforced"].to_pylist()
-    assert rows["trained"].to_pylist() == [[False, False], [False]]
-
-
-def runs_of(tiny: Run) -> list[Run]:
+def runs_of(tiny: fl.Run) -> list[fl.Run]:
     """Two runs that evaluate their clients, and one that does not."""
-    asked = tiny.replace(eval_clients=PerClient(every=2, personal_steps=1))
+    asked = tiny.replace(eval_clients=fl.PerClient(every=2, personal_steps=1))
     return [asked, asked.replace(seed=7), tiny.replace(seed=3)]
 
 
-def sweep_of(runs: list[Run]) -> Sweep:
-    return Sweep("sweep", {(run.seed,): run for run in runs}, axes=("seed",))
+def sweep_of(runs: list[fl.Run]) -> fl.Sweep:
+    return fl.Sweep("sweep", {(run.seed,): run for run in runs}, axes=("seed",))
 
 
 def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
-    tiny: Run, tmp_path: Path
+    tiny: fl.Run, tmp_path: Path
 ) -> None:
     runs = runs_of(tiny)
     store = finished(sweep_of(runs), tmp_path / "sweep")
@@ -203,18 +171,3 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
     statistics = store.runs().set_index(["run_id", "replicate"])
     assert statistics.loc[(runs[0].id, 0), "final_clients_mean_accuracy"] == means[0]
     assert verify(store) == []
-
-
-def test_tables_that_are_put_together_read_the_same(tiny: Run, tmp_path: Path) -> None:
-    runs = runs_of(tiny)
-    store = finished(sweep_of(runs), tmp_path / "sweep")
-    before = store.clients()
-    apart(store)
-    assert len(store.files("clients")) == 2
-    store.rewrite()
-    assert len(store.files("clients")) == 1
-    pd.testing.assert_frame_equal(store.clients(), before)
-    store.forget(set(runs[0].cell_ids))
-    assert set(store.clients()["run_id"]) == {runs[1].id}
-    store.forget(None)
-    assert store.clients().empty and not store.files("clients")

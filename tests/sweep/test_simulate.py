@@ -12,16 +12,7 @@ from helpers.here import run_in_process
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from raysafl import (
-    FedAvg,
-    Iid,
-    Patience,
-    PerClient,
-    Run,
-    Validation,
-    simulate,
-    trainable,
-)
+import raysafl as fl
 from raysafl.algorithms import Key
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.objectives import Classification
@@ -32,10 +23,10 @@ from raysafl.sweep.on_ray.run_trainable import RunTrainable
 
 
 def test_a_smoke_run_keeps_the_test_samples_by_which_clients_are_judged(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
-    full = tiny.replace({"data.validation": Validation(server=0.1), "rounds": 12})
-    judged = full.replace(eval_clients=PerClient(every=12))
+    full = tiny.replace({"data.validation": fl.Validation(server=0.1), "rounds": 12})
+    judged = full.replace(eval_clients=fl.PerClient(every=12))
     assert smoke(judged).data == judged.data
     assert smoke(full).data != full.data
 
@@ -47,14 +38,14 @@ class Talking(Algorithm):
         print(f"round {key.round}")
         if key.round == 2:
             raise RuntimeError("a user's mistake")
-        return (yield from FedAvg().round(state, ids, key))
+        return (yield from fl.FedAvg().round(state, ids, key))
 
 
 class Exploding(Algorithm):
     """Makes parameters that are not finite in its second round."""
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        new = yield from FedAvg().round(state, ids, key)
+        new = yield from fl.FedAvg().round(state, ids, key)
         return State(new.w_P * float("inf")) if key.round == 1 else new
 
 
@@ -65,7 +56,7 @@ class Exploding(Algorithm):
 )
 def test_the_rows_are_those_that_a_sweep_writes(
     change: dict[str, Any],
-    tiny: Run,
+    tiny: fl.Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -80,7 +71,7 @@ def test_the_rows_are_those_that_a_sweep_writes(
         raise AssertionError("Ray is not to be started")
 
     monkeypatch.setattr(ray, "init", no_ray)
-    rounds = simulate(run)
+    rounds = fl.simulate(run)
     written = store.rounds().sort_values(["replicate", "round"], ignore_index=True)
     expected = written.drop(columns=["run_id", "seconds"])
     pd.testing.assert_frame_equal(rounds.drop(columns="seconds"), expected)
@@ -89,20 +80,20 @@ def test_the_rows_are_those_that_a_sweep_writes(
 
 
 def test_what_the_user_s_code_prints_and_raises_is_seen_where_it_happens(
-    tiny: Run, capsys: pytest.CaptureFixture[str]
+    tiny: fl.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RuntimeError, match="a user's mistake") as raised:
-        simulate(tiny.replace(algorithm=Talking(), replicates=1))
+        fl.simulate(tiny.replace(algorithm=Talking(), replicates=1))
     assert raised.traceback[-1].path == Path(__file__)
     assert capsys.readouterr().out.splitlines() == ["round 0", "round 1", "round 2"]
 
 
 def test_a_replicate_that_diverges_is_named_and_keeps_its_rows_before(
-    tiny: Run,
+    tiny: fl.Run,
 ) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        rounds = simulate(tiny.replace(algorithm=Exploding()))
+        rounds = fl.simulate(tiny.replace(algorithm=Exploding()))
     said = [str(warning.message).partition(":")[0] for warning in warned]
     assert said == ["replicate 0 diverged", "replicate 1 diverged"]
     assert warned[0].filename == __file__
@@ -122,12 +113,12 @@ class Reports(tune.Callback):
 
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
-def test_a_plain_tuner_stops_the_worse_run_early(tiny: Run, tmp_path: Path) -> None:
+def test_a_plain_tuner_stops_the_worse_run_early(tiny: fl.Run, tmp_path: Path) -> None:
     base = tiny.replace(rounds=8)
     reports = Reports()
     rates = [0.1, 1e-9]
     tuner = tune.Tuner(
-        tune.with_resources(trainable(base), {"cpu": 0.5}),
+        tune.with_resources(fl.trainable(base), {"cpu": 0.5}),
         param_space={"local.lr": tune.grid_search(rates)},
         tune_config=tune.TuneConfig(
             metric="test_accuracy",
@@ -148,13 +139,13 @@ def test_a_plain_tuner_stops_the_worse_run_early(tiny: Run, tmp_path: Path) -> N
     assert ended == {0.1: 8, 1e-9: 4}
     best = results.get_best_result()
     run = base.replace(best.config)
-    accuracy = simulate(run).groupby("round").test_accuracy.mean()
+    accuracy = fl.simulate(run).groupby("round").test_accuracy.mean()
     # Every evaluated round is reported, with the numbers of a simulation.
     own = [(t, a) for lr, t, a in reports.rounds if lr == 0.1]
     assert own == [(t + 1, pytest.approx(a)) for t, a in accuracy.items()]
 
 
-def here(run: Run) -> type[RunTrainable]:
+def here(run: fl.Run) -> type[RunTrainable]:
     """The trainable of a run, in this process."""
 
     class Here(RunTrainable):
@@ -165,13 +156,13 @@ def here(run: Run) -> type[RunTrainable]:
 
 
 def test_a_trial_goes_on_from_its_checkpoint_with_the_means_over_all_seeds(
-    tiny: Run, tmp_path: Path
+    tiny: fl.Run, tmp_path: Path
 ) -> None:
     """Also over those that have stopped before the others."""
-    patience = Patience(rounds=1, metric="test_accuracy")
-    run = tiny.replace({"data.partition": Iid(), "patience": patience})
+    patience = fl.Patience(rounds=1, metric="test_accuracy")
+    run = tiny.replace({"data.partition": fl.Iid(), "patience": patience})
     run = run.replace(rounds=12, replicates=3)
-    rows = simulate(run.replace(seed=3))
+    rows = fl.simulate(run.replace(seed=3))
     assert rows.groupby("replicate")["round"].max().nunique() > 1
     table = rows.pivot(index="round", columns="replicate", values="test_accuracy")
     trials = [here(run)({"seed": 3}) for _ in range(2)]
@@ -193,9 +184,9 @@ def test_a_trial_goes_on_from_its_checkpoint_with_the_means_over_all_seeds(
         trial.stop()
 
 
-def test_mistakes_are_told_with_what_to_change(tiny: Run) -> None:
+def test_mistakes_are_told_with_what_to_change(tiny: fl.Run) -> None:
     with pytest.raises(ValueError, match=r"trainable is 3.*give a Run"):
-        trainable(3)  # type: ignore[arg-type]
+        fl.trainable(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"call fl\.trainable\(run\)"):
         RunTrainable({})
     with pytest.raises(ValueError, match="unknown field 'rl': did you mean 'lr'"):

@@ -128,9 +128,8 @@ def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> 
     new = outcome.store.rounds().set_index("run_id")
     expected = fresh.store.rounds().set_index("run_id")
     columns = ["round", "test_accuracy", "test_loss"]
-    assert new[columns].equals(expected[columns]) and not new[columns].equals(
-        old[columns]
-    )
+    assert new[columns].equals(expected[columns])
+    assert not new[columns].equals(old[columns])
     again, said = go(written(tmp_path, BODY), tmp_path / "s")
     assert again.skipped == 3 and "runs to do" not in said
 
@@ -204,9 +203,7 @@ def test_runs_that_a_search_algorithm_asked_for_are_checked_as_well(
     again, said = search(written(tmp_path, SEARCHED), out)
     assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
     before = contents(out)
-    with pytest.raises(
-        ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
-    ):
+    with pytest.raises(ValueError, match=r"2 runs were computed: algorithm\.lr=0\."):
         search(written(tmp_path, SEARCHED, BODY), out)
     assert contents(out) == before
     outcome, _ = search(written(tmp_path, SEARCHED, BODY), out, stale="rerun")

@@ -82,9 +82,8 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
     assert set(outcome.runs["status"]) == {Status.STOPPED}
     assert set(outcome.runs["reason"]) == {"stopped by `stop` after round 3"}
     # What was stopped has the rows up to there.
-    assert outcome.store.rounds()["round"].max() == 2 and not list(
-        (tmp_path / "s").glob("open/*")
-    )
+    assert outcome.store.rounds()["round"].max() == 2
+    assert not list((tmp_path / "s").glob("open/*"))
 
     name = "algorithm=FedAvg, q=0.5"
     assert set(seen.configs) == {name, "algorithm=other, q=0.5"}

@@ -8,13 +8,7 @@ import torch
 from helpers.commands import EXPERIMENT
 from rich.console import Console
 
-from experiments.theorems.advise import (
-    DRAWS,
-    advice_table,
-    advise,
-    main,
-    paths,
-)
+from experiments.theorems.advise import DRAWS, advice_table, advise, main, paths
 from experiments.theorems.gradients import (
     batch_gradients,
     client_gradients,
@@ -23,14 +17,8 @@ from experiments.theorems.gradients import (
     server_gradient,
     square,
 )
-from experiments.theorems.premises import (
-    least_g4,
-    most_client_prob_convex,
-)
-from raysafl import (
-    LocalTraining,
-    Run,
-)
+from experiments.theorems.premises import least_g4, most_client_prob_convex
+from raysafl import LocalTraining, Run
 from raysafl.algorithms import Key
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation

@@ -21,10 +21,7 @@ from experiments.theorems.gradients import (
     server_gradient,
     smoothness,
 )
-from experiments.theorems.premises import (
-    least_snapshot_prob,
-    most_client_prob,
-)
+from experiments.theorems.premises import least_snapshot_prob, most_client_prob
 from raysafl import CNN, MLP, Logistic, Model, Run
 from raysafl.algorithms import Key
 from raysafl.core.problem import SERVER

@@ -71,9 +71,8 @@ def test_the_report_opens_from_disk_and_can_be_read(
     sizes = page.evaluate(
         "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"
     )
-    assert len(sizes) == len(list(file.parent.glob("*.png"))) and all(
-        own >= shown > 300 for own, shown in sizes
-    )
+    assert len(sizes) == len(list(file.parent.glob("*.png")))
+    assert all(own >= shown > 300 for own, shown in sizes)
     # nothing sticks out
     assert page.evaluate("document.documentElement.scrollWidth") == width
     seen.asked -= {url for url in seen.asked if url.startswith("data:")}
@@ -124,9 +123,8 @@ def test_mlflow_draws_the_curves_of_all_runs_of_the_sweep(
     last = rounds[rounds["round"] == rounds["round"].max()].groupby("run_id")
     accuracies = last["test_accuracy"].mean().round(6)
     assert set(accuracies) <= {round(end, 6) for end in ends if end is not None}
-    assert seen.errors == [] and all(
-        a.startswith((url, "data:", "blob:")) for a in seen.asked
-    )
+    assert seen.errors == []
+    assert all(a.startswith((url, "data:", "blob:")) for a in seen.asked)
 
 
 @pytest.mark.acceptance

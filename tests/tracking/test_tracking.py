@@ -329,9 +329,8 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
     end(store, A, reason="y" * 9000)
     sync(store.path, None, print)
     run = view().children[A]
-    assert (
-        run.data.tags["label.acc_5 ___"] == "x" and len(run.data.tags["reason"]) == 8000
-    )
+    assert run.data.tags["label.acc_5 ___"] == "x"
+    assert len(run.data.tags["reason"]) == 8000
     assert run.data.params["a_b_"] == "1" and run.data.params["many.p149"] == "149"
 
 

@@ -112,9 +112,7 @@ class Remembering(Model):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 
 
-def test_cuts_differ_with_seed_round_client_call_and_step_and_repeat_otherwise() -> (
-    None
-):
+def test_cuts_differ_with_seed_round_client_call_and_step_alone() -> None:
     local = trainer(Remembering(), "loop")
     task = tasks(local.model, SGD)[0]
     # Client 0 reads the samples of client 1, so that only its number differs.

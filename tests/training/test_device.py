@@ -77,10 +77,7 @@ def _settings_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def tf32() -> tuple[bool, bool]:
     """Whether products and convolutions may round their factors."""
-    return (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-    )
+    return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
 
 @pytest.mark.parametrize("part", [None, "legacy flags", *range(len(parts()))])
@@ -174,9 +171,7 @@ def test_processes_with_shares_of_a_gpu_fit_on_it_together(
     assert [part * gigabytes * GIB for part in fractions] == [taken] * bool(taken)
 
 
-def test_work_that_does_not_fit_is_tried_again_then_cut_and_stays_in_its_order() -> (
-    None
-):
+def test_work_that_does_not_fit_is_tried_again_then_cut_in_its_order() -> None:
     limit = 8
     tried: list[int] = []
     freed: list[None] = []

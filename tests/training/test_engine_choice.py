@@ -56,9 +56,7 @@ def refuse_in_this_thread(patch: pytest.MonkeyPatch, owner: object, clock: str) 
     patch.setattr(owner, clock, refuse)
 
 
-def test_the_choice_reads_no_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_choice_reads_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         for clock in ("time", "perf_counter", "monotonic", "process_time"):
             refuse_in_this_thread(patch, time, clock)
@@ -91,9 +89,7 @@ def test_recurrent_layers_are_trained_in_a_loop() -> None:
     assert choose_engine(model, tokens, Y_NB[:1, :2]) == "loop"
 
 
-def test_an_engine_with_wrong_gradients_is_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_with_wrong_gradients_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(Loop):
         def gradients(self, batch: Batch) -> Gradients:
             y_TB = batch.y_TB
@@ -128,12 +124,8 @@ def test_a_model_that_vmap_cannot_run_is_trained_in_a_loop() -> None:
 
 
 def test_an_engine_that_is_unknown_or_not_for_the_model_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"no engine 'fusd'; did you mean 'fused'\? .known: auto,"
-    ):
+    with pytest.raises(ValueError, match="'fusd'; did you mean 'fused'"):
         make_engine("fusd", flat(Logistic()))
-    with pytest.raises(
-        ValueError, match="'fused' is for float32 models of one linear layer"
-    ):
+    with pytest.raises(ValueError, match="is for float32 models of one linear layer"):
         make_engine("fused", flat(MLP(hidden=[4])))
     assert isinstance(make_engine("fused", flat(Logistic())), Fused)

@@ -68,10 +68,7 @@ MODELS: list[tuple[Model, str]] = [
 
 @pytest.mark.parametrize(("model", "engine"), MODELS[:3], ids=repr)
 def test_a_local_step_is_one_launch_and_nothing_waits(
-    trainer: MakeTrainer,
-    model: Model,
-    engine: str,
-    monkeypatch: pytest.MonkeyPatch,
+    trainer: MakeTrainer, model: Model, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stack, and not of a step, are its uploads, its begin and its results."""
     train = GpuTraining.train
@@ -266,10 +263,7 @@ def test_a_task_that_does_not_fit_alone_says_what_to_change(
 ) -> None:
     local = trainer(MLP(hidden=[12]), "graph")
     refuse_many(monkeypatch, Vmap, most=0)
-    with pytest.raises(
-        MemoryError,
-        match=r"out of memory: .* of \d+ samples .* smaller batch_size.*9 TiB",
-    ):
+    with pytest.raises(MemoryError, match=r"\d+ samples .* smaller batch_size.*9 TiB"):
         local.train(tasks(local.model, BASE))
 
 

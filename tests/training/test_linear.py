@@ -1,13 +1,13 @@
 """The compiled loop for linear models against batched products and against itself."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.commands import checked_output
 from helpers.evaluation import evaluated
 from helpers.tasks import Task, Trainer
 from hypothesis import example, given, settings
@@ -93,10 +93,8 @@ def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
 
 
 def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
-    sgd, local = (
-        LocalTraining(lr=0.1, batch_size=8, epochs=2),
-        trainer("fused", 7, 12, "uint8"),
-    )
+    sgd = LocalTraining(lr=0.1, batch_size=8, epochs=2)
+    local = trainer("fused", 7, 12, "uint8")
     first, bad, last = tasks(local, sgd)
     bad = bad._replace(w_P=torch.full_like(bad.w_P, torch.inf), prox=0.3)
     together = local.train([first, bad, last._replace(prox=0.2)])
@@ -165,11 +163,6 @@ print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]
-    fresh, kept = (
-        subprocess.run(
-            command, env=env, capture_output=True, text=True, check=True
-        ).stdout.split()
-        for _ in range(2)
-    )
+    fresh, kept = (checked_output(command, env=env).split() for _ in range(2))
     assert (fresh[0], kept[0]) == ("0", "1")
     assert fresh[1] == kept[1]

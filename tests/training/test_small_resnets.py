@@ -6,12 +6,12 @@ memory (`raysafl.models.flat._has_small_strided`), which would end pytest as a w
 
 import itertools
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.commands import checked_output
 from helpers.torch_loop import gradients_by_torch
 from torch import Tensor, nn
 
@@ -88,8 +88,7 @@ def test_every_engine_trains_small_resnets_as_plain_torch_does(threads: int) -> 
     command = [sys.executable, __file__, str(threads)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # Where memory was overwritten, two threads may wait for each other for ever.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
+    checked_output(command, timeout=300, env=env)
 
 
 @pytest.mark.parametrize(

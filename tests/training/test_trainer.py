@@ -311,18 +311,6 @@ def test_buffers_do_not_outlive_a_round() -> None:
     assert torch.equal(local.train(asked).delta_MP, local.train(asked).delta_MP)
 
 
-def test_the_rate_halves_at_the_milestones() -> None:
-    # FAST: halved at round 5,000
-    halved = StepRate(milestones=[5000])
-    fast = LocalTraining(lr=0.1, batch_size=1, steps=1, schedule=halved)
-    assert [fast.rate(t) for t in (0, 4999, 5000, 9999)] == [0.1, 0.1, 0.05, 0.05]
-    thrice = fast.replace(schedule=StepRate(milestones=[2, 4, 4], decay=0.1))
-    assert [thrice.rate(t) for t in (1, 2, 3, 4)] == pytest.approx(
-        [0.1, 0.01, 0.01, 0.0001]
-    )
-    assert BASE.rate(10**6) == BASE.lr
-
-
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

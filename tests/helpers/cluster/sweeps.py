@@ -15,21 +15,10 @@ from pathlib import Path
 import ray
 from torch import nn
 
-from raysafl import (
-    Absent,
-    ClassesPerClient,
-    FedAvg,
-    Federation,
-    Hardware,
-    IidServer,
-    LocalTraining,
-    Logistic,
-    Run,
-    Runner,
-    Sweep,
-)
+import raysafl as fl
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.randomness import Key
+from raysafl.quickstart import BASE
 
 
 def leave(seen: str, who: str, run: int) -> None:
@@ -51,7 +40,7 @@ def leave(seen: str, who: str, run: int) -> None:
     file.with_suffix(".part").rename(file)
 
 
-class Seen(Logistic):
+class Seen(fl.Logistic):
     """Tells where the client actors are."""
 
     seen: str
@@ -88,10 +77,10 @@ class Together(Algorithm):
                     )
                 time.sleep(0.05)
         time.sleep(self.seconds)
-        return (yield from FedAvg().round(state, ids, key))
+        return (yield from fl.FedAvg().round(state, ids, key))
 
 
-def sweep(name: str, seen: str) -> Sweep:
+def sweep(name: str, seen: str) -> fl.Sweep:
     """A sweep by its name.
 
     `pair`, `pack`: 2 or 4 runs, all at once; `gang`: 2 runs, as they come; `long`: 3 of
@@ -101,33 +90,30 @@ def sweep(name: str, seen: str) -> Sweep:
         "pair": (2, 2, 3, 0.0),
         "pack": (4, 4, 3, 0.0),
         "gang": (2, 1, 3, 0.0),
-        "long": (3, 1, 20, 0.4),
-        "lasting": (12, 4, 10, 0.4),
+        "long": (3, 1, 8, 0.4),
+        "lasting": (12, 4, 10, 0.2),
     }[name]
     one_model = name == "lasting"
     runs = {
-        (i,): Run(
-            data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+        (i,): BASE.replace(
             model=Seen(seen=seen, run=0 if one_model else i),
             algorithm=Together(seen=seen, run=i, wait=wait, seconds=seconds),
-            participation=Absent(s=4, m=3),
-            local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
             rounds=rounds,
             replicates=2,
             seed=10 * i,
         )
         for i in range(count)
     }
-    return Sweep(name, runs, axes=("i",))
+    return fl.Sweep(name, runs, axes=("i",))
 
 
 def main(name: str, folder: str, address: str, hardware: str) -> None:
     seen = Path(folder) / "seen"
     seen.mkdir(parents=True)
-    outcome = Runner(
+    outcome = fl.Runner(
         sweep(name, str(seen)),
         out=Path(folder) / "results",
-        hardware=Hardware(**json.loads(hardware)),
+        hardware=fl.Hardware(**json.loads(hardware)),
         address=address,
         track="none",
         flush_seconds=0.5,
