@@ -236,7 +236,8 @@ def cost(numbers: Numbers) -> list[Block]:
     methods = finished["run_id"].map(method_of).rename("method")
     means = finished[list(columns)].groupby(methods).mean()
     each = finished.drop_duplicates("run_id").groupby(methods)["seconds"]
-    runs_of, seconds = each.size(), each.mean()
+    runs_of = each.size()
+    seconds = each.mean()
     rows = []
     for method in layout.methods:
         text = label_text(method)
