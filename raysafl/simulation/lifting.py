@@ -577,7 +577,8 @@ class Lifted(Turn):
         elif isinstance(answer, Tensor):
             answer = lifted(answer)
         else:
-            answer = type(answer)(*map(lifted, answer))
+            # The moments, which are the last column, are for the simulation.
+            answer = type(answer)(*map(lifted, answer[:-1]))
         try:
             request: Request | CountSamples = self._generator.send(answer)
         except StopIteration as end:
@@ -637,6 +638,11 @@ class Lifted(Turn):
         if not isinstance(prox, Tensor) and prox == 0:
             return None
         return np.full(self._size, _numbers(prox), np.float64)
+
+    def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
+        """Write into the table what is remembered."""
+        assert isinstance(self.after.clients, LiftedClients)
+        self.after.clients.write()
 
     def _joined(self, tensors: list[Any]) -> Tensor:
         return bare(tensors[0], self._size)

@@ -13,14 +13,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, Setting, State
 from raysafl.core.component import users_parts
 from raysafl.core.objective import Value
 from raysafl.core.record import VIRTUAL_SECONDS, Record
-from raysafl.core.work import ClientTests, Work
+from raysafl.core.work import ClientTests, Ints, Work
 from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.run import Patience, Run
 from raysafl.simulation.turns import checked_state
@@ -224,10 +223,10 @@ class Replicate:
         self._standing = standing
 
     @cached_property
-    def samples(self) -> Tensor:
+    def samples(self) -> Ints:
         """The numbers of samples that clients, EVERYONE and SERVER hold."""
         sizes, server_size = self.work.sizes(self.cell)
-        return torch.tensor([*sizes, sum(sizes), server_size])
+        return np.array([*sizes, sum(sizes), server_size])
 
     @property
     def done(self) -> bool:

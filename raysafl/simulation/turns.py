@@ -54,7 +54,7 @@ class Turn:
 
     Attributes:
         after: The state that the round has returned, with an axis of replicates in all of its
-            tensors. Its `clients` are those of a group, or empty: see `Separate.clients`.
+            tensors. What it remembers of clients, `remember` takes over.
     """
 
     after: State
@@ -81,6 +81,15 @@ class Turn:
     @abstractmethod
     def ids(self) -> Ints:
         """Return the clients [R, M] that the request names."""
+
+    @abstractmethod
+    def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
+        """Take over what the round has remembered of clients, once it has ended.
+
+        Args:
+            clients: The vectors of the clients of each replicate of a group.
+            places: The places of those that have taken this turn.
+        """
 
     @abstractmethod
     def _joined(self, tensors: list[Any]) -> Tensor:
@@ -150,15 +159,11 @@ class Separate(Turn):
 
     Args:
         turns: The round of each replicate, see `alone`.
-
-    Attributes:
-        clients: What each keeps of its clients, once the round has ended.
     """
 
     def __init__(self, turns: Sequence[Round]) -> None:
         self.turns = turns
         self.after = State(torch.empty(0))
-        self.clients: list[Mapping[int, Tensor]] = []
         self._has_divided = False
 
     def send(self, answer: Any) -> Request | CountSamples | None:
@@ -176,7 +181,6 @@ class Separate(Turn):
         if not isinstance(first, State):
             return first
         self.after = stacked(self._requests)
-        self.clients = [state.clients for state in self._requests]
         return None
 
     def some(self, mask_R: NDArray[np.bool_]) -> "Separate":
@@ -191,21 +195,28 @@ class Separate(Turn):
         """Return the clients that the requests name, [R, M]."""
         return np.array([request.ids for request in self._requests], np.int64)
 
+    def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
+        """Take over the `clients` of each state that was returned."""
+        for place, state in zip(places.tolist(), self._requests, strict=True):
+            clients[place] = state.clients
+
     def _joined(self, tensors: list[Any]) -> Tensor:
         return torch.stack(tensors)
 
 
 def stacked(states: Sequence[State]) -> State:
     """Return states of one structure as one with an axis of replicates, without clients."""
-    if len(states) == 1:
-        (state,) = states
-        server = {name: own.unsqueeze(0) for name, own in state.server.items()}
-        return State(state.w_P.unsqueeze(0), server)
     server = {
         name: torch.stack([state.server[name] for state in states])
         for name in states[0].server
     }
     return State(torch.stack([state.w_P for state in states]), server)
+
+
+def state_of(state_R: State, r: int, clients: Mapping[int, Tensor]) -> State:
+    """Return the state of one replicate of those that are `stacked`, with its clients."""
+    server = {name: own[r] for name, own in state_R.server.items()}
+    return State(state_R.w_P[r], server, clients)
 
 
 def structure(state: State) -> Hashable:
@@ -228,7 +239,8 @@ def _answers(answer: Any, size: int) -> Sequence[Any]:
         return [None] * size
     if isinstance(answer, Tensor):
         return answer.unbind()
-    columns = [column_R.unbind() for column_R in answer]
+    # The moments, which are the last column, are for the simulation.
+    columns = [column_R.unbind() for column_R in answer[:-1]]
     return [type(answer)(*own) for own in zip(*columns, strict=True)]
 
 
