@@ -214,8 +214,8 @@ class Tasks:
 
     def alike(
         self, key: Callable[[LocalTraining], Hashable]
-    ) -> Iterator[tuple[LocalTraining, NDArray[np.bool_]]]:
-        """Yield for each value of a key a local training, and which tasks have it, [T].
+    ) -> Iterator[tuple[LocalTraining, slice | NDArray[np.bool_]]]:
+        """Yield for each value of a key a local training, and which tasks have it.
 
         Args:
             key: What is equal for local trainings that are treated alike.
@@ -225,6 +225,9 @@ class Tasks:
             first_of.setdefault(key(local), number)
             for number, local in enumerate(self.locals)
         ]
+        if len(first_of) == 1:
+            yield self.locals[0], slice(None)
+            return
         number_T = np.array(numbers)[self.columns["local"]]
         for number in first_of.values():
             yield self.locals[number], number_T == number

@@ -38,6 +38,7 @@ from raysafl.core.algorithm import (
     ClientVectors,
     CohortIds,
     CountSamples,
+    LocalTraining,
     Request,
     State,
 )
@@ -529,6 +530,7 @@ class Lifted(Turn):
         self._ids: Any = _Ids(ids_RM)
         self._key: Any = _Key(keys)
         self._generator: Any = None
+        self._request: Any = None
         self._has_asked = False
         # raysafl's own are known to use no others than the operators of `SAME_BITS`.
         self._is_users_own = is_users_own
@@ -563,7 +565,7 @@ class Lifted(Turn):
             functorch._vmap_decrement_nesting()
         if _raised:
             raise NotLiftable("it catches an error that it would not meet alone")
-        self._requests = [request]
+        self._request = request
         if request is not None:
             self._check(request)
         return request
@@ -626,15 +628,15 @@ class Lifted(Turn):
 
     def ids(self) -> Ints:
         """Return the clients that the request names, [R, M]."""
-        (request,) = self._requests
-        if request.ids is self._ids:
+        ids = self._request.ids
+        if ids is self._ids:
             return self._ids_RM
-        ids_M = np.array(request.ids, np.int64)
+        ids_M = np.array(ids, np.int64)
         return np.broadcast_to(ids_M, (self._size, len(ids_M)))
 
     def prox(self) -> Floats | None:
         """Return `prox`, which may be a field in which replicates differ, as an array."""
-        prox = self._requests[0].prox
+        prox = self._request.prox
         if not isinstance(prox, Tensor) and prox == 0:
             return None
         return np.full(self._size, _numbers(prox), np.float64)
@@ -644,5 +646,11 @@ class Lifted(Turn):
         assert isinstance(self.after.clients, LiftedClients)
         self.after.clients.write()
 
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        return bare(tensors[0], self._size)
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the request with an axis of replicates, if there is one."""
+        tensor = getattr(self._request, name, None)
+        return None if tensor is None else bare(tensor, self._size)
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the one local training of the request."""
+        return [self._request.local]

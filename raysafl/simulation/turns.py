@@ -58,8 +58,6 @@ class Turn:
     """
 
     after: State
-    # What was asked for last: the request of each replicate, or one that stands for all.
-    _requests: Sequence[Any] = ()
 
     @abstractmethod
     def send(self, answer: Any) -> Request | CountSamples | None:
@@ -83,6 +81,18 @@ class Turn:
         """Return the clients [R, M] that the request names."""
 
     @abstractmethod
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the request with an axis of replicates, if there is one."""
+
+    @abstractmethod
+    def prox(self) -> Floats | None:
+        """Return the request's `prox` for each replicate; None if it is 0."""
+
+    @abstractmethod
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the local trainings of the request: one for all, or one for each."""
+
+    @abstractmethod
     def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
         """Take over what the round has remembered of clients, once it has ended.
 
@@ -90,26 +100,6 @@ class Turn:
             clients: The vectors of the clients of each replicate of a group.
             places: The places of those that have taken this turn.
         """
-
-    @abstractmethod
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        """Return the tensors of all requests as one with an axis of replicates."""
-
-    def column(self, name: str) -> Tensor | None:
-        """Return a tensor of the request with an axis of replicates, if there is one."""
-        tensors = [getattr(own, name, None) for own in self._requests]
-        return None if tensors[0] is None else self._joined(tensors)
-
-    def prox(self) -> Floats | None:
-        """Return the request's `prox` for each replicate; None if it is 0."""
-        prox_R = np.array([request.prox for request in self._requests], np.float64)
-        return prox_R if prox_R.any() else None
-
-    def locals(self) -> Sequence[LocalTraining]:
-        """Return the local trainings of the request: one for all, or one for each."""
-        locals = [request.local for request in self._requests]
-        is_one = all(local is locals[0] for local in locals)
-        return locals[:1] if is_one else locals
 
 
 def alone(
@@ -163,7 +153,8 @@ class Separate(Turn):
 
     def __init__(self, turns: Sequence[Round]) -> None:
         self.turns = turns
-        self.after = State(torch.empty(0))
+        # What was asked for last by each replicate, or returned.
+        self._requests: Sequence[Any] = ()
         self._has_divided = False
 
     def send(self, answer: Any) -> Request | CountSamples | None:
@@ -195,13 +186,26 @@ class Separate(Turn):
         """Return the clients that the requests name, [R, M]."""
         return np.array([request.ids for request in self._requests], np.int64)
 
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the requests, [R, ...], if there is one."""
+        tensors: list[Any] = [getattr(own, name, None) for own in self._requests]
+        return None if tensors[0] is None else torch.stack(tensors)
+
+    def prox(self) -> Floats | None:
+        """Return the requests' `prox`; None if all are 0."""
+        prox_R = np.array([request.prox for request in self._requests], np.float64)
+        return prox_R if prox_R.any() else None
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the local trainings of the requests: one for all, or one for each."""
+        locals = [request.local for request in self._requests]
+        is_one = all(local is locals[0] for local in locals)
+        return locals[:1] if is_one else locals
+
     def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
         """Take over the `clients` of each state that was returned."""
         for place, state in zip(places.tolist(), self._requests, strict=True):
             clients[place] = state.clients
-
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        return torch.stack(tensors)
 
 
 def stacked(states: Sequence[State]) -> State:
