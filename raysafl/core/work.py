@@ -297,16 +297,14 @@ def chosen_rows(blocks: Sequence[Tensor], rows: Ints) -> Tensor:
     rising = rows[order].astype(np.int64)
     begins = np.cumsum([0, *map(len, blocks)])
     cuts = np.searchsorted(rising, begins).tolist()
-    parts = [
-        block.index_select(0, torch.from_numpy(rising[start:stop] - begin))
-        for block, begin, start, stop in zip(
-            blocks, begins.tolist(), cuts, cuts[1:], strict=False
-        )
-        if start < stop
-    ]
-    place_of = np.empty_like(order)
-    place_of[order] = np.arange(len(order))
-    return torch.cat(parts).index_select(0, torch.from_numpy(place_of))
+    chosen_TP = blocks[0].new_empty(len(rows), blocks[0].shape[1])
+    for block, begin, start, stop in zip(
+        blocks, begins.tolist(), cuts, cuts[1:], strict=False
+    ):
+        if start < stop:
+            own = block.index_select(0, torch.from_numpy(rising[start:stop] - begin))
+            chosen_TP[torch.from_numpy(order[start:stop])] = own
+    return chosen_TP
 
 
 def _needed(blocks: Sequence[Tensor], is_needed_V: NDArray[np.bool_]) -> list[Tensor]:

@@ -116,13 +116,20 @@ class RoundSoFar:
             return
         if len({structure(state_of(state, 0, {})) for state in states}) > 1:
             raise Apart("the states of the replicates have become different")
-        order = torch.from_numpy(np.argsort(np.concatenate([p.places for p in parts])))
-        server = {
-            name: torch.cat([state.server[name] for state in states])[order]
-            for name in first.server
-        }
-        w_RP = torch.cat([state.w_P for state in states])[order]
-        self.after.state = State(w_RP, server)
+
+        def joined(tensors: Sequence[Tensor]) -> Tensor:
+            whole = tensors[0].new_empty(len(self.tally_R), *tensors[0].shape[1:])
+            for part, own in zip(parts, tensors, strict=True):
+                whole[torch.from_numpy(part.places)] = own
+            return whole
+
+        self.after.state = State(
+            joined([state.w_P for state in states]),
+            {
+                name: joined([state.server[name] for state in states])
+                for name in first.server
+            },
+        )
 
 
 class Part:
@@ -300,12 +307,12 @@ class Part:
 
         numbers_R = self.current.after.numbers_R
         spent_R = numbers_R["spent"]
-        # Where ids are negative, those of all replicates are equal.
-        ids_M = ids_RM[0]
-        clients = int((ids_M >= 0).sum())
+        # EVERYONE and SERVER have the same places in the requests of all replicates.
+        ids = ids_RM[0].tolist()
+        everyone, server = ids.count(EVERYONE), ids.count(SERVER)
+        clients = len(ids) - everyone - server
         if not isinstance(request, AskLosses):
-            trained = (EVERYONE in ids_M, clients > 0, SERVER in ids_M)
-            for kind in compress(KINDS, trained):
+            for kind in compress(KINDS, (everyone, clients, server)):
                 tally_R[kind][index] = True
         spent_R["steps"][index] += update.steps_M.sum(1).numpy()
         bytes_2 = down, up = self._bytes_of(request)
@@ -313,7 +320,7 @@ class Part:
         spent_R["bytes_up"][index] += clients * up
         if (devices := self.group.run.devices) is not None:
             seconds_T = devices.seconds(
-                self.group.seeds_R[index].repeat(len(ids_M)),
+                self.group.seeds_R[index].repeat(len(ids)),
                 np.maximum(ids_RM, 0).ravel(),
                 update.steps_M.numpy().ravel(),
                 bytes_2,
@@ -322,10 +329,10 @@ class Part:
             seconds_RM = np.where(ids_RM < 0, 0.0, seconds_T.reshape(ids_RM.shape))
             tally_R["seconds"][index] += seconds_RM.max(1)
 
-        # The server's samples do not count.
-        is_seen_M = ids_M != SERVER
-        if not is_seen_M.any():
+        if server == len(ids):
             return
+        # The server's samples do not count.
+        is_seen_M = ids_RM[0] != SERVER
         seen_RM = update.samples_M.numpy() * is_seen_M
         seen_R = seen_RM.sum(1)
         numbers_R["has_trained"][index] = True
