@@ -94,7 +94,8 @@ COLUMNS = np.dtype(
         ("seed", np.uint64),
         ("before", np.int64),
         *((name, np.float64) for name in ("rate", "prox", "weight")),
-    ]
+    ],
+    align=True,
 )
 # A row of a task without offset and moments.
 BLANK = np.zeros((), COLUMNS)

@@ -280,7 +280,9 @@ def combine_shares(
     for request, *columns in zip(asked, *parts_of_columns, strict=True):
         shape = replicates, clients = request.clients_RM.shape
         numbers = [column_T.view(shape) for column_T in columns]
-        if request.moments_RMVP is not None:
+        if request.moments_RMVP is None:
+            numbers.append(torch.empty(*shape, 0, 0))
+        else:
             numbers.append(moments.next(request.moments_RMVP.shape))
         num_parameters = request.w.shape[-1]
         if request.averaged:

@@ -27,7 +27,8 @@ SPENT = np.dtype(
         *((name, np.int64) for name in ("snapshots", "server_rounds", "steps")),
         *((name, np.int64) for name in ("bytes_down", "bytes_up")),
         ("virtual_seconds", np.float64),
-    ]
+    ],
+    align=True,
 )
 # All numbers of a replicate: those, whether any client has trained, and two of `Standing`,
 # which are NaN where there is none.
@@ -37,7 +38,8 @@ NUMBERS = np.dtype(
         ("has_trained", np.bool_),
         ("train_accuracy", np.float64),
         ("train_loss", np.float64),
-    ]
+    ],
+    align=True,
 )
 
 

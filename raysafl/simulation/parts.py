@@ -45,7 +45,8 @@ KINDS = ("central", "client", "server")
 # What a round counts of each replicate: which of `KINDS` have trained, whether it was sent an
 # update that is not finite, and how long the clients' devices have taken.
 TALLY = np.dtype(
-    [*((name, np.bool_) for name in (*KINDS, "not_finite")), ("seconds", np.float64)]
+    [*((name, np.bool_) for name in (*KINDS, "not_finite")), ("seconds", np.float64)],
+    align=True,
 )
 
 

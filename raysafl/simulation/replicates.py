@@ -162,6 +162,8 @@ class Replicates:
         self.round += 1
         for part in current.parts:
             part.turn.remember(columns.clients, part.places)
+        # The tensors of this round are not needed in the next one.
+        current.parts = ()
         for place, own in current.of_clients.items():
             columns.reached[place] |= own.newcomers
             columns.progress[place].update(own.progress)
