@@ -631,8 +631,7 @@ class Lifted(Turn):
         ids = self._request.ids
         if ids is self._ids:
             return self._ids_RM
-        ids_M = np.array(ids, np.int64)
-        return np.broadcast_to(ids_M, (self._size, len(ids_M)))
+        return np.full((self._size, len(ids)), ids, np.int64)
 
     def prox(self) -> Floats | None:
         """Return `prox`, which may be a field in which replicates differ, as an array."""

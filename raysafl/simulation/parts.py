@@ -161,8 +161,10 @@ class Part:
         self.index: Any = slice(None) if len(places) == group.size else places
         self.ids_RM = ids_RM
         self.turn = turn or self._begun()
-        self.request: Request | None = None
         self.calls = calls
+        self.request: Request | None = None
+        # Whom the request names.
+        self.asked_RM: Ints = ids_RM
 
     def some(self, mask_R: Flags) -> "Part":
         """Return some of the replicates as a part of their own, after a fork."""
@@ -231,7 +233,7 @@ class Part:
         group = self.group
         turn = self.turn
         self.calls += 1
-        ids_RM = turn.ids()
+        ids_RM = self.asked_RM = turn.ids()
         locals = group.locals
         local_R = group.local_R[self.index]
         if request.local is not None:
@@ -298,7 +300,7 @@ class Part:
         request = self.request
         assert request is not None
         index = self.index
-        ids_RM = self.turn.ids()
+        ids_RM = self.asked_RM
         tally_R = self.current.tally_R
         if self.group.is_users_own:
             tally_R["not_finite"][index] |= ~finite_rows(update[0].flatten(1))
@@ -310,15 +312,16 @@ class Part:
         spent_R = numbers_R["spent"]
         # EVERYONE and SERVER have the same places in the requests of all replicates.
         ids = ids_RM[0].tolist()
-        everyone, server = ids.count(EVERYONE), ids.count(SERVER)
+        everyone = ids.count(EVERYONE)
+        server = ids.count(SERVER)
         clients = len(ids) - everyone - server
         if not isinstance(request, AskLosses):
             for kind in compress(KINDS, (everyone, clients, server)):
                 tally_R[kind][index] = True
         spent_R["steps"][index] += update.steps_M.sum(1).numpy()
-        bytes_2 = down, up = self._bytes_of(request)
-        spent_R["bytes_down"][index] += clients * down
-        spent_R["bytes_up"][index] += clients * up
+        bytes_2 = self._bytes_of(request)
+        spent_R["bytes_down"][index] += clients * bytes_2[0]
+        spent_R["bytes_up"][index] += clients * bytes_2[1]
         if (devices := self.group.run.devices) is not None:
             seconds_T = devices.seconds(
                 self.group.seeds_R[index].repeat(len(ids)),

@@ -205,11 +205,8 @@ class Replicates:
         policies, cohorts = checked_picks(
             self.policy, columns.policies, self.run.data.clients, keys, accuracies
         )
-        after = replace(
-            columns,
-            policies=policies,
-            numbers_R=columns.numbers_R.copy(),
-        )
+        numbers_R = columns.numbers_R.copy()
+        after = replace(columns, policies=policies, numbers_R=numbers_R)
         current = RoundSoFar(cohorts, after, np.zeros(self.size, TALLY))
         if self.run.devices is not None:
             self._lose_clients(current, keys, self.run.devices)
