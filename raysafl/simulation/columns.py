@@ -52,8 +52,8 @@ class Columns:
         clients: The vectors of each replicate's clients.
         policies: The state of each replicate's policy.
         numbers_R: The `NUMBERS`.
-        cohorts: The participants of each round since the last record.
-        trained: Whether clients trained in each of these rounds, [R] each.
+        rounds: Of each round since the last record the participants, and whether clients
+            have trained, [R].
         reached: `Standing.reached` of each.
         progress: `Standing.progress` of each.
     """
@@ -62,8 +62,7 @@ class Columns:
     clients: list[Mapping[int, Tensor]]
     policies: list[Any]
     numbers_R: NDArray[Any]
-    cohorts: list[Cohorts]
-    trained: list[Flags]
+    rounds: list[tuple[Cohorts, Flags]]
     reached: list[set[int]]
     progress: list[dict[int, Progress]]
 
@@ -82,13 +81,14 @@ class Columns:
             clients=[own.state.clients for own in standings],
             policies=[own.policy for own in standings],
             numbers_R=numbers_R,
-            cohorts=[
-                Cohorts.of([Cohort(own.cohorts[t], own.enforced[t]) for own in counts])
+            rounds=[
+                (
+                    Cohorts.of(
+                        [Cohort(own.cohorts[t], own.enforced[t]) for own in counts]
+                    ),
+                    np.array([own.trained[t] for own in counts]),
+                )
                 for t in range(len(counts[0].cohorts))
-            ],
-            trained=[
-                np.array([own.trained[t] for own in counts])
-                for t in range(len(counts[0].trained))
             ],
             reached=[own.reached for own in standings],
             progress=[own.progress for own in standings],
@@ -120,14 +120,15 @@ class Columns:
     @cached_property
     def counts(self) -> list[Counts]:
         """Who took part, and what each replicate has spent, since its last record."""
-        cohorts = [own.lists() for own in self.cohorts]
-        enforced = [own.enforced_R.tolist() for own in self.cohorts]
-        trained = [own.tolist() for own in self.trained]
+        rounds = [
+            (cohorts.lists(), cohorts.enforced_R.tolist(), trained_R.tolist())
+            for cohorts, trained_R in self.rounds
+        ]
         return [
             Counts(
-                [own[place] for own in cohorts],
-                [own[place] for own in enforced],
-                [own[place] for own in trained],
+                [ids[place] for ids, _, _ in rounds],
+                [enforced[place] for _, enforced, _ in rounds],
+                [trained[place] for _, _, trained in rounds],
                 *spent,
             )
             for place, spent in enumerate(self.numbers_R["spent"].tolist())

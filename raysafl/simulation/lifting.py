@@ -482,10 +482,6 @@ class LiftedClients(ClientVectors):
         if self.ids_RM is not None and self.vector_RMP is not None:
             self.table.write(self.owners, self.ids_RM, self.vector_RMP)
 
-    def are_empty(self) -> bool:
-        """Return whether no client has a vector."""
-        return not any([owner.row_of for owner in self.owners])
-
     def _cohort(self, ids: Sequence[int]) -> Ints:
         if self.vector_RMP is not None or not isinstance(ids, _Ids):
             raise NotLiftable(
@@ -599,7 +595,11 @@ class Lifted(Turn):
             raise NotLiftable("it returns parameters of another shape")
         server = {name: bare(own, size) for name, own in state.server.items()}
         clients = state.clients
-        if type(clients) is dict and not clients and self._clients.are_empty():
+        if (
+            type(clients) is dict
+            and not clients
+            and not any(own.row_of for own in self._clients.owners)
+        ):
             clients = self._clients
         if not isinstance(clients, LiftedClients):
             raise NotLiftable(

@@ -50,10 +50,6 @@ TALLY = np.dtype(
 )
 
 
-class Apart(Exception):
-    """Replicates cannot take this round together, though they may take the next one."""
-
-
 @dataclass
 class OfClients:
     """What a round notes of a replicate's clients, where that is wanted.
@@ -108,7 +104,7 @@ class RoundSoFar:
         """Make of the states of all parts, which have ended, those after the round.
 
         Raises:
-            Apart: They do not fit together.
+            ValueError: They do not fit together, though they may after the next round.
         """
         self.parts = parts
         first, *others = states = [part.turn.after for part in parts]
@@ -116,7 +112,7 @@ class RoundSoFar:
         if not others:
             return
         if len({structure(state_of(state, 0, {})) for state in states}) > 1:
-            raise Apart("the states of the replicates have become different")
+            raise ValueError("the states of the replicates have become different")
 
         def joined(tensors: Sequence[Tensor]) -> Tensor:
             whole = tensors[0].new_empty(len(self.tally_R), *tensors[0].shape[1:])
@@ -319,15 +315,18 @@ class Part:
             for kind in compress(KINDS, (everyone, clients, server)):
                 tally_R[kind][index] = True
         spent_R["steps"][index] += update.steps_M.sum(1).numpy()
-        bytes_2 = self._bytes_of(request)
-        spent_R["bytes_down"][index] += clients * bytes_2[0]
-        spent_R["bytes_up"][index] += clients * bytes_2[1]
+        vector = self.group.num_parameters * BYTES_PER_PARAMETER
+        down = vector * (1 + request.extra_down)
+        up = vector if request.up_bytes is None else int(request.up_bytes)
+        up += vector * request.extra_up
+        spent_R["bytes_down"][index] += clients * down
+        spent_R["bytes_up"][index] += clients * up
         if (devices := self.group.run.devices) is not None:
             seconds_T = devices.seconds(
                 self.group.seeds_R[index].repeat(len(ids)),
                 np.maximum(ids_RM, 0).ravel(),
                 update.steps_M.numpy().ravel(),
-                bytes_2,
+                (down, up),
             )
             # EVERYONE and SERVER, which are below 0, have no devices.
             seconds_RM = np.where(ids_RM < 0, 0.0, seconds_T.reshape(ids_RM.shape))
@@ -349,12 +348,6 @@ class Part:
             own_RM = np.where(is_seen_M, value_RM.numpy() * seen_RM, 0.0)
             # Torch and numpy add in different orders.
             numbers_R[name][index] = torch.from_numpy(own_RM).sum(1).numpy() / seen_R
-
-    def _bytes_of(self, request: Request) -> tuple[int, int]:
-        """Return the bytes that each client of a request is sent, and that it sends."""
-        vector = self.group.num_parameters * BYTES_PER_PARAMETER
-        update = vector if request.up_bytes is None else int(request.up_bytes)
-        return vector * (1 + request.extra_down), update + vector * request.extra_up
 
     def _note_clients(self, request: Request, ids_RM: Ints) -> None:
         """Note who has trained, and who is sent the server's samples that it shares.

@@ -196,7 +196,7 @@ class Replicate:
         """Where it stands."""
         if self._group is None:
             return self._standing
-        return self._group.standing(self._place)
+        return self._group.columns.standing(self._place, self._group.round)
 
     @property
     def state(self) -> State:

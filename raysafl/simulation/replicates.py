@@ -53,7 +53,7 @@ from raysafl.simulation.judging import (
 )
 from raysafl.simulation.lifting import ClientRows, ClientTable, differences
 from raysafl.simulation.parts import BYTES_PER_PARAMETER, TALLY, Part, RoundSoFar
-from raysafl.simulation.replicate import Progress, Replicate, Standing
+from raysafl.simulation.replicate import Progress, Replicate
 from raysafl.simulation.turns import Fork, checked_picks
 
 LOWER_RATES = "lower the learning rates"
@@ -123,10 +123,6 @@ class Replicates:
         """The number P of the model's parameters."""
         return self.columns.state.w_P.shape[1]
 
-    def standing(self, place: int) -> Standing:
-        """Return where a replicate stands."""
-        return self.columns.standing(place, self.round)
-
     def go_on(self, answers: list[Any] | None) -> None:
         """Take the round as far as its next `requests`, or to its end.
 
@@ -177,7 +173,7 @@ class Replicates:
         # What is counted begins anew.
         numbers_R = columns.numbers_R.copy()
         numbers_R["spent"] = np.zeros((), SPENT)
-        self.columns = replace(columns, numbers_R=numbers_R, cohorts=[], trained=[])
+        self.columns = replace(columns, numbers_R=numbers_R, rounds=[])
         for place in current.records:
             if self.members[place].done:
                 self._leave(place)
@@ -185,7 +181,7 @@ class Replicates:
 
     def _leave(self, place: int) -> None:
         """Let a replicate leave the group, with copies of what it keeps."""
-        standing = self.standing(place)
+        standing = self.columns.standing(place, self.round)
         state = standing.state
         server = {name: own.clone() for name, own in state.server.items()}
         clients = state.clients
@@ -260,8 +256,7 @@ class Replicates:
         tally_R = current.tally_R
         spent_R = after.numbers_R["spent"]
         trained_R = tally_R["client"].copy()
-        after.cohorts = [*after.cohorts, cohorts]
-        after.trained = [*after.trained, trained_R]
+        after.rounds = [*after.rounds, (cohorts, trained_R)]
         spent_R["snapshots"] += cohorts.enforced_R & trained_R
         spent_R["server_rounds"] += tally_R["server"]
         if (devices := self.run.devices) is not None:
