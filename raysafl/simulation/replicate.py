@@ -233,15 +233,6 @@ class Replicate:
         """Whether it takes part in no further round."""
         return self.round >= self.run.rounds or bool(self.diverged or self.stopped)
 
-    @property
-    def w_P(self) -> Tensor:
-        """The present parameters, in float32, which nobody changes in place.
-
-        An algorithm of the user's own may do so with those in its state.
-        """
-        w_P = self.state.w_P.float()
-        return w_P.clone() if self.is_users_own else w_P
-
     def kept(self) -> KeptModel | None:
         """Return the model that the run keeps after its last round, if it keeps one.
 
@@ -250,7 +241,9 @@ class Replicate:
         if self.run.kept_by:
             return self.best_model
         if self.run.keep == "last" and not self.diverged:
-            return KeptModel(self.round - 1, None, self.w_P)
+            # An algorithm of the user's own may change those in its state in place.
+            w_P = self.state.w_P.float().clone()
+            return KeptModel(self.round - 1, None, w_P)
         return None
 
     def keep_if_best(
