@@ -345,7 +345,7 @@ class Part:
             ("train_loss", update.loss_M),
         ):
             # The server's numbers may be infinite, and 0 times infinity is NaN.
-            own_RM = np.where(is_seen_M, value_RM.numpy() * seen_RM, 0.0)
+            own_RM = np.where(is_seen_M, value_RM.numpy(), 0.0) * seen_RM
             # Torch and numpy add in different orders.
             numbers_R[name][index] = torch.from_numpy(own_RM).sum(1).numpy() / seen_R
 

@@ -287,10 +287,11 @@ class LocalTrainer:
         """Train tasks as `_train` does, with an engine that trains whole tasks."""
         delta_TP, tally_T3 = engine.train(tasks, plan, self._stored)
         loss_T, correct_T, samples_T = tally_T3.T
-        rate_T = tasks.columns["rate"].astype(np.float32)
+        steps_T = torch.from_numpy(plan.steps_T)
         columns = (
-            torch.from_numpy(plan.steps_T),
-            torch.from_numpy(rate_T * plan.steps_T.astype(np.float32)),
+            steps_T,
+            # It may be too large for float32, of which numpy would warn.
+            torch.from_numpy(tasks.columns["rate"].astype(np.float32)) * steps_T,
             torch.from_numpy(samples_T.astype(np.int64)),
             torch.from_numpy(loss_T / samples_T),
             torch.from_numpy(correct_T / samples_T),
