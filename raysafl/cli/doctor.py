@@ -223,9 +223,9 @@ def _step(model: Model, device: str, engine: str) -> Tensor:
     run = BASE.replace(model=model, local=local, replicates=1)
     simulation = Simulation(run, worker_of([run], run.data.load(), engine, device))
     (replicate,) = simulation.replicates
-    before_P = replicate.w_P
+    before_P = replicate.state.w_P
     simulation.step()
-    return replicate.w_P.cpu() - before_P.cpu()
+    return replicate.state.w_P.cpu() - before_P.cpu()
 
 
 def checks() -> dict[str, tuple[Callable[[], str], str]]:

@@ -94,7 +94,8 @@ COLUMNS = np.dtype(
         ("seed", np.uint64),
         ("before", np.int64),
         *((name, np.float64) for name in ("rate", "prox", "weight")),
-    ]
+    ],
+    align=True,
 )
 # A row of a task without offset and moments.
 BLANK = np.zeros((), COLUMNS)
@@ -214,8 +215,8 @@ class Tasks:
 
     def alike(
         self, key: Callable[[LocalTraining], Hashable]
-    ) -> Iterator[tuple[LocalTraining, NDArray[np.bool_]]]:
-        """Yield for each value of a key a local training, and which tasks have it, [T].
+    ) -> Iterator[tuple[LocalTraining, slice | NDArray[np.bool_]]]:
+        """Yield for each value of a key a local training, and which tasks have it.
 
         Args:
             key: What is equal for local trainings that are treated alike.
@@ -225,6 +226,9 @@ class Tasks:
             first_of.setdefault(key(local), number)
             for number, local in enumerate(self.locals)
         ]
+        if len(first_of) == 1:
+            yield self.locals[0], slice(None)
+            return
         number_T = np.array(numbers)[self.columns["local"]]
         for number in first_of.values():
             yield self.locals[number], number_T == number
@@ -294,16 +298,14 @@ def chosen_rows(blocks: Sequence[Tensor], rows: Ints) -> Tensor:
     rising = rows[order].astype(np.int64)
     begins = np.cumsum([0, *map(len, blocks)])
     cuts = np.searchsorted(rising, begins).tolist()
-    parts = [
-        block.index_select(0, torch.from_numpy(rising[start:stop] - begin))
-        for block, begin, start, stop in zip(
-            blocks, begins.tolist(), cuts, cuts[1:], strict=False
-        )
-        if start < stop
-    ]
-    place_of = np.empty_like(order)
-    place_of[order] = np.arange(len(order))
-    return torch.cat(parts).index_select(0, torch.from_numpy(place_of))
+    chosen_TP = blocks[0].new_empty(len(rows), blocks[0].shape[1])
+    for block, begin, start, stop in zip(
+        blocks, begins.tolist(), cuts, cuts[1:], strict=False
+    ):
+        if start < stop:
+            own = block.index_select(0, torch.from_numpy(rising[start:stop] - begin))
+            chosen_TP[torch.from_numpy(order[start:stop])] = own
+    return chosen_TP
 
 
 def _needed(blocks: Sequence[Tensor], is_needed_V: NDArray[np.bool_]) -> list[Tensor]:

@@ -163,8 +163,7 @@ class Reduction:
 
     def _scaled(self, positions: Ints, delta_TP: Tensor) -> Tensor:
         """Multiply the updates of averaged cells by their weights."""
-        weight_T = np.where(self._averaged_T, self._tasks.columns["weight"], 1.0)
-        weight_T = weight_T[positions]
+        weight_T = self._tasks.columns["weight"][positions]
         if (weight_T == 1.0).all():
             return delta_TP
         scale_T = upload(torch.from_numpy(weight_T), delta_TP.device)
@@ -264,14 +263,14 @@ def combine_shares(
     """
     whole = results[0] if len(results) == 1 else _joined(tasks, shares, results)
     columns_5T = np.require(whole.columns_5T, requirements="W")
-    steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
+    steps_T, rate_T, samples_T, loss_T, accuracy_T = columns_5T
     sizes = [request.clients_RM.size for request in asked]
     parts_of_columns = [
-        column_T.split_with_sizes(sizes)
+        torch.from_numpy(column_T).split_with_sizes(sizes)
         for column_T in (
-            steps_T.long(),
-            rate_T.float(),
-            samples_T.long(),
+            steps_T.astype(np.int64),
+            rate_T.astype(np.float32),
+            samples_T.astype(np.int64),
             loss_T,
             accuracy_T,
         )

@@ -38,6 +38,7 @@ from raysafl.core.algorithm import (
     ClientVectors,
     CohortIds,
     CountSamples,
+    LocalTraining,
     Request,
     State,
 )
@@ -481,10 +482,6 @@ class LiftedClients(ClientVectors):
         if self.ids_RM is not None and self.vector_RMP is not None:
             self.table.write(self.owners, self.ids_RM, self.vector_RMP)
 
-    def are_empty(self) -> bool:
-        """Return whether no client has a vector."""
-        return not any([owner.row_of for owner in self.owners])
-
     def _cohort(self, ids: Sequence[int]) -> Ints:
         if self.vector_RMP is not None or not isinstance(ids, _Ids):
             raise NotLiftable(
@@ -529,6 +526,7 @@ class Lifted(Turn):
         self._ids: Any = _Ids(ids_RM)
         self._key: Any = _Key(keys)
         self._generator: Any = None
+        self._request: Any = None
         self._has_asked = False
         # raysafl's own are known to use no others than the operators of `SAME_BITS`.
         self._is_users_own = is_users_own
@@ -563,7 +561,7 @@ class Lifted(Turn):
             functorch._vmap_decrement_nesting()
         if _raised:
             raise NotLiftable("it catches an error that it would not meet alone")
-        self._requests = [request]
+        self._request = request
         if request is not None:
             self._check(request)
         return request
@@ -577,7 +575,8 @@ class Lifted(Turn):
         elif isinstance(answer, Tensor):
             answer = lifted(answer)
         else:
-            answer = type(answer)(*map(lifted, answer))
+            # The moments, which are the last column, are for the simulation.
+            answer = type(answer)(*map(lifted, answer[:-1]))
         try:
             request: Request | CountSamples = self._generator.send(answer)
         except StopIteration as end:
@@ -596,7 +595,11 @@ class Lifted(Turn):
             raise NotLiftable("it returns parameters of another shape")
         server = {name: bare(own, size) for name, own in state.server.items()}
         clients = state.clients
-        if type(clients) is dict and not clients and self._clients.are_empty():
+        if (
+            type(clients) is dict
+            and not clients
+            and not any(own.row_of for own in self._clients.owners)
+        ):
             clients = self._clients
         if not isinstance(clients, LiftedClients):
             raise NotLiftable(
@@ -625,18 +628,28 @@ class Lifted(Turn):
 
     def ids(self) -> Ints:
         """Return the clients that the request names, [R, M]."""
-        (request,) = self._requests
-        if request.ids is self._ids:
+        ids = self._request.ids
+        if ids is self._ids:
             return self._ids_RM
-        ids_M = np.array(request.ids, np.int64)
-        return np.broadcast_to(ids_M, (self._size, len(ids_M)))
+        return np.full((self._size, len(ids)), ids, np.int64)
 
     def prox(self) -> Floats | None:
         """Return `prox`, which may be a field in which replicates differ, as an array."""
-        prox = self._requests[0].prox
+        prox = self._request.prox
         if not isinstance(prox, Tensor) and prox == 0:
             return None
         return np.full(self._size, _numbers(prox), np.float64)
 
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        return bare(tensors[0], self._size)
+    def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
+        """Write into the table what is remembered."""
+        assert isinstance(self.after.clients, LiftedClients)
+        self.after.clients.write()
+
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the request with an axis of replicates, if there is one."""
+        tensor = getattr(self._request, name, None)
+        return None if tensor is None else bare(tensor, self._size)
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the one local training of the request."""
+        return [self._request.local]

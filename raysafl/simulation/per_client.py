@@ -9,7 +9,7 @@ Nothing of the training depends on it: the trainings of personal models draw fro
 streams of their own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -27,6 +27,7 @@ from raysafl.core.objective import (
     measure_clients,
     measures_of,
 )
+from raysafl.core.problem import EVERYONE
 from raysafl.core.record import ColumnDescription, further_column
 from raysafl.core.work import (
     CLASSES,
@@ -317,6 +318,14 @@ class ClientHistory:
     participations_N: NDArray[np.int64]
     rounds: list[int] = field(default_factory=list)
     tables: list[Floats] = field(default_factory=list)
+
+    def with_round(self, trainees: Collection[int]) -> NDArray[np.int64]:
+        """Return in how many rounds each client has trained, with one more of some of them."""
+        rounds_N = self.participations_N.copy()
+        # In centralised training all clients train.
+        is_everyone = EVERYONE in trainees
+        rounds_N[slice(None) if is_everyone else [i for i in trainees if i >= 0]] += 1
+        return rounds_N
 
     def add(
         self, round: int, participations_N: NDArray[np.int64], scores: ClientScores

@@ -13,14 +13,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, Setting, State
 from raysafl.core.component import users_parts
 from raysafl.core.objective import Value
 from raysafl.core.record import VIRTUAL_SECONDS, Record
-from raysafl.core.work import ClientTests, Work
+from raysafl.core.work import ClientTests, Ints, Work
 from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.run import Patience, Run
 from raysafl.simulation.turns import checked_state
@@ -197,7 +196,7 @@ class Replicate:
         """Where it stands."""
         if self._group is None:
             return self._standing
-        return self._group.standing(self._place)
+        return self._group.columns.standing(self._place, self._group.round)
 
     @property
     def state(self) -> State:
@@ -224,24 +223,15 @@ class Replicate:
         self._standing = standing
 
     @cached_property
-    def samples(self) -> Tensor:
+    def samples(self) -> Ints:
         """The numbers of samples that clients, EVERYONE and SERVER hold."""
         sizes, server_size = self.work.sizes(self.cell)
-        return torch.tensor([*sizes, sum(sizes), server_size])
+        return np.array([*sizes, sum(sizes), server_size])
 
     @property
     def done(self) -> bool:
         """Whether it takes part in no further round."""
         return self.round >= self.run.rounds or bool(self.diverged or self.stopped)
-
-    @property
-    def w_P(self) -> Tensor:
-        """The present parameters, in float32, which nobody changes in place.
-
-        An algorithm of the user's own may do so with those in its state.
-        """
-        w_P = self.state.w_P.float()
-        return w_P.clone() if self.is_users_own else w_P
 
     def kept(self) -> KeptModel | None:
         """Return the model that the run keeps after its last round, if it keeps one.
@@ -251,7 +241,9 @@ class Replicate:
         if self.run.kept_by:
             return self.best_model
         if self.run.keep == "last" and not self.diverged:
-            return KeptModel(self.round - 1, None, self.w_P)
+            # An algorithm of the user's own may change those in its state in place.
+            w_P = self.state.w_P.float().clone()
+            return KeptModel(self.round - 1, None, w_P)
         return None
 
     def keep_if_best(

@@ -54,12 +54,10 @@ class Turn:
 
     Attributes:
         after: The state that the round has returned, with an axis of replicates in all of its
-            tensors. Its `clients` are those of a group, or empty: see `Separate.clients`.
+            tensors. What it remembers of clients, `remember` takes over.
     """
 
     after: State
-    # What was asked for last: the request of each replicate, or one that stands for all.
-    _requests: Sequence[Any] = ()
 
     @abstractmethod
     def send(self, answer: Any) -> Request | CountSamples | None:
@@ -83,24 +81,25 @@ class Turn:
         """Return the clients [R, M] that the request names."""
 
     @abstractmethod
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        """Return the tensors of all requests as one with an axis of replicates."""
-
     def column(self, name: str) -> Tensor | None:
         """Return a tensor of the request with an axis of replicates, if there is one."""
-        tensors = [getattr(own, name, None) for own in self._requests]
-        return None if tensors[0] is None else self._joined(tensors)
 
+    @abstractmethod
     def prox(self) -> Floats | None:
         """Return the request's `prox` for each replicate; None if it is 0."""
-        prox_R = np.array([request.prox for request in self._requests], np.float64)
-        return prox_R if prox_R.any() else None
 
+    @abstractmethod
     def locals(self) -> Sequence[LocalTraining]:
         """Return the local trainings of the request: one for all, or one for each."""
-        locals = [request.local for request in self._requests]
-        is_one = all(local is locals[0] for local in locals)
-        return locals[:1] if is_one else locals
+
+    @abstractmethod
+    def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
+        """Take over what the round has remembered of clients, once it has ended.
+
+        Args:
+            clients: The vectors of the clients of each replicate of a group.
+            places: The places of those that have taken this turn.
+        """
 
 
 def alone(
@@ -150,15 +149,12 @@ class Separate(Turn):
 
     Args:
         turns: The round of each replicate, see `alone`.
-
-    Attributes:
-        clients: What each keeps of its clients, once the round has ended.
     """
 
     def __init__(self, turns: Sequence[Round]) -> None:
         self.turns = turns
-        self.after = State(torch.empty(0))
-        self.clients: list[Mapping[int, Tensor]] = []
+        # What was asked for last by each replicate, or returned.
+        self._requests: Sequence[Any] = ()
         self._has_divided = False
 
     def send(self, answer: Any) -> Request | CountSamples | None:
@@ -176,7 +172,6 @@ class Separate(Turn):
         if not isinstance(first, State):
             return first
         self.after = stacked(self._requests)
-        self.clients = [state.clients for state in self._requests]
         return None
 
     def some(self, mask_R: NDArray[np.bool_]) -> "Separate":
@@ -191,21 +186,41 @@ class Separate(Turn):
         """Return the clients that the requests name, [R, M]."""
         return np.array([request.ids for request in self._requests], np.int64)
 
-    def _joined(self, tensors: list[Any]) -> Tensor:
-        return torch.stack(tensors)
+    def column(self, name: str) -> Tensor | None:
+        """Return a tensor of the requests, [R, ...], if there is one."""
+        tensors: list[Any] = [getattr(own, name, None) for own in self._requests]
+        return None if tensors[0] is None else torch.stack(tensors)
+
+    def prox(self) -> Floats | None:
+        """Return the requests' `prox`; None if all are 0."""
+        prox_R = np.array([request.prox for request in self._requests], np.float64)
+        return prox_R if prox_R.any() else None
+
+    def locals(self) -> Sequence[LocalTraining]:
+        """Return the local trainings of the requests: one for all, or one for each."""
+        locals = [request.local for request in self._requests]
+        is_one = all(local is locals[0] for local in locals)
+        return locals[:1] if is_one else locals
+
+    def remember(self, clients: list[Mapping[int, Tensor]], places: Ints) -> None:
+        """Take over the `clients` of each state that was returned."""
+        for place, state in zip(places.tolist(), self._requests, strict=True):
+            clients[place] = state.clients
 
 
 def stacked(states: Sequence[State]) -> State:
     """Return states of one structure as one with an axis of replicates, without clients."""
-    if len(states) == 1:
-        (state,) = states
-        server = {name: own.unsqueeze(0) for name, own in state.server.items()}
-        return State(state.w_P.unsqueeze(0), server)
     server = {
         name: torch.stack([state.server[name] for state in states])
         for name in states[0].server
     }
     return State(torch.stack([state.w_P for state in states]), server)
+
+
+def state_of(state_R: State, r: int, clients: Mapping[int, Tensor]) -> State:
+    """Return the state of one replicate of those that are `stacked`, with its clients."""
+    server = {name: own[r] for name, own in state_R.server.items()}
+    return State(state_R.w_P[r], server, clients)
 
 
 def structure(state: State) -> Hashable:
@@ -228,7 +243,8 @@ def _answers(answer: Any, size: int) -> Sequence[Any]:
         return [None] * size
     if isinstance(answer, Tensor):
         return answer.unbind()
-    columns = [column_R.unbind() for column_R in answer]
+    # The moments, which are the last column, are for the simulation.
+    columns = [column_R.unbind() for column_R in answer[:-1]]
     return [type(answer)(*own) for own in zip(*columns, strict=True)]
 
 

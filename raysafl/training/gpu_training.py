@@ -233,6 +233,7 @@ class GpuTraining:
         most = max(1, min(self.memory.most_tasks(width), self._most_samples // width))
         return -(-count // -(-count // most))
 
+    @torch.no_grad()
     def train_stacks(self, tasks: Tasks, held: Held) -> Iterator[tuple[Ints, Update]]:
         """Train tasks, one stack after the other.
 

@@ -146,7 +146,6 @@ class LocalTrainer:
         order = np.argsort(np.concatenate(stacks))
         return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
 
-    @torch.no_grad()
     def train_stacks(self, tasks: Tasks) -> Iterator[tuple[NDArray[np.int64], Update]]:
         """Train tasks as `train` does, one stack after the other.
 
@@ -163,19 +162,13 @@ class LocalTrainer:
             TooLargeError: one task alone needs more memory than the GPU has.
             MemoryError: the starts of several tasks together need more.
         """
-        generator_before = self._generator_state()
         held = self.samples_of(tasks)
         if self._gpu is None:
             yield from self._train_on_cpu(tasks, held)
         else:
+            generator_before = self._generator_state()
             yield from self._gpu.train_stacks(tasks, held)
-
-        if not torch.equal(self._generator_state(), generator_before):
-            raise ValueError(
-                "the model draws from torch's global generator (F.dropout or "
-                "torch.rand in its forward?), so its runs could not be repeated; use "
-                "nn.Dropout layers, which raysafl seeds for every client"
-            )
+            self._check_generator(generator_before)
 
     @cached_property
     def _fused(self) -> Fused | None:
@@ -205,6 +198,15 @@ class LocalTrainer:
             return torch.cuda.get_rng_state(self.device)
         return torch.random.get_rng_state()
 
+    def _check_generator(self, before: Tensor) -> None:
+        """Refuse a model that has drawn from the generator since it had this state."""
+        if not torch.equal(self._generator_state(), before):
+            raise ValueError(
+                "the model draws from torch's global generator (F.dropout or "
+                "torch.rand in its forward?), so its runs could not be repeated; use "
+                "nn.Dropout layers, which raysafl seeds for every client"
+            )
+
     def _train_on_cpu(
         self, tasks: Tasks, held: Held
     ) -> Iterator[tuple[NDArray[np.int64], Update]]:
@@ -224,16 +226,18 @@ class LocalTrainer:
         for stack in steps.stacks(tasks, size_of):
             own = tasks[stack]
             plan = draw_plan(own, held.part(stack), steps.part(stack))
-            yield stack, self._train(own, plan)
+            if self._fused and self._fused.covers(own.locals[own.columns["local"][0]]):
+                yield stack, self._train_compiled(self._fused, own, plan)
+            else:
+                yield stack, self._train(own, plan)
 
+    @torch.no_grad()
     def _train(self, tasks: Tasks, plan: Plan) -> Update:
         """Train one stack on a CPU: tasks of one batch width and optimizer, the longest first.
 
         At step k the first active_K[k] tasks of the stack take a step.
         """
-        if self._fused and self._fused.covers(tasks.locals[tasks.columns["local"][0]]):
-            return self._train_compiled(self._fused, tasks, plan)
-
+        generator_before = self._generator_state()
         stacked = plan.stacked()
         active_K = (stacked[..., 0] >= 0).sum(-1).tolist()
 
@@ -268,6 +272,7 @@ class LocalTrainer:
             # The next gradients may need the memory.
             del g_TP
 
+        self._check_generator(generator_before)
         samples_T = counts_KT.sum(0)
         loss_T = (loss_KTB * valid_KTB).sum((0, 2), dtype=torch.float64) / samples_T
         correct_T = (correct_KTB * valid_KTB).sum((0, 2), dtype=torch.float64)
@@ -281,9 +286,14 @@ class LocalTrainer:
     def _train_compiled(self, engine: Fused, tasks: Tasks, plan: Plan) -> Update:
         """Train tasks as `_train` does, with an engine that trains whole tasks."""
         delta_TP, tally_T3 = engine.train(tasks, plan, self._stored)
-        loss_T, correct_T, samples_T = torch.from_numpy(tally_T3).unbind(1)
-        accuracy_T = correct_T / samples_T
+        loss_T, correct_T, samples_T = tally_T3.T
         steps_T = torch.from_numpy(plan.steps_T)
-        rate_T = torch.from_numpy(tasks.columns["rate"].astype(np.float32)) * steps_T
-        columns = (steps_T, rate_T, samples_T.long(), loss_T / samples_T, accuracy_T)
+        columns = (
+            steps_T,
+            # It may be too large for float32, of which numpy would warn.
+            torch.from_numpy(tasks.columns["rate"].astype(np.float32)) * steps_T,
+            torch.from_numpy(samples_T.astype(np.int64)),
+            torch.from_numpy(loss_T / samples_T),
+            torch.from_numpy(correct_T / samples_T),
+        )
         return Update(delta_TP, *columns, delta_TP.new_empty(len(tasks), 0, 0))

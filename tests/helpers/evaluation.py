@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysafl.core.objective import Value
 from raysafl.core.work import TEST, Evaluation, Rows, Work
-from raysafl.simulation.replicates import scores
+from raysafl.simulation.judging import scores
 from raysafl.training.evaluation import Evaluator
 
 

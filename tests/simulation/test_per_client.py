@@ -18,7 +18,7 @@ import raysafl as fl
 from raysafl.data import Dataset, Overlapping, Samples, Synthetic
 from raysafl.objectives import NextToken, Regression
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation import replicates
+from raysafl.simulation import judging
 from raysafl.simulation.per_client import served
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.rows import of_owners
@@ -226,7 +226,7 @@ def test_personal_models_do_not_depend_on_how_many_are_in_memory_at_a_time(
 ) -> None:
     run = FOUR.replace(eval_clients=fl.PerClient(every=2, personal_steps=3))
     whole, _, w_P = last(run)
-    monkeypatch.setattr(replicates, "MOST_NUMBERS", 3 * len(w_P))
+    monkeypatch.setattr(judging, "MOST_NUMBERS", 3 * len(w_P))
     parts, _, _ = last(run)
     assert parts.equals(whole)
 

@@ -29,7 +29,7 @@ from raysafl.core.problem import SERVER
 from raysafl.core.record import Record
 from raysafl.participation import Bernoulli
 from raysafl.simulation.checkpoint import load
-from raysafl.simulation.replicates import finite_rows
+from raysafl.simulation.columns import finite_rows
 from raysafl.simulation.simulation import Simulation
 
 SERVER_SGD = fl.LocalTraining(lr=0.1, batch_size=16, epochs=2)

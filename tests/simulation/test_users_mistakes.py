@@ -131,7 +131,7 @@ def test_what_an_algorithm_keeps_has_the_same_order_after_an_interruption(
     (whole,), (resumed,) = first.replicates, second.replicates
     assert list(whole.state.clients) == list(resumed.state.clients)
     assert list(resumed.state.server) == ["a/b", "c"]
-    assert torch.equal(whole.w_P, resumed.w_P)
+    assert torch.equal(whole.state.w_P, resumed.state.w_P)
 
 
 def test_a_correct_class_passes_all_checks(tmp_path: Path) -> None:
