@@ -79,8 +79,9 @@ def _places(
     axis: str, manifest: Manifest, labels: Sequence[Label] | Label
 ) -> dict[Label, int]:
     """Return the place of each label that is wanted on an axis."""
-    is_one = isinstance(labels, str) or not isinstance(labels, Iterable)
-    wanted = [label_text(label) for label in ([labels] if is_one else labels)]
+    if isinstance(labels, str | int | float | None):
+        labels = [labels]
+    wanted = list(map(label_text, labels))
     _check(f"axis '{axis}'", axis, manifest.axes)
     known = {
         label_text(entry.labels[axis]): entry.labels[axis] for entry in manifest.entries
