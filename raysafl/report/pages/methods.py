@@ -203,8 +203,9 @@ def standings(numbers: Numbers) -> list[Block]:
     ranked_by = numbers.ranking.manifest.table.statistic
     ranks = numbers.ranking.ranks
     entries = numbers.entries.set_index("run_id")
-    # No mean is one of the replicates alone that reached a value, or of easy settings alone.
-    means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
+    # No mean is one of the replicates alone that have a value, or of easy settings alone.
+    is_part = entries[["without", "diverged"]].any(axis=1)
+    means = entries[f"mean.{shown}"].mask(is_part)
     runs = numbers.ranking.rows.groupby("method")["run_id"].unique()
     rows = [
         [
