@@ -261,7 +261,7 @@ def test_pairs_are_called_seeds_or_partitions_and_those_with_a_p_are_counted() -
         assert f"{what} show no" in answer_text(numbers)
         text, grid = paired_text(numbers)
         assert isinstance(grid, Grid) and grid.head[1] == what.split()[1]
-        assert "adjusted for all 1 comparisons with a p;" in str(text)
+        assert "adjusted for 1 comparison with a p;" in str(text)
 
 
 def test_what_diverged_is_not_best_and_a_setting_where_all_did_is_not_passed_over(

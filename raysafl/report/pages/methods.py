@@ -275,8 +275,8 @@ def methods(numbers: Numbers) -> list[Block]:
         f"Each method minus {base} in `{manifest.table.statistic}`. Runs with the same seed "
         f"have the same cohorts, so their differences are tested (those of the means over each "
         f"partition, where there are several partitions): paired t test, two-sided, with "
-        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
-        f"{pairs['p'].count():,} comparisons with a p{where}; below {CLEAR:g} the method is "
+        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for "
+        f"{count(pairs['p'].count(), 'comparison')} with a p{where}; below {CLEAR:g} the method is "
         "called higher or lower. With few seeds and many comparisons few are: an empty verdict is "
         "no evidence that methods are equal."
     )
