@@ -280,14 +280,8 @@ def methods(numbers: Numbers) -> list[Block]:
         "called higher or lower. With few seeds and many comparisons few are: an empty verdict is "
         "no evidence that methods are equal."
     )
-    head = [
-        *axes,
-        numbers.methods.pairs_of,
-        f"Δ ± {LEVEL:.0%}",
-        "p",
-        "p (Holm)",
-        "verdict",
-    ]
+    units = numbers.methods.pairs_of
+    head = [*axes, units, f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
 
 
