@@ -152,10 +152,10 @@ def all_entries(numbers: Numbers) -> list[Block]:
     def mean_and_std(entry: Any, statistic: str) -> str:
         mean, std = (entry[f"{kind}.{statistic}"] for kind in ("mean", "std"))
         text = spread(mean, std, unit_of(manifest, statistic), decimals[statistic])
-        used, total = entry[f"used.{statistic}"], entry["replicates"]
+        used = entry[f"used.{statistic}"]
         # The column of seeds counts those of the table's own statistic.
-        is_part = statistic != name and 0 < used < total
-        return f"{text} [{used} of {total}]" if is_part else text
+        is_part = statistic != name and 0 < used < entry["replicates"]
+        return f"{text} [{used} of {entry['replicates']}]" if is_part else text
 
     entry_of = entries_by_labels(numbers.shown_entries, axes)
     rows = list[list[Cell]]()
@@ -244,7 +244,8 @@ def cost(numbers: Numbers) -> list[Block]:
     methods = finished["run_id"].map(method_of).rename("method")
     means = finished[list(columns)].groupby(methods).mean()
     each = finished.drop_duplicates("run_id").groupby(methods)["seconds"]
-    runs_of, seconds = each.size(), each.mean()
+    runs_of = each.size()
+    seconds = each.mean()
     rows = []
     for method in layout.methods:
         text = label_text(method)
