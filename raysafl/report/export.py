@@ -23,8 +23,8 @@ from raysafl.storage.manifest import Label, Manifest, label_text
 from raysafl.storage.statistics import final_of
 
 KINDS: tuple[FileKind, ...] = ("pdf", "svg", "png")
-# The labels that are shown of some axes, in their order.
-Only = Mapping[str, Sequence[Label]]
+# The labels that are shown of some axes, in their order, or the only one.
+Only = Mapping[str, Sequence[Label] | Label]
 
 
 def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Manifest:
@@ -41,13 +41,11 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
         ValueError: there is no such axis or label, which is told with the nearest one; no
             run has all labels; or two things would have one name.
     """
+    rename = {label_text(name): new for name, new in rename.items()}
     for name in rename:
         _check(f"name '{name}'", name, _names_in(manifest))
     layout = Layout.of(manifest)
-    places = {
-        axis: _places(axis, manifest, list(map(label_text, labels)))
-        for axis, labels in only.items()
-    }
+    places = {axis: _places(axis, manifest, labels) for axis, labels in only.items()}
     entries = [
         entry
         for entry in manifest.entries
@@ -77,8 +75,13 @@ def shown_sweep(manifest: Manifest, only: Only, rename: Mapping[str, str]) -> Ma
     return _renamed(part, rename)
 
 
-def _places(axis: str, manifest: Manifest, wanted: Sequence[str]) -> dict[Label, int]:
+def _places(
+    axis: str, manifest: Manifest, labels: Sequence[Label] | Label
+) -> dict[Label, int]:
     """Return the place of each label that is wanted on an axis."""
+    if isinstance(labels, str | int | float | None):
+        labels = [labels]
+    wanted = list(map(label_text, labels))
     _check(f"axis '{axis}'", axis, manifest.axes)
     known = {
         label_text(entry.labels[axis]): entry.labels[axis] for entry in manifest.entries

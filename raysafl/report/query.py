@@ -13,12 +13,11 @@ import pyarrow as pa
 from raysafl.core.text import count
 from raysafl.storage.ledger import SEVERITY, Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.runs_table import make_runs_table, over_replicates
 from raysafl.storage.statistics import (
     BY_NAME,
     ROUNDS_TO,
     STATISTICS,
-    UNTIL,
     quality_statistics,
 )
 from raysafl.storage.store import sweeps_in
@@ -176,20 +175,14 @@ def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     known = {**STATISTICS, **manifest.known(runs)}
     names = [name for name in known if name in runs]
     spread = [n for n in names if f"{n}_std" not in names and n != "last5_std"]
-    # Stopped replicates are there only in a run that was stopped as a whole.
-    is_over = runs["status"].isin([Status.FINISHED, Status.STOPPED])
-    done = runs[is_over].groupby("run_id")
+    means, stds, replicates = over_replicates(runs, names)
     worst = runs.sort_values("status", key=lambda s: s.map(WORST), kind="stable")
     first = worst.drop_duplicates("run_id").set_index("run_id")
-    means = done[names].mean()
-    for name in [name for name in names if name.startswith(UNTIL)]:
-        # The mean of those that reached a value is none of a run of which one did not.
-        means[name] = means[name].where(done[name].count() == done.size())
     joined = (
         first.drop(columns=[*names, "replicate", "seed", "partition_seed"])
         .join(means)
-        .join(done[spread].std().add_suffix("_std"))
-        .join(done.size().rename("replicates"))
+        .join(stds[spread].add_suffix("_std"))
+        .join(replicates)
     )
     joined["replicates"] = joined["replicates"].fillna(0).astype(int)
     return joined.loc[runs["run_id"].unique()].reset_index()

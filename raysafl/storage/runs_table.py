@@ -13,7 +13,7 @@ from raysafl.core.component import flatten
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.storage.rows import scalar_names
-from raysafl.storage.statistics import TOTALS, summarise_each
+from raysafl.storage.statistics import TOTALS, UNTIL, summarise_each
 from raysafl.storage.store import RunResult, RunResults, Store
 
 if TYPE_CHECKING:
@@ -88,6 +88,27 @@ def make_runs_table(
     frame.loc[goes_on, measured] = np.nan
     # A copy is one block of memory again, where pandas would warn of many.
     return frame.copy()
+
+
+def over_replicates(
+    runs: "pd.DataFrame", names: Sequence[str]
+) -> "tuple[pd.DataFrame, pd.DataFrame, pd.Series[int]]":
+    """Return means, standard deviations (n - 1) and number of replicates, by run id.
+
+    Only finished replicates count, and those of runs that were stopped as a whole. Of
+    `rounds_to_50` and the like there is a mean if all of them have reached the value.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        names: the statistics.
+    """
+    is_over = runs["status"].isin([Status.FINISHED, Status.STOPPED])
+    done = runs[is_over].groupby("run_id")
+    replicates = done.size().rename("replicates")
+    means = done[list(names)].mean()
+    for name in [name for name in names if name.startswith(UNTIL)]:
+        means[name] = means[name].where(done[name].count() == replicates)
+    return means, done[list(names)].std(), replicates
 
 
 def label_columns(manifest: Manifest) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from raysafl.core.record import (
 )
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
-from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.runs_table import make_runs_table, over_replicates
 from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import RunResult, RunResults, Store
 
@@ -145,7 +145,10 @@ def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, Spread]]:
-    """Return the statistics of the ended runs whose means are finite, by run id."""
+    """Return the statistics of the ended runs whose means are finite, by run id.
+
+    They are those of `raysafl results`: what diverged or failed is in no mean.
+    """
     runs = results.runs.items()
     ended = {i: r for i, r in runs if not any(end.status.unended for end in r.cells)}
     table = make_runs_table(store, results._replace(runs=ended))
@@ -154,8 +157,8 @@ def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, S
     known = {**STATISTICS, **store.manifest().known(table)}
     # A replicate without rows has no statistics.
     table = table[table["rounds"] > 0]
-    groups = table[[name for name in table if name in known]].groupby(table["run_id"])
-    means, stds = (part.to_dict("index") for part in (groups.mean(), groups.std()))
+    names = [str(name) for name in table if name in known]
+    means, stds = (f.to_dict("index") for f in over_replicates(table, names)[:2])
     return {
         str(run_id): {
             str(name): (mean, stds[run_id][name])

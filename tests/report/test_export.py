@@ -120,6 +120,15 @@ def test_latex_shows_names_as_they_are_and_bold_where_an_entry_stands_out() -> N
     assert r"50\% \& \#1 & \textbf{1.00 ± 0.10} \\" in text
 
 
+def test_latex_takes_no_label_for_an_option_and_shows_signs_that_its_font_lacks() -> (
+    None
+):
+    text = latex(Grid("c", ["a", "b"], [["[x]", "1"], ["*", "2"], ["<|>", "3"]]))
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")][1:]
+    assert rows[:2] == [r"{}[x] & 1 \\", r"{}* & 2 \\"]
+    assert rows[2] == r"{\textless}{\textbar}{\textgreater} & 3 \\"
+
+
 def test_a_dollar_sign_in_a_name_is_one_in_the_legend(measured: SweepResults) -> None:
     names = {"SAFARI": r"$\lambda$", "FedAvg": "costs $5 and $6_a"}
     figure = measured.figure("curves", {"algorithm": ["SAFARI", "FedAvg"]}, names)
@@ -144,6 +153,15 @@ def test_the_table_has_the_means_of_the_stored_runs_of_what_is_shown(
 
 
 # --- the choice
+
+
+def test_one_label_may_be_chosen_without_a_list_and_a_number_be_renamed() -> None:
+    values = {(p, name): [0.5] for p in (1, 2) for name in ("FedAvg", "SAFARI")}
+    _, manifest = made(values, ("p", "algorithm"))
+    some = export.shown_sweep(manifest, {"p": 1}, {})
+    assert some == export.shown_sweep(manifest, {"p": [1]}, {}) != manifest
+    some = export.shown_sweep(manifest, {"algorithm": "SAFARI"}, {2: "two"})  # type: ignore[dict-item]
+    assert [entry.labels["p"] for entry in some.entries] == [1, "two"]
 
 
 def test_labels_their_order_and_names_are_those_that_were_chosen(
@@ -204,7 +222,8 @@ def test_export_writes_table_and_figures_and_nothing_after_a_mistake(
 
 
 def test_captions_are_whole_sentences_and_say_how_many_seeds() -> None:
-    values = {(s, m): [0.5, 0.6] for s in "ab" for m in ("FedAvg", "SAFARI")}
+    own = {"FedAvg": [0.5, 0.6], "SAFARI": [0.7, 0.6]}
+    values = {(s, m): own[m] for s in "ab" for m in own}
     runs, sweep = made(values)
     files = export.files_of(study_of(sweep, runs=runs), paper_style(5.5))
     lines = files["captions.md"].decode().splitlines()

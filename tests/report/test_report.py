@@ -281,6 +281,18 @@ def test_a_method_is_called_higher_or_lower_where_holms_p_is_below_5_percent() -
     assert {str(row[0]): row[-1] for row in grid.rows} == due
 
 
+def test_a_label_may_be_none_beside_numbers() -> None:
+    values = {
+        (clip, name): np.array([0.5, 0.6, 0.7]) + gap * np.arange(3)
+        for clip in (None, 0.5)
+        for name, gap in (("FedAvg", 0.0), ("SAFARI", 0.01))
+    }
+    runs, sweep = made(values, ("clip", "algorithm"))
+    _, grid = methods(Numbers.of(runs, sweep))
+    assert isinstance(grid, Grid)
+    assert [row[0] for row in grid.rows] == ["None", "0.5"]
+
+
 # --- figures
 
 

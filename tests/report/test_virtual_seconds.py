@@ -83,8 +83,11 @@ def test_a_sweep_has_its_time_to_accuracy_and_its_curves_over_time(
     axes = own.figure("curves_over_time").axes[0]
     assert axes.get_xlabel() == "virtual seconds"
     (line,) = axes.get_lines()
-    times = np.sort(rows.groupby("replicate")[VIRTUAL_SECONDS].cumsum())
-    assert line.get_xdata().tolist() == times.tolist()  # type: ignore[union-attr]
+    by_replicate = rows.groupby("replicate")[VIRTUAL_SECONDS]
+    times = np.sort(by_replicate.cumsum())
+    # Before all seeds have a row, there is no mean of them.
+    times = times[times >= by_replicate.first().max()]
+    assert len(times) < 12 and line.get_xdata().tolist() == times.tolist()  # type: ignore[union-attr]
     last = rows[rows["round"] == 11]["test_accuracy"].mean()
     assert line.get_ydata()[-1] == pytest.approx(100 * last)  # type: ignore[index]
 

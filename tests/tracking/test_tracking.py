@@ -319,6 +319,19 @@ def test_failed_diverged_and_waiting_runs_say_so(store: Store, view: Any) -> Non
     assert now.parents[0].info.status == "KILLED"
 
 
+def test_what_diverged_is_in_no_mean_of_final_statistics(
+    store: Store, view: Any
+) -> None:
+    every = rows(0, 1)
+    end(store, A, [r for r in every if not r["replicate"]], replicates=[0])
+    other = [r for r in every if r["replicate"]]
+    end(store, A, other, "diverged", replicates=[1])
+    sync(store.path, None, print)
+    run = view().children[A]
+    assert run.data.metrics["final"] == every[0]["test_accuracy"]
+    assert run.data.tags["result"].endswith(" %") and "±" not in run.data.tags["result"]
+
+
 def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> None:
     config = {"a(b)": 1, "many": {f"p{i}": i for i in range(150)}}
     entry = Entry(run_id=A, labels={"acc@5 (%)": "x"}, config=config)

@@ -172,8 +172,9 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
         in the manifest), `replicates` (n), `stopped`, `diverged`, `failed`,
         `missing` (counts of replicates), `without` (those of `replicates` that have no value
-        of the table's own statistic, and so are not in its mean), `mean.<statistic>` and
-        `std.<statistic>` (that of one new partition and seed), the other columns of
+        of the table's own statistic, and so are not in its mean), `mean.<statistic>`,
+        `std.<statistic>` (that of one new partition and seed) and `used.<statistic>` (how many
+        replicates are in the mean), the other columns of
         `nested` for the table's own statistic, and `above_chance`:
         with a the mean of `last5` and c = 1 / number of classes, (a - c) / (1 - c), which is
         0 for guessing and 1 for no error, or NaN if c is not known.
@@ -206,9 +207,10 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         found = nested(values, finished["run_id"], partitions).reindex(ids)
         for column in ("mean", "std"):
             frame[f"{column}.{name}"] = found[column].to_numpy(float)
+        valued = values.groupby(finished["run_id"]).count().reindex(ids, fill_value=0)
+        frame[f"used.{name}"] = valued.to_numpy(int)
         if name == manifest.table.statistic:
-            valued = values.groupby(finished["run_id"]).count().reindex(ids)
-            frame["without"] = frame["replicates"] - valued.fillna(0).to_numpy(int)
+            frame["without"] = frame["replicates"] - frame[f"used.{name}"]
             own = found.drop(columns=["mean", "std"]).reset_index(drop=True)
             frame = frame.join(own)
     frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)

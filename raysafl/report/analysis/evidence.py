@@ -76,8 +76,9 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     rows = [[*entry.key(manifest.axes), layout.baseline] for entry, _ in both]
     pairs = [(entry.run_id, base) for entry, base in both]
     differences = paired_differences(pairs, done, manifest)
-    compared = pd.DataFrame(rows, columns=columns).join(differences, how="inner")
-    compared = compared.reset_index(drop=True)
+    # As objects, the label None stays what it is beside numbers.
+    labels = pd.DataFrame(rows, columns=columns, dtype=object)
+    compared = labels.join(differences, how="inner").reset_index(drop=True)
     # Only comparisons with a p-value count for the adjustment.
     tested = compared["p"].notna()
     compared["holm"] = np.nan

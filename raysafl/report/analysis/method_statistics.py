@@ -267,6 +267,12 @@ class MethodStatistics:
         columns = ["method", "over", "pairs", "probability", "low", "high"]
         return pd.DataFrame(rows, columns=columns)
 
+    @property
+    def pairs_of(self) -> str:
+        """What is compared in pairs: `seeds`, or `partitions` where all runs have several."""
+        done = self.runs[self.runs["status"] == Status.FINISHED]
+        return f"{units_of(done).name}s"
+
     @cached_property
     def seed_by_seed(self) -> pd.DataFrame:
         """Each method minus the baseline, in each setting, with p and 95 % interval of pairs."""

@@ -11,7 +11,7 @@ from raysafl.report.analysis.evidence import paired_differences, t_quantile
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
-from raysafl.storage.statistics import UNTIL, declaration_of, quality_statistics
+from raysafl.storage.statistics import declaration_of, quality_statistics
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Marks:
 def marks_of(
     runs: pd.DataFrame, entries: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> Marks:
-    """Return the run with the best mean of each setting, and those that are close to it.
+    """Return the runs with the best mean of each setting, and those that are close to it.
 
-    A setting is a choice of all labels but that of the method. Runs are left out of which a
-    replicate diverged, or never reached what `rounds_to_50` and so on name.
+    A setting is a choice of all labels but that of the method. Means that are equal to twelve
+    digits are all best. Runs are left out of which a replicate diverged or has no value.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -43,7 +43,6 @@ def marks_of(
     """
     name = manifest.table.statistic
     others = [axis for axis in manifest.axes if axis != layout.method]
-    counts = ["diverged", "without"] if name.startswith(UNTIL) else ["diverged"]
     compared = pd.DataFrame(
         {
             "run_id": entries["run_id"],
@@ -51,14 +50,15 @@ def marks_of(
             "score": manifest.sign * entries[f"mean.{name}"].astype(float),
         }
     )
-    compared = compared[~entries[counts].any(axis=1)].dropna(subset="score")
+    is_whole = ~entries[["diverged", "without"]].any(axis=1)
+    compared = compared[is_whole].dropna(subset="score")
+    compared["score"] = compared["score"].map("{:.12g}".format).astype(float)
     compared = compared.sort_values("score", ascending=False, kind="stable")
+    top = compared.groupby("setting")["score"].transform("max")
+    best = frozenset(compared["run_id"][compared["score"] == top])
     rankings = [list(ids) for _, ids in compared.groupby("setting")["run_id"]]
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
-    return Marks(
-        frozenset(first for first, *_ in rankings),
-        frozenset(close_to_first(rankings, done, manifest)),
-    )
+    return Marks(best, frozenset(close_to_first(rankings, done, manifest)) - best)
 
 
 def close_to_first(

@@ -93,7 +93,8 @@ def draw_curve(
         The lowest and the highest mean after the first fifth of the rounds.
     """
     held = rounds.pivot(index=what.over, columns="replicate", values=what.column)
-    held = held.ffill()
+    # Where a replicate has no value yet, the others alone are no mean.
+    held = held.ffill().dropna()
     held *= what.scale
     mean = held.mean(axis=1)
     std = held.std(axis=1).fillna(0.0)

@@ -226,4 +226,9 @@ def latex(grid: Grid, note: str = "") -> str:
     shown = shown.format(escape="latex").format_index(escape="latex", axis="columns")
     columns = "l" * grid.heads + "r" * (len(grid.head) - grid.heads)
     table = shown.to_latex(column_format=columns, hrules=True)
+    # Pandas leaves letters that a usual font of LaTeX has elsewhere, and a label that the
+    # command before it would take for its option.
+    for letter, name in {"<": "less", ">": "greater", "|": "bar"}.items():
+        table = table.replace(letter, rf"{{\text{name}}}")
+    table = re.sub(r"^(?=[\[*])", "{}", table, flags=re.MULTILINE)
     return "".join(f"% {line}\n" for line in note.splitlines()) + printable(table)

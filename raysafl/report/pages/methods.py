@@ -60,18 +60,19 @@ def _differences_text(numbers: Numbers) -> str:
     pairs = numbers.methods.seed_by_seed
     base = layout.method_name(layout.baseline)
     method = next(name for name in numbers.ranking.methods if name != base)
-    if pairs.empty:
-        return "With one seed each, a difference between methods may be due to chance."
     names = pairs[f"label.{layout.method}"].map(layout.method_name)
     own = pairs[names == method]
+    both = " and ".join(map(as_markdown, (method, base)))
+    if own.empty:
+        return f"Too few seeds are common to {both} to tell a difference from chance."
     clear = own[own["holm"] < CLEAR]
-    seeds = " or ".join(str(n) for n in sorted(set(own["seeds"])))
+    seeds = " or ".join(f"{n:.0f}" for n in sorted(set(own["seeds"])))
+    seeds = f"{seeds} {numbers.methods.pairs_of}"
     statistic = f"`{numbers.manifest.table.statistic}`"
     if clear.empty:
-        both = " and ".join(map(as_markdown, (method, base)))
         gap = _gap_text(numbers, own["diff"].mean())
         return (
-            f"In {statistic}, {seeds} seeds show no significant difference between {both}, "
+            f"In {statistic}, {seeds} show no significant difference between {both}, "
             f"which differ by {gap} on average."
         )
     sides: list[str] = []
@@ -87,9 +88,7 @@ def _differences_text(numbers: Numbers) -> str:
     if rest := len(own) - len(clear):
         like = _alike(numbers, own)
         among = f", among them all with {first_of(like, NAMED)}," if like else ""
-        text += (
-            f" In the other {rest}{among} {seeds} seeds show no significant difference."
-        )
+        text += f" In the other {rest}{among} {seeds} show no significant difference."
     return text
 
 
@@ -204,8 +203,9 @@ def standings(numbers: Numbers) -> list[Block]:
     ranked_by = numbers.ranking.manifest.table.statistic
     ranks = numbers.ranking.ranks
     entries = numbers.entries.set_index("run_id")
-    # No mean is one of the replicates alone that reached a value, or of easy settings alone.
-    means = entries[f"mean.{shown}"].mask(entries["without"] > 0)
+    # No mean is one of the replicates alone that have a value, or of easy settings alone.
+    is_part = entries[["without", "diverged"]].any(axis=1)
+    means = entries[f"mean.{shown}"].mask(is_part)
     runs = numbers.ranking.rows.groupby("method")["run_id"].unique()
     rows = [
         [
@@ -268,19 +268,20 @@ def methods(numbers: Numbers) -> list[Block]:
             ]
         )
     base = as_markdown(numbers.layout.method_name(pairs["baseline"].iloc[0]))
-    where = "shown here"
+    where = ""
     if len(rows) < len(pairs):
-        where = f"of the sweep, of which {len(rows):,} are shown here"
+        where = f", of which {len(rows):,} are shown here"
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Runs with the same seed "
         f"have the same cohorts, so their differences are tested (those of the means over each "
         f"partition, where there are several partitions): paired t test, two-sided, with "
-        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
-        f"{len(pairs):,} comparisons {where}; below "
-        f"{CLEAR:g} the method is called higher or lower. With few seeds and many comparisons few "
-        "are: an empty verdict is no evidence that methods are equal."
+        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for "
+        f"{count(pairs['p'].count(), 'comparison')} with a p{where}; below {CLEAR:g} the method is "
+        "called higher or lower. With few seeds and many comparisons few are: an empty verdict is "
+        "no evidence that methods are equal."
     )
-    head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
+    units = numbers.methods.pairs_of
+    head = [*axes, units, f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
 
 

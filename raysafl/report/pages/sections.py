@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.text import count, duration, first_of, format_bytes
-from raysafl.report.analysis.entries import statistics, unit_of
+from raysafl.report.analysis.entries import statistics, unit_of, units_of
 from raysafl.report.analysis.evidence import LEVEL
 from raysafl.report.analysis.layout import entries_by_labels, labels_text
 from raysafl.report.analysis.numbers import Numbers
@@ -91,7 +91,9 @@ def marks_text(numbers: Numbers) -> str:
         best = f"the best run, by `{winner.metric}`"
     text = f"Bold is {best}."
     if numbers.marks.close:
-        few = (numbers.entries["replicates"] < 2).any()
+        runs = numbers.runs[numbers.runs["status"] == Status.FINISHED]
+        seeds = units_of(runs).groupby(runs["run_id"]).agg(frozenset)
+        few = len(frozenset.intersection(*seeds)) < 2
         text += (
             f" {CLOSE} marks the {what} next to it that cannot be told apart from it: the "
             f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0"
@@ -149,7 +151,11 @@ def all_entries(numbers: Numbers) -> list[Block]:
 
     def mean_and_std(entry: Any, statistic: str) -> str:
         mean, std = (entry[f"{kind}.{statistic}"] for kind in ("mean", "std"))
-        return spread(mean, std, unit_of(manifest, statistic), decimals[statistic])
+        text = spread(mean, std, unit_of(manifest, statistic), decimals[statistic])
+        used = entry[f"used.{statistic}"]
+        # The column of seeds counts those of the table's own statistic.
+        is_part = statistic != name and 0 < used < entry["replicates"]
+        return f"{text} [{used} of {entry['replicates']}]" if is_part else text
 
     entry_of = entries_by_labels(numbers.shown_entries, axes)
     rows = list[list[Cell]]()
@@ -161,10 +167,12 @@ def all_entries(numbers: Numbers) -> list[Block]:
         row += [mean_and_std(entry, other) for other in others]
         rows.append(row)
     meanings = {n: manifest.meaning(n) for n in statistics(manifest.table)}
+    note = f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval (t)."
+    if any("[" in str(cell) for row in rows for cell in row[len(axes) + 2 :]):
+        note += " [3 of 5] says that only three of five finished seeds have a value."
     return [
         Grid("All entries", head, rows, len(axes), is_list=manifest.is_drawn),
-        f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
-        "(t).",
+        note,
         "\n".join(
             f"- `{n}`: {as_markdown(text)}" for n, text in meanings.items() if text
         ),
