@@ -80,7 +80,8 @@ class FlatModel:
         self.num_outputs = num_classes
         *several, width = output_shape or (num_classes,)
         self.output_shape = (*several, model.outputs_for(width))
-        self.module = self._build(FROZEN_SEED)
+        # A part that `build` leaves in eval mode follows the module's mode like all others.
+        self.module = self._build(FROZEN_SEED).eval()
 
         self.is_channels_last = not _has_small_strided(self.module)
         self.pools = fuse_pooling(self.module) if self.is_channels_last else []

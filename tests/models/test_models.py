@@ -55,6 +55,9 @@ class OwnModule(Model):
             "batch norm": lambda: nn.Sequential(
                 nn.BatchNorm2d(input_shape[0]), flatten, nn.Linear(inputs, num_classes)
             ),
+            "batch norm in eval mode": lambda: nn.Sequential(
+                nn.BatchNorm2d(input_shape[0]).eval(), flatten, linear
+            ),
         }
         return cases[self.case]()
 
@@ -185,10 +188,11 @@ def test_a_model_of_one_output_a_sample_is_told_which_targets_that_needs() -> No
     assert each.try_on(x).shape == (2, 12, 80)
 
 
-def test_batch_norm_is_refused_with_the_way_out() -> None:
+@pytest.mark.parametrize("case", ["batch norm", "batch norm in eval mode"])
+def test_batch_norm_is_refused_with_the_way_out(case: str) -> None:
     text = r"OwnModule holds buffers \(0.running_mean, .* use GroupNorm or LayerNorm"
     with pytest.raises(ValueError, match=text):
-        FlatModel(OwnModule(case="batch norm"), (2, 8, 8), 4)
+        FlatModel(OwnModule(case=case), (2, 8, 8), 4)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,)], ids=repr)
