@@ -6,7 +6,7 @@ all clients, or computed for one client when they are needed.
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import overload
 
 import numpy as np
@@ -132,8 +132,8 @@ class ComputedIndices(ClientIndices):
         return ComputedIndices(len(self), self.size + count, joined)
 
 
-def as_client_indices(parts: Sequence[Ints]) -> ClientIndices:
-    """Store a sequence of integer arrays, one for each client, in one array.
+def as_client_indices(parts: Iterable[Ints]) -> ClientIndices:
+    """Store integer arrays, one for each client, in one array.
 
     `ClientIndices` are returned as they are.
 
@@ -147,6 +147,7 @@ def as_client_indices(parts: Sequence[Ints]) -> ClientIndices:
     """
     if isinstance(parts, ClientIndices):
         return parts
+    parts = list(parts)
     sizes = np.array([len(part) for part in parts], np.int64)
     flat = np.concatenate(
         [part for part in parts if len(part)] or [np.empty(0, np.int64)]

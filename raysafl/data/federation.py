@@ -1,11 +1,17 @@
 """A dataset that is spread over clients and a server."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
+from raysafl.core.client_indices import (
+    ClientIndices,
+    Ints,
+    StoredIndices,
+    as_client_indices,
+)
 from raysafl.core.component import method_name, users_parts
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
@@ -197,7 +203,9 @@ class Federation(FederatedData):
 
         server = NOTHING
         if self.server is not None:
-            server = self.server.draw(labels, dataset.num_classes, key("server data"))
+            drawn = self.server.draw(labels, dataset.num_classes, key("server data"))
+            where = method_name(self.server, ServerData, "draw")
+            server = _checked([drawn], 1, inside, where)[0]
         validation = NOTHING
         if self.validation and self.validation.server and self.server is None:
             whole = np.arange(inside)
@@ -212,7 +220,8 @@ class Federation(FederatedData):
             None if users is None else users[free],
         )
         parts = self.partition.spread(given, self.clients, key("partition"))
-        clients = as_client_indices(parts).within(free)
+        where = method_name(self.partition, Partition, "spread")
+        clients = _checked(parts, self.clients, len(free), where).within(free)
         tests = None
         if self.own_tests:
             clients, tests = hold_out(clients, self.own_tests, key)
@@ -220,7 +229,9 @@ class Federation(FederatedData):
         collected = NOTHING
         if self.server is not None:
             collected, remaining = self.server.collect(clients, key("from clients"))
-            clients = as_client_indices(remaining)
+            where = method_name(self.server, ServerData, "collect")
+            clients = _checked(remaining, self.clients, inside, where)
+            collected = _checked([collected], 1, inside, where)[0]
             outside = np.arange(inside, len(dataset.train))
             server = np.concatenate([server, collected, outside])
         if self.validation is not None:
@@ -241,6 +252,36 @@ class Federation(FederatedData):
         # A client's own samples stand before those that the server shares with it.
         first = np.array([samples[0] for samples in split.clients], np.int64)
         return self.partition.client_names(dataset.train, first)
+
+
+def _checked(
+    parts: Iterable[Ints], number: int, count: int, where: str
+) -> ClientIndices:
+    """Store arrays of positions, if there are as many as asked for and all positions exist.
+
+    Args:
+        parts: The arrays: of each client, or the server's alone.
+        number: How many arrays there must be.
+        count: The number of samples that the positions are of.
+        where: The method that returned the arrays, for messages.
+
+    Raises:
+        ValueError: There are more or fewer arrays, or a position is no sample's.
+    """
+    held = as_client_indices(parts)
+    if len(held) != number:
+        raise ValueError(
+            f"{where} returns samples for {len(held)} clients, but there are {number}; "
+            "return one array for each, and an empty one for a client without samples"
+        )
+    # Those that are computed when they are needed are raysafl's own.
+    flat = held.flat if isinstance(held, StoredIndices) else NOTHING
+    if len(flat) and not 0 <= flat.min() <= flat.max() < count:
+        raise ValueError(
+            f"{where} returns positions from {flat.min()} to {flat.max()}, but the samples "
+            f"that it may give have the positions 0 to {count - 1}"
+        )
+    return held
 
 
 def _hold_back(

@@ -80,7 +80,8 @@ class FlatModel:
         self.num_outputs = num_classes
         *several, width = output_shape or (num_classes,)
         self.output_shape = (*several, model.outputs_for(width))
-        self.module = self._build(FROZEN_SEED)
+        # A part that `build` leaves in eval mode follows the module's mode like all others.
+        self.module = self._build(FROZEN_SEED).eval()
 
         self.is_channels_last = not _has_small_strided(self.module)
         self.pools = fuse_pooling(self.module) if self.is_channels_last else []
@@ -93,6 +94,14 @@ class FlatModel:
             name: p.shape
             for name, p in self.module.named_parameters()
             if p.requires_grad
+        }
+        # The name of what each place of the module holds: tied weights have several places.
+        # torch's own search for them fails if a module has several names, too.
+        name_of = {p: name for name, p in self.module.named_parameters()}
+        self._places = {
+            f"{path}.{own}".lstrip("."): name_of[p]
+            for path, part in self.module.named_modules()
+            for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
         }
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
         self._check_buffers()
@@ -199,8 +208,15 @@ class FlatModel:
         precision: torch.autocast | nullcontext[None] = nullcontext()
         if self.is_bfloat16:
             precision = torch.autocast(x_B.device.type, torch.bfloat16)
+        placed = {
+            place: parameters[name]
+            for place, name in self._places.items()
+            if name in parameters
+        }
         with drawing_from(seed if self.has_dropout else None), precision:
-            return torch.func.functional_call(self.module, dict(parameters), (x_B,))
+            return torch.func.functional_call(
+                self.module, placed, (x_B,), tie_weights=False
+            )
 
     def _checked(self, out: Any, batch: int) -> Tensor:
         """Return the outputs as float32 if they have the shape [B, *output_shape]."""

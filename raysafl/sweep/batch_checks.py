@@ -55,7 +55,8 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
         raise ValueError(
             f"{method_name(recipe, Model, 'build')} makes a module in which the result for a "
             "sample depends on the other samples of its batch (a mean or a sum over it, "
-            "BatchNorm with its statistics?). Normalise within a sample, as GroupNorm and "
+            "BatchNorm with its statistics?) or on what was computed before (an attribute, or "
+            "inputs, that forward changes?). Normalise within a sample, as GroupNorm and "
             "LayerNorm do"
         )
 

@@ -1,5 +1,7 @@
 """Server data from clients and from another dataset; and data sharing."""
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,12 +13,14 @@ from raysafl.data import (
     FromClients,
     OtherDatasetServer,
     Overlapping,
+    Partition,
     Samples,
     ServerData,
     Source,
     StratifiedServer,
     Synthetic,
 )
+from raysafl.data.partitions import SamplesToSpread
 
 DIGITS = Digits().load()
 
@@ -209,3 +213,73 @@ def test_every_client_gets_the_share_of_the_servers_data(
         assert len(np.unique(extras[-1])) == len(extras[-1]) == round(40 * share)
         assert np.isin(extras[-1], split.server).all()
     assert len({tuple(extra) for extra in extras}) == (1 if share == 1 else 10)
+
+
+# --- the user's own rules
+# ------------------------------------------------------------------------------
+
+
+class Given(Partition):
+    """Spreads the samples as told."""
+
+    rows: list[list[int]]
+
+    def spread(
+        self, samples: SamplesToSpread, clients: int, rng: np.random.Generator
+    ) -> Iterator[np.ndarray]:
+        yield from map(np.array, self.rows)
+
+
+class Drawn(ServerData):
+    """The server holds the samples that it is told."""
+
+    rows: list[int]
+
+    def draw(
+        self, labels: np.ndarray, num_classes: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        return np.array(self.rows)
+
+
+class Collected(Drawn):
+    """The server gets copies of samples, and some clients are lost."""
+
+    kept: int = 10
+
+    def draw(
+        self, labels: np.ndarray, num_classes: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        return np.empty(0, np.int64)
+
+    def collect(
+        self, clients: Sequence[np.ndarray], rng: np.random.Generator
+    ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        return np.array(self.rows), clients[: self.kept]
+
+
+def test_a_partition_may_yield_the_clients_one_by_one() -> None:
+    data = Federation(clients=2, partition=Given(rows=[[4, 1], [7]]))
+    held = data.split(DIGITS, 0).clients
+    assert [part.tolist() for part in held] == [[4, 1], [7]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            Federation(clients=2, partition=Given(rows=[[1]])),
+            r"Given.spread .* 1 clients",
+        ),
+        (Federation(clients=1, partition=Given(rows=[[1, -1]])), "from -1 to 1"),
+        (Federation(clients=1, partition=Given(rows=[[9999]])), "from 9999 to 9999"),
+        (Federation(server=Drawn(rows=[9999])), r"Drawn.draw .* from 9999"),
+        (Federation(server=Drawn(rows=[-1])), "from -1"),
+        (Federation(server=Collected(rows=[9999])), r"Collected.collect .* from 9999"),
+        (Federation(server=Collected(rows=[1], kept=9)), "9 clients, but there are 10"),
+    ],
+)
+def test_samples_that_do_not_exist_or_clients_too_few_are_refused(
+    data: Federation, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        data.split(DIGITS, 0)

@@ -272,10 +272,16 @@ OTHERS = "the result for a sample depends on the other samples of its batch"
 MODEL_PARTS = {
     "nn.BatchNorm1d(64, track_running_stats=False)": OTHERS,
     "Mixed()": OTHERS,
+    "Counts()": "(an attribute, or inputs, that forward changes?)",
     "Drops()": "the model draws from torch's global generator",
 }
 MODEL_MISTAKES |= {
     f"{part} in a model of {precision}": (
+        "class Counts(nn.Module):\n"
+        "    passes = 0\n"
+        "    def forward(self, x):\n"
+        "        self.passes += 1\n"
+        "        return x * self.passes\n"
         "class Mixed(nn.Module):\n"
         "    def forward(self, x):\n"
         "        return x * x.mean()\n"
@@ -288,7 +294,7 @@ MODEL_MISTAKES |= {
             "return nn.Sequential(*parts)",
         ),
         f"model=Mine(precision='{precision}')",
-        "Mine.build" if said == OTHERS else "",
+        "" if part == "Drops()" else "Mine.build",
         said,
     )
     for part, said in MODEL_PARTS.items()

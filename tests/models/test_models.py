@@ -49,11 +49,15 @@ class OwnModule(Model):
             "relu before": lambda: nn.Sequential(flatten, nn.ReLU(), linear),
             "constant": lambda: self._constant(linear),
             "tied": lambda: self._tied(linear),
+            "tied and named twice": lambda: self._tied(linear, is_other=True),
             "group norm": lambda: nn.Sequential(
                 nn.GroupNorm(1, input_shape[0]), flatten, linear
             ),
             "batch norm": lambda: nn.Sequential(
                 nn.BatchNorm2d(input_shape[0]), flatten, nn.Linear(inputs, num_classes)
+            ),
+            "batch norm in eval mode": lambda: nn.Sequential(
+                nn.BatchNorm2d(input_shape[0]).eval(), flatten, linear
             ),
         }
         return cases[self.case]()
@@ -66,9 +70,12 @@ class OwnModule(Model):
             nn.init.constant_(part, value)
         return nn.Sequential(nn.Flatten(), linear, last)
 
-    def _tied(self, linear: nn.Linear) -> nn.Module:
+    def _tied(self, linear: nn.Linear, is_other: bool = False) -> nn.Module:
         square = nn.Linear(linear.in_features, linear.in_features)
-        return nn.Sequential(nn.Flatten(), square, nn.ReLU(), square, linear)
+        other = nn.Linear(linear.in_features, linear.in_features)
+        other.weight = square.weight
+        between = other if is_other else nn.ReLU()
+        return nn.Sequential(nn.Flatten(), square, between, square, linear)
 
 
 MODELS: list[Model] = [
@@ -78,7 +85,10 @@ MODELS: list[Model] = [
     CNN(channels=[3, 4], hidden=6),
     *(
         OwnModule(case=case)
-        for case in ("plain", "no bias", "own forward", "tied", "group norm")
+        for case in (
+            *("plain", "no bias", "own forward", "group norm"),
+            *("tied", "tied and named twice"),
+        )
     ),
 ]
 
@@ -109,7 +119,8 @@ def test_logits_of_the_flat_vector_are_the_modules_own(model: Model) -> None:
     x_B = torch.randn(5, *shape, generator=rng)
     module = model.build(shape, 4)
     nn.utils.vector_to_parameters(w_P, module.parameters())
-    torch.testing.assert_close(flat.logits(w_P, x_B), module(x_B).detach())
+    for _ in range(2):
+        torch.testing.assert_close(flat.logits(w_P, x_B), module(x_B).detach())
     joined = torch.cat([part.flatten() for part in flat.named_parameters(w_P).values()])
     assert torch.equal(joined, w_P)
 
@@ -185,10 +196,11 @@ def test_a_model_of_one_output_a_sample_is_told_which_targets_that_needs() -> No
     assert each.try_on(x).shape == (2, 12, 80)
 
 
-def test_batch_norm_is_refused_with_the_way_out() -> None:
+@pytest.mark.parametrize("case", ["batch norm", "batch norm in eval mode"])
+def test_batch_norm_is_refused_with_the_way_out(case: str) -> None:
     text = r"OwnModule holds buffers \(0.running_mean, .* use GroupNorm or LayerNorm"
     with pytest.raises(ValueError, match=text):
-        FlatModel(OwnModule(case="batch norm"), (2, 8, 8), 4)
+        FlatModel(OwnModule(case=case), (2, 8, 8), 4)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,)], ids=repr)
