@@ -11,7 +11,7 @@ import gc
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -49,6 +49,8 @@ Host: TypeAlias = Callable[[Sequence[Run]], Hosted]
 QUICK_SECONDS = FLUSH_SECONDS / 20
 # They are at most so many times more seldom, since a machine may be slow for once.
 MOST_SELDOM = 10
+# By this factor the number of objects may grow before a pack searches them for garbage.
+MORE_OBJECTS = 1.5
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -73,6 +75,9 @@ class OpenPack:
         ends_process: whether an error is meant to end this process, and is no failure
             of a cell; by default a KeyboardInterrupt is.
     """
+
+    # How many objects there were after the last search for garbage among all; 0 before a pack.
+    objects: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -129,6 +134,12 @@ class OpenPack:
         """Get the cells ready, each where its farthest checkpoint left it."""
         if expected := self.terms.package:
             check_package(platform.node(), package_digest(), expected)
+        # `gc.freeze` below makes Python forget that such a search is due. What earlier packs and
+        # their reports left would stay for ever.
+        if len(gc.get_objects()) > MORE_OBJECTS * OpenPack.objects:
+            if OpenPack.objects:
+                gc.collect()
+            OpenPack.objects = len(gc.get_objects())
         runs = self.given.pack.runs
         work, device, engine = self.host(runs)
         self.origin |= {"device": device, "engine": engine}

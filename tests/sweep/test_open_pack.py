@@ -1,5 +1,6 @@
 """A pack's cells in this process: what their news say, and from where they go on."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -269,3 +270,19 @@ def test_a_machine_with_another_raysafl_computes_nothing_and_ends_the_sweep(
     news = opened(tiny.split()[0], host=host, package="0" * 64).report()
     assert news.done and "another raysafl" in news.lost and not news.ends
     assert np.isnan(news.metrics["test_accuracy"])
+
+
+def test_garbage_that_earlier_packs_left_is_collected_before_a_pack_is_frozen(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OpenPack, "objects", 0)
+    gc.disable()
+    try:
+        assert opened(tiny).report().done
+        before = len(gc.get_objects())
+        for _ in range(before):
+            (left := []).append(left)
+        assert opened(tiny).report().done
+        assert len(gc.get_objects()) < 1.2 * before
+    finally:
+        gc.enable()
