@@ -281,7 +281,8 @@ def test_garbage_that_earlier_packs_left_is_collected_before_a_pack_is_frozen(
         assert opened(tiny).report().done
         before = len(gc.get_objects())
         for _ in range(before):
-            (left := []).append(left)
+            left: list[Any] = []
+            left.append(left)
         assert opened(tiny).report().done
         assert len(gc.get_objects()) < 1.2 * before
     finally:
