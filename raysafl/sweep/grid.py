@@ -13,7 +13,7 @@ from raysafl.core.text import in_brief, nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.measures import check_run, path_of, without_numpy
+from raysafl.sweep.measures import check_labels, check_run, path_of, without_numpy
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
@@ -138,7 +138,8 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
 
     Raises:
         ValueError: a run cannot be made (of a search, none of `MOST_TRIED`): the message
-            names the line of the user's code. Or two labels name the same run, or Ray is not
+            names the line of the user's code. Or two labels name the same run, runs that were
+            drawn have the same labels, or Ray is not
             installed, which draws the configurations of a search space.
     """
     if sweep.is_grid:
@@ -166,6 +167,7 @@ def known_runs(sweep: Sweep) -> tuple[Manifest, dict[str, Run], dict[str, Run]]:
         # A run that was drawn twice bears the labels of the first draw.
         runs.setdefault(run.id, run)
         labels.setdefault(run.id, tuple(labels_of(config).values()))
+    check_labels(sweep.axis_names, list(labels.values()))
     return sweep.manifest({labels[i]: run for i, run in runs.items()}), runs, {}
 
 
@@ -203,10 +205,14 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
 def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
     """Return the labels of a run that was made of a configuration.
 
-    Plain values are labels as they are; others become JSON text.
+    Plain values are labels as they are. A component is its class with the fields that it was
+    given, and anything else is JSON text.
     """
-    plain = {name: without_numpy(value) for name, value in config.items()}
-    return {
-        name: value if isinstance(value, Label) else json.dumps(value, default=str)
-        for name, value in plain.items()
-    }
+    return {name: _text_of(without_numpy(value)) for name, value in config.items()}
+
+
+def _text_of(value: Any) -> Label:
+    if isinstance(value, Component):
+        given = [f"{n}={own!r}" for n, own in value if n in value.model_fields_set]
+        return type(value).__name__ + (f"({', '.join(given)})" if given else "")
+    return value if isinstance(value, Label) else json.dumps(value, default=repr)

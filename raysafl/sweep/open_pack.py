@@ -11,7 +11,7 @@ import gc
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -49,6 +49,8 @@ Host: TypeAlias = Callable[[Sequence[Run]], Hosted]
 QUICK_SECONDS = FLUSH_SECONDS / 20
 # They are at most so many times more seldom, since a machine may be slow for once.
 MOST_SELDOM = 10
+# So many seconds pass between two searches for garbage among all objects.
+SEARCH_SECONDS = 20.0
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -73,6 +75,9 @@ class OpenPack:
         ends_process: whether an error is meant to end this process, and is no failure
             of a cell; by default a KeyboardInterrupt is.
     """
+
+    # When a process last searched all objects for garbage.
+    searched: ClassVar[float] = time.monotonic()
 
     def __init__(
         self,
@@ -307,6 +312,10 @@ class OpenPack:
         self.lockstep = None
         self.cells = self.open = {}
         gc.unfreeze()
+        # Freezing makes Python forget that such a search is due.
+        if time.monotonic() - OpenPack.searched > SEARCH_SECONDS:
+            gc.collect()
+            OpenPack.searched = time.monotonic()
 
 
 def _clients_of(cells: Mapping[str, OpenCell]) -> pa.Table:

@@ -1,5 +1,6 @@
 """Bring MLflow to what folders hold: while a sweep runs, and later by `raysafl sync`."""
 
+import shlex
 import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -95,7 +96,10 @@ class Tracker:
 
     def _work(self) -> None:
         """Log runs as they are submitted, then the sweep as a whole. The thread runs this."""
-        later = f"`raysafl sync {self._store.path}` logs them later"
+        path = self._store.path
+        given = [] if self._uri == default_uri(path.parent) else [self._uri]
+        call = ["raysafl", "sync", str(path), *(f"--tracking-uri={u}" for u in given)]
+        later = f"`{shlex.join(call)}` logs them later"
         try:
             with closing(Projection(self._store, self._uri, self._track)) as projection:
                 self._opened.set()

@@ -11,8 +11,9 @@ from ray.tune.experiment import Experiment
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysafl import SAFARI, FedAvg, Sweep, Table, grid
+from raysafl.algorithms import SCAFFOLD, FedVARP
 from raysafl.quickstart import BASE
-from raysafl.sweep.grid import SEED, draw
+from raysafl.sweep.grid import SEED, draw, known_runs, labels_of
 
 SERVED = BASE.replace(algorithm=SAFARI(server_update=BASE.local))
 
@@ -121,3 +122,26 @@ def test_the_configurations_are_those_of_tunes_own_random_sampler(
 
 def test_the_first_of_more_samples_are_those_of_fewer() -> None:
     assert draw(SPACE, 9)[:8] == draw(SPACE, 4)
+
+
+def test_components_that_were_drawn_are_told_apart_by_class_and_given_fields() -> None:
+    methods = [FedVARP(), SCAFFOLD(), SAFARI(client_prob=0.4), SAFARI()]
+    texts = [labels_of({"algorithm": own})["algorithm"] for own in methods]
+    assert texts == ["FedVARP", "SCAFFOLD", "SAFARI(client_prob=0.4)", "SAFARI"]
+    space = {"algorithm": tune.grid_search(methods), "seed": tune.choice([7])}
+    drawn, runs, _ = known_runs(Sweep("drawn", space=space, base=BASE))
+    assert [entry.labels["algorithm"] for entry in drawn.entries] == texts
+    assert [run.algorithm for run in runs.values()] == methods
+
+
+def test_different_runs_that_were_drawn_with_the_same_labels_are_refused() -> None:
+    rates = iter([0.1, 0.2])
+    space = {"batch_size": tune.choice([16])}
+    sweep = Sweep(
+        "drawn",
+        space=space,
+        base=lambda config: BASE.replace({"local.lr": next(rates)}),
+        num_samples=2,
+    )
+    with pytest.raises(ValueError, match=r"the labels of the runs: .*is given twice"):
+        known_runs(sweep)

@@ -1,5 +1,7 @@
 """A pack's cells in this process: what their news say, and from where they go on."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -269,3 +271,20 @@ def test_a_machine_with_another_raysafl_computes_nothing_and_ends_the_sweep(
     news = opened(tiny.split()[0], host=host, package="0" * 64).report()
     assert news.done and "another raysafl" in news.lost and not news.ends
     assert np.isnan(news.metrics["test_accuracy"])
+
+
+def test_garbage_among_all_objects_is_collected_after_a_pack_when_that_is_due(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gc.disable()
+    try:
+        for seconds, is_gone in ((3600.0, False), (0.0, True)):
+            monkeypatch.setattr("raysafl.sweep.open_pack.SEARCH_SECONDS", seconds)
+            pack = opened(tiny)
+            pack.myself = pack  # type: ignore[attr-defined]
+            garbage = weakref.ref(pack)
+            del pack
+            assert opened(tiny).report().done
+            assert (garbage() is None) == is_gone
+    finally:
+        gc.enable()

@@ -381,7 +381,10 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     assert not tracker.finish() and not tracker.finish()
     (line,) = said
     assert uri in line
-    assert f"`raysafl sync {store.path}`" in line and "Parquet are complete" in line
+    assert (
+        f"`raysafl sync {store.path} --tracking-uri={uri}`" in line
+        and "Parquet are complete" in line
+    )
     assert sync(store.path, None, print) == 2
     assert len(view().points(B, "test/accuracy")) == 5
 
