@@ -205,7 +205,7 @@ class Federation(FederatedData):
         if self.server is not None:
             drawn = self.server.draw(labels, dataset.num_classes, key("server data"))
             where = method_name(self.server, ServerData, "draw")
-            server = _checked([drawn], 1, inside, where)[0]
+            server = _existing([drawn], 1, inside, where)[0]
         validation = NOTHING
         if self.validation and self.validation.server and self.server is None:
             whole = np.arange(inside)
@@ -221,7 +221,7 @@ class Federation(FederatedData):
         )
         parts = self.partition.spread(given, self.clients, key("partition"))
         where = method_name(self.partition, Partition, "spread")
-        clients = _checked(parts, self.clients, len(free), where).within(free)
+        clients = _existing(parts, self.clients, len(free), where).within(free)
         tests = None
         if self.own_tests:
             clients, tests = hold_out(clients, self.own_tests, key)
@@ -230,8 +230,8 @@ class Federation(FederatedData):
         if self.server is not None:
             collected, remaining = self.server.collect(clients, key("from clients"))
             where = method_name(self.server, ServerData, "collect")
-            clients = _checked(remaining, self.clients, inside, where)
-            collected = _checked([collected], 1, inside, where)[0]
+            clients = _existing(remaining, self.clients, inside, where)
+            collected = _existing([collected], 1, inside, where)[0]
             outside = np.arange(inside, len(dataset.train))
             server = np.concatenate([server, collected, outside])
         if self.validation is not None:
@@ -254,7 +254,7 @@ class Federation(FederatedData):
         return self.partition.client_names(dataset.train, first)
 
 
-def _checked(
+def _existing(
     parts: Iterable[Ints], number: int, count: int, where: str
 ) -> ClientIndices:
     """Store arrays of positions, if there are as many as asked for and all positions exist.

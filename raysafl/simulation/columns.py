@@ -18,7 +18,7 @@ from raysafl.core.algorithm import State
 from raysafl.core.participation import Cohort, Cohorts
 from raysafl.core.work import Floats
 from raysafl.simulation.replicate import Counts, Progress, Standing
-from raysafl.simulation.turns import stacked, state_of
+from raysafl.simulation.turns import replicate_state, stacked
 
 Flags: TypeAlias = NDArray[np.bool_]
 # Of `Counts`, what a replicate has spent since its last record.
@@ -97,7 +97,7 @@ class Columns:
     def standing(self, place: int, round: int) -> Standing:
         """Return where a replicate stands before a round."""
         return Standing(
-            state=state_of(self.state, place, self.clients[place]),
+            state=replicate_state(self.state, place, self.clients[place]),
             policy=self.policies[place],
             round=round,
             train_accuracy=self.accuracy(place),

@@ -163,7 +163,7 @@ def evaluate_clients(group: "Replicates", current: RoundSoFar) -> Steps:
         records[place].metrics = {**records[place].metrics, **columns}
 
 
-def _parameters(
+def _new_parameters(
     group: "Replicates", current: RoundSoFar, places: Sequence[int]
 ) -> Tensor:
     """Return new parameters of some replicates, in float32, which nobody changes in place.
@@ -183,7 +183,7 @@ def _sums(
     over: Sequence[Sequence[Rows]],
 ) -> Generator[Sequence[WorkRequest], Any, list[Found]]:
     """Have the new parameters of some replicates evaluated on named rows."""
-    w_RP = _parameters(group, current, places)
+    w_RP = _new_parameters(group, current, places)
     (found,) = yield [Evaluation(group.cells_R[places], w_RP, over)]
     sums: list[Found] = found
     return sums
@@ -211,7 +211,7 @@ def _personal_sums(
         For each replicate the weighted sums [N, n] of all measures over the rows of
         each client.
     """
-    w_RP = _parameters(group, current, places)
+    w_RP = _new_parameters(group, current, places)
     locals = [local.begun_anew(epochs=None, steps=steps) for local in group.locals]
     size = max(1, MOST_NUMBERS // w_RP.numel())
     sums: list[list[Floats]] = [[] for _ in places]

@@ -33,7 +33,7 @@ from raysafl.core.work import Ints, Training
 from raysafl.simulation.columns import Columns, Flags, finite_rows
 from raysafl.simulation.lifting import ClientRows, Lifted, LiftedClients, some_of
 from raysafl.simulation.replicate import Progress
-from raysafl.simulation.turns import Separate, Turn, alone, state_of, structure
+from raysafl.simulation.turns import Separate, Turn, alone, replicate_state, structure
 
 if TYPE_CHECKING:
     from raysafl.simulation.replicates import Replicates
@@ -111,7 +111,7 @@ class RoundSoFar:
         self.after.state = first
         if not others:
             return
-        if len({structure(state_of(state, 0, {})) for state in states}) > 1:
+        if len({structure(replicate_state(state, 0, {})) for state in states}) > 1:
             raise ValueError("the states of the replicates have become different")
 
         def joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -201,7 +201,7 @@ class Part:
             [
                 alone(
                     group.members[place].algorithm,
-                    state_of(state_R, r, clients[r]),
+                    replicate_state(state_R, r, clients[r]),
                     self.ids_RM[r].tolist(),
                     key,
                     group.run.data.clients,

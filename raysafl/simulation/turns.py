@@ -217,7 +217,7 @@ def stacked(states: Sequence[State]) -> State:
     return State(torch.stack([state.w_P for state in states]), server)
 
 
-def state_of(state_R: State, r: int, clients: Mapping[int, Tensor]) -> State:
+def replicate_state(state_R: State, r: int, clients: Mapping[int, Tensor]) -> State:
     """Return the state of one replicate of those that are `stacked`, with its clients."""
     server = {name: own[r] for name, own in state_R.server.items()}
     return State(state_R.w_P[r], server, clients)
