@@ -74,7 +74,7 @@ class Columns:
         numbers_R["has_trained"] = [own.train_loss is not None for own in standings]
         numbers_R["train_accuracy"] = _or_nan(own.train_accuracy for own in standings)
         numbers_R["train_loss"] = _or_nan(own.train_loss for own in standings)
-        for name in SPENT.fields or ():
+        for name in SPENT.names or ():
             numbers_R["spent"][name] = [getattr(own, name) for own in counts]
         return cls(
             state=stacked([own.state for own in standings]),
@@ -126,10 +126,10 @@ class Columns:
         ]
         return [
             Counts(
-                [ids[place] for ids, _, _ in rounds],
-                [enforced[place] for _, enforced, _ in rounds],
-                [trained[place] for _, _, trained in rounds],
-                *spent,
+                cohorts=[ids[place] for ids, _, _ in rounds],
+                enforced=[enforced[place] for _, enforced, _ in rounds],
+                trained=[trained[place] for _, _, trained in rounds],
+                **dict(zip(SPENT.names or (), spent, strict=True)),
             )
             for place, spent in enumerate(self.numbers_R["spent"].tolist())
         ]
