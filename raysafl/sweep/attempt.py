@@ -91,6 +91,11 @@ class Attempt:
                 carry_out(self, refusal)
             else:
                 self.begin(refusal)
+                if self.options.tracking_uri:
+                    self.options.note(
+                        "no run is left to do, and so nothing was logged to MLflow: "
+                        "`raysafl sync` logs what is there"
+                    )
             # The table or the notes may have been edited, or an earlier driver was killed
             # before it wrote the report.
             if not is_current(store):

@@ -48,8 +48,11 @@ def test_run_report_sync_and_run_again(
     assert code == 0
     assert "[2/2]" in said
     assert "results/mine-smoke" in said and "raysafl ui results" in said
-    code, said = call(monkeypatch, "run", "mine.py", *options)
+    assert "nothing was logged" not in said
+    again = ("--tracking-uri", "sqlite:///other.db")
+    code, said = call(monkeypatch, "run", "mine.py", *options, *again)
     assert code == 0 and "2 runs were finished before" in said and "[1/" not in said
+    assert "nothing was logged to MLflow: `raysafl sync`" in said
     Path("results/mine-smoke/table.md").unlink()
     code, said = call(monkeypatch, "report", "results/mine-smoke")
     assert code == 0 and Path("results/mine-smoke/table.md").is_file()
