@@ -50,7 +50,7 @@ QUICK_SECONDS = FLUSH_SECONDS / 20
 # They are at most so many times more seldom, since a machine may be slow for once.
 MOST_SELDOM = 10
 # So many seconds pass between two searches for garbage among all objects.
-SEARCH_SECONDS = 20.0
+SEARCH_SECONDS = 60.0
 
 
 def is_interrupt(error: BaseException) -> bool:
