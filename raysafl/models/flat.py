@@ -95,8 +95,8 @@ class FlatModel:
             for name, p in self.module.named_parameters()
             if p.requires_grad
         }
-        # The name of what each place of the module holds: tied weights have several places.
-        # torch's own search for them fails if a module has several names, too.
+        # The name of the parameter at each place of the module; a tied one has several places.
+        # torch finds them by itself, but not where a part of the module has two names.
         name_of = {p: name for name, p in self.module.named_parameters()}
         self._places = {
             f"{path}.{own}".lstrip("."): name_of[p]

@@ -179,14 +179,7 @@ def needs_of(runs: Iterable[Run], datasets: Mapping[str, Dataset]) -> list[list[
         dataset = datasets[source]
         model = FlatModel.on(members[0].model, dataset, members[0].objective)
         size = model.num_parameters, multiplications(model, dataset)
-        # The first run with a policy stands for all: to draw takes longer than to count.
-        of_policy: dict[tuple[str, int], int] = {}
-        needs.append([])
-        for run in members:
-            policy = run.participation.to_json(), run.data.clients
-            if policy not in of_policy:
-                of_policy[policy] = cohort_size(run, dataset)
-            needs[-1].append(estimate(run, dataset, of_policy[policy], *size))
+        needs.append([estimate(run, dataset, *size) for run in members])
     return needs
 
 
@@ -230,19 +223,17 @@ def multiplications(model: FlatModel, dataset: Dataset) -> int:
     return count
 
 
-def estimate(
-    run: Run, dataset: Dataset, cohort: int, parameters: int, passes: int
-) -> Need:
-    """Estimate what a run needs.
+def estimate(run: Run, dataset: Dataset, parameters: int, passes: int) -> Need:
+    """Estimate what a run needs, from its first cohort.
 
     Args:
         run: the run.
         dataset: its training and test samples.
-        cohort: the number of clients in a cohort.
         parameters: the number of the model's trainable parameters.
         passes: how often one sample's pass through the model multiplies.
     """
     clients = run.data.clients
+    cohort = _cohort_size(run, dataset)
     client_samples = max(1, len(dataset.train) // clients)
     batch = min(run.local.batch_size, client_samples)
     tested = len(dataset.test) / run.eval_every
@@ -265,7 +256,7 @@ def estimate(
     return Need(run, work, float(memory))
 
 
-def cohort_size(run: Run, dataset: Dataset) -> int:
+def _cohort_size(run: Run, dataset: Dataset) -> int:
     """Return how many clients the policy picks in the first round, at least 1."""
     # A policy of the user's own may fail. The run will say so in its trial.
     with suppress(Exception):

@@ -158,7 +158,8 @@ def final_statistics(store: Store, results: RunResults) -> dict[str, dict[str, S
     # A replicate without rows has no statistics.
     table = table[table["rounds"] > 0]
     names = [str(name) for name in table if name in known]
-    means, stds = (f.to_dict("index") for f in over_replicates(table, names)[:2])
+    mean_of_each, std_of_each, _ = over_replicates(table, names)
+    means, stds = (own.to_dict("index") for own in (mean_of_each, std_of_each))
     return {
         str(run_id): {
             str(name): (mean, stds[run_id][name])

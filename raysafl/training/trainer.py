@@ -290,7 +290,7 @@ class LocalTrainer:
         steps_T = torch.from_numpy(plan.steps_T)
         columns = (
             steps_T,
-            # It may be too large for float32, of which numpy would warn.
+            # Torch multiplies: numpy would warn of a product that is too large for float32.
             torch.from_numpy(tasks.columns["rate"].astype(np.float32)) * steps_T,
             torch.from_numpy(samples_T.astype(np.int64)),
             torch.from_numpy(loss_T / samples_T),

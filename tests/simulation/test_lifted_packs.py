@@ -155,9 +155,9 @@ def packs_of(
         (1, 1, slice(0, None, 4)),
         (3, 3, slice(1, None, 3)),
         (64, 8, slice(2, None, 4)),
-        pytest.param(400, 5, slice(None), marks=pytest.mark.acceptance),
+        pytest.param(1000, 13, slice(None), marks=pytest.mark.acceptance),
     ],
-    ids=["1", "3", "64", "400"],
+    ids=["1", "3", "64", "1000"],
 )
 def test_runs_that_differ_in_everything_equal_themselves_alone_in_packs_of(
     size: int, count: int, some: slice, tiny: fl.Run, tmp_path: Path

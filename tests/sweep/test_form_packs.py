@@ -20,7 +20,6 @@ from raysafl.sweep.packs import (
     MOST_RUNS,
     WORK_OF_ROUND,
     Pack,
-    cohort_size,
     estimate,
     form_packs,
     multiplications,
@@ -67,7 +66,7 @@ def test_every_run_is_in_one_pack_and_no_pack_is_larger_than_its_bounds(
     dataset = BASE.data.load()
     one = BASE.replace(replicates=1)
     runs = [one.replace(seed=k, rounds=n) for k, n in enumerate(rounds)]
-    need = estimate(one, dataset, cohort_size(one, dataset), *SIZE)
+    need = estimate(one, dataset, *SIZE)
     memory = (runs_in_memory + 0.5) * need.memory
     packs = formed(runs, dataset, pack, trials, memory)
     assert sorted(run.id for p in packs for run in p.runs) == sorted(
@@ -120,14 +119,14 @@ def test_the_work_of_a_run_is_its_samples_times_their_multiplications_and_its_ro
             "eval_every": 5,
         }
     )
-    need = estimate(run, digits, cohort_size(run, digits), *SIZE)
+    need = estimate(run, digits, *SIZE)
     trained = 4 * 3 * 16
     tested = len(digits.test) / 5 / 3
     of_round = (trained + tested) * PARAMETERS + WORK_OF_ROUND
     assert need.work == pytest.approx(10 * 2 * of_round)
     assert need.memory == 2 * (6 + 4 * 4) * PARAMETERS * 4
     # SCAFFOLD remembers a vector for each client, of which all may have taken part.
-    remembered = estimate(run.replace(algorithm=SCAFFOLD()), digits, 4, *SIZE).memory
+    remembered = estimate(run.replace(algorithm=SCAFFOLD()), digits, *SIZE).memory
     assert remembered - need.memory == 2 * 2.5 * BASE.data.clients * PARAMETERS * 4
 
 
