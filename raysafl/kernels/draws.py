@@ -10,7 +10,12 @@ Source: Salmon et al. 2011, Philox4x64-10 (docs/papers.md#philox). How its words
 numbers is as in numpy's `_generator.pyx` and `distributions.c`.
 """
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from raysafl.kernels.jit import compiled
 
@@ -29,13 +34,23 @@ USED = 10
 STATE = 11
 
 
-@compiled(part=True)
-def high_word(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Return the upper 64 of the 128 bits of a product of two words."""
-    low = (a & LOW) * (b & LOW)
-    one = (a >> HALF) * (b & LOW) + (low >> HALF)
-    two = (a & LOW) * (b >> HALF) + (one & LOW)
-    return (a >> HALF) * (b >> HALF) + (one >> HALF) + (two >> HALF)
+def _high_word(typing, a, b):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Return the upper 64 of the 128 bits of a product of two words.
+
+    It is one instruction of the processor, for which neither Python nor numba has a word.
+    """
+
+    def build(context, builder, signature, words):  # type: ignore[no-untyped-def]
+        wide = ir.IntType(128)
+        one, other = (builder.zext(word, wide) for word in words)
+        upper = builder.lshr(builder.mul(one, other), ir.Constant(wide, 64))
+        return builder.trunc(upper, words[0].type)
+
+    return types.uint64(types.uint64, types.uint64), build
+
+
+# numba's own annotations would have it called with all three arguments.
+high_word: Any = intrinsic(_high_word)
 
 
 @compiled(part=True)

@@ -110,7 +110,7 @@ def ours(entry: Any, statistic: str, unit: str, decimals: int | None = None) -> 
     if not math.isnan(final):
         text += f", final {number(final, unit, decimals)}"
     used = int(entry["replicates"] - entry["without"])
-    total = int(entry["replicates"] + entry[list(LOST)].sum())
+    total = int(entry["replicates"] + sum(entry[name] for name in LOST))
     return f"{text} [{used} of {total}]" if 0 < used < total else text
 
 

@@ -314,7 +314,7 @@ class Part:
         if not isinstance(request, AskLosses):
             for kind in compress(KINDS, (everyone, clients, server)):
                 tally_R[kind][index] = True
-        spent_R["steps"][index] += update.steps_M.sum(1).numpy()
+        spent_R["steps"][index] += update.steps_M.numpy().sum(1)
         vector = self.group.num_parameters * BYTES_PER_PARAMETER
         down = vector * (1 + request.extra_down)
         up = vector if request.up_bytes is None else int(request.up_bytes)
@@ -339,15 +339,13 @@ class Part:
         seen_RM = update.samples_M.numpy() * is_seen_M
         seen_R = seen_RM.sum(1)
         numbers_R["has_trained"][index] = True
-        for name, value_RM in (
-            # It is NaN if the objective has no accuracy.
-            ("train_accuracy", update.accuracy_M),
-            ("train_loss", update.loss_M),
-        ):
-            # The server's numbers may be infinite, and 0 times infinity is NaN.
-            own_RM = np.where(is_seen_M, value_RM.numpy(), 0.0) * seen_RM
-            # Torch and numpy add in different orders.
-            numbers_R[name][index] = torch.from_numpy(own_RM).sum(1).numpy() / seen_R
+        # The accuracy is NaN if the objective has none. The server's numbers may be infinite,
+        # and 0 times infinity is NaN.
+        given_2RM = np.stack([update.accuracy_M.numpy(), update.loss_M.numpy()])
+        own_2RM = np.where(is_seen_M, given_2RM, 0.0) * seen_RM
+        # Torch and numpy add in different orders.
+        mean_2R = torch.from_numpy(own_2RM).sum(2).numpy() / seen_R
+        numbers_R["train_accuracy"][index], numbers_R["train_loss"][index] = mean_2R
 
     def _note_clients(self, request: Request, ids_RM: Ints) -> None:
         """Note who has trained, and who is sent the server's samples that it shares.

@@ -23,7 +23,7 @@ from scipy import stats
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
-from raysafl.report.figures.curves import curves, enforcement_curves
+from raysafl.report.figures.curves import LINES, curves, enforcement_curves
 from raysafl.report.figures.means import heatmap
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.methods import methods
@@ -363,6 +363,14 @@ def test_a_baseline_without_an_axis_is_a_line_in_every_panel() -> None:
     assert len(sweep.entries) == 3
     figure = drawn(curves(study_of(sweep, rounds_of(sweep))))
     assert [len(panel.get_lines()) for panel in figure.axes] == [1, 2, 2]
+
+
+def test_of_very_many_lines_in_a_panel_one_in_two_is_drawn() -> None:
+    sweep = manifest({"lr": list(range(1, 2 * LINES))})
+    figure = drawn(curves(study_of(sweep, rounds_of(sweep))))
+    (panel,) = figure.axes
+    assert len(panel.get_lines()) == LINES
+    assert "One in 2 lines is drawn" in figure.get_label()
 
 
 def test_a_legend_names_no_method_that_is_not_drawn() -> None:

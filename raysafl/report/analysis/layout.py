@@ -1,6 +1,6 @@
 """How the axes of a sweep are laid out: what goes down a table, what goes across it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,9 +133,11 @@ def words_of(labels: Mapping[str, Label]) -> str:
     )
 
 
-def entries_by_labels(entries: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
-    """Map the labels on some axes to the entry that has them."""
+def entries_by_labels(
+    entries: pd.DataFrame, axes: list[str]
+) -> dict[Key, dict[Hashable, Any]]:
+    """Map the labels on some axes to the entry that has them, with its columns."""
     return {
         tuple(entry[f"label.{axis}"] for axis in axes): entry
-        for _, entry in entries.iterrows()
+        for entry in entries.to_dict("records")
     }

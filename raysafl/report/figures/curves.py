@@ -139,8 +139,9 @@ def scale_axes(axes: Axes, limits: Sequence[tuple[float, float]]) -> None:
 
 # Largest number of panels side by side that can be read.
 ACROSS = 4
-# Largest number of lines of a search.
+# Largest number of lines of a search, and of one panel: more of them hide each other.
 BEST = 5
+LINES = 100
 # Largest number of methods whose bands are dark.
 FEW_BANDS = 4
 
@@ -152,9 +153,10 @@ def curves(study: Study, style: Style = ON_SCREEN) -> Figure | None:
     an axis, such as FedAvg without server data, is a line in every panel. Panels share
     their axes; the vertical one leaves out the climb of the first fifth of the rounds. Of
     more panels than fit on a page the first ones are drawn, and a note says of how many.
-    Combinations of labels without any row have no panel. Seeds that diverged or failed are
-    left out, as in the table. Of a search there is one panel with the best runs. There is no
-    figure before a run has rows.
+    If a panel has more than `LINES` lines, one in two is drawn, or one in three. Combinations of
+    labels without any row have no panel. Seeds that diverged or failed are left out, as in the
+    table. Of a search there is one panel with the best runs. There is no figure before a
+    run has rows.
     """
     what = Quantity.judging(study.numbers.shown)
     return _curves_of(study, study.rounds, what, style)
@@ -218,18 +220,28 @@ def _curves_of(
     band = 0.2 if len(each) <= FEW_BANDS else 0.08
     limits = []
     drawn = set()
-    for labels, axes in panel_of.items():
-        for entry in _lines_of_panel(labels, others, manifest, layout):
-            if entry.run_id in of_run:
-                line = line_of[entry.run_id]
-                drawn.add(line)
-                rows = of_run[entry.run_id]
-                place = each.index(line) / len(each)
-                limits.append(draw_curve(axes, rows, line[1], band, what, place))
+    shown = {
+        axes: [
+            entry
+            for entry in _lines_of_panel(labels, others, manifest, layout)
+            if entry.run_id in of_run
+        ]
+        for labels, axes in panel_of.items()
+    }
+    step = math.ceil(max(map(len, shown.values())) / LINES)
+    for axes, own in shown.items():
+        for entry in own[::step]:
+            line = line_of[entry.run_id]
+            drawn.add(line)
+            rows = of_run[entry.run_id]
+            place = each.index(line) / len(each)
+            limits.append(draw_curve(axes, rows, line[1], band, what, place))
     scale_axes(figure.axes[0], limits)
     figure.supylabel(what.label)
     number = len({entry.key(others) for entry in entries})
     notes.append(first_ones(len(panel_of), number, "panels"))
+    if step > 1:
+        notes.append(f"one in {step} lines is drawn, as more would hide each other")
     entitle(figure, manifest.title or manifest.name, notes, style)
     name_below(figure, [line for line in each if line in drawn], style, is_line=True)
     return figure
