@@ -334,18 +334,22 @@ class Part:
 
         if server == len(ids):
             return
-        # The server's samples do not count.
-        is_seen_M = ids_RM[0] != SERVER
-        seen_RM = update.samples_M.numpy() * is_seen_M
+        seen_RM = update.samples_M
+        columns = {
+            # It is NaN if the objective has no accuracy.
+            "train_accuracy": update.accuracy_M,
+            "train_loss": update.loss_M,
+        }
+        if server:
+            # The server's samples do not count. Its numbers may be infinite, and 0 times
+            # infinity is NaN.
+            is_seen_M = torch.from_numpy(ids_RM[0] != SERVER)
+            seen_RM = seen_RM * is_seen_M
+            columns = {n: own.where(is_seen_M, 0.0) for n, own in columns.items()}
         seen_R = seen_RM.sum(1)
         numbers_R["has_trained"][index] = True
-        # The accuracy is NaN if the objective has none. The server's numbers may be infinite,
-        # and 0 times infinity is NaN.
-        given_2RM = np.stack([update.accuracy_M.numpy(), update.loss_M.numpy()])
-        own_2RM = np.where(is_seen_M, given_2RM, 0.0) * seen_RM
-        # Torch and numpy add in different orders.
-        mean_2R = torch.from_numpy(own_2RM).sum(2).numpy() / seen_R
-        numbers_R["train_accuracy"][index], numbers_R["train_loss"][index] = mean_2R
+        for name, value_RM in columns.items():
+            numbers_R[name][index] = ((value_RM * seen_RM).sum(1) / seen_R).numpy()
 
     def _note_clients(self, request: Request, ids_RM: Ints) -> None:
         """Note who has trained, and who is sent the server's samples that it shares.
