@@ -259,7 +259,7 @@ class Lockstep(Generic[K]):
         classes = _classes(group.algorithm)
         if group.algorithm_columns:
             self._with_equal_settings.add(classes)
-        else:
+        elif classes not in self._alone:
             self._alone.add(classes)
             # Whoever wrote the class can change it.
             LOG.log(

@@ -124,6 +124,9 @@ def test_the_log_says_once_which_class_is_carried_out_for_each_replicate_and_why
         for algorithm in (OneOfTheIds(), Median(), OneOfTheValues(), fl.FedAvg())
         for seed, run in group_of(algorithm, 3).items()
     }
+    # Another policy makes another group.
+    others = [run.replace(participation=fl.Uniform(m=3)) for run in runs.values()]
+    runs |= {f"other {number}": run for number, run in enumerate(others)}
     with caplog.at_level("INFO", logger="raysafl.simulation"):
         Pack(runs).advance(rounds=4)
     lines = lines_of(caplog)
