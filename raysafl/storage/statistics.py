@@ -274,7 +274,7 @@ def _rounds_to(
     Example:
         >>> r2 = ColumnDescription("float64", "coefficient of determination", Summary.MEAN)
         >>> print(_rounds_to(["rounds_to_r2_0.7"], {"test_r2": r2})["rounds_to_r2_0.7"].meaning)
-        rounds until the coefficient of determination is at 0.7 or better
+        rounds until `test_r2` is at 0.7 or better
     """
     counts = {}
     for name in names:
@@ -286,7 +286,7 @@ def _rounds_to(
         for column in (f"test_{metric}", metric) if metric else (ACCURACY,):
             declared = declaration_of(column, columns)
             if declared is not None and declared.is_scalar:
-                until = f"the {declared.meaning} is at {value} or better"
+                until = f"`{column}` is at {value} or better"
                 if not metric:
                     until = f"the test accuracy is at {value} %"
                 meaning = f"{passed.replace('_', ' ')} until {until}"

@@ -20,7 +20,7 @@ from raysafl.report.export import table_tex
 from raysafl.report.pages.document import Grid, html, markdown
 from raysafl.report.pages.methods import answer as answer_text
 from raysafl.report.pages.methods import methods as paired_text
-from raysafl.report.pages.methods import standings
+from raysafl.report.pages.methods import over_settings, standings
 from raysafl.report.pages.screen import screen
 from raysafl.report.write import results_document
 from raysafl.storage.manifest import Manifest
@@ -183,6 +183,8 @@ def test_the_answer_goes_by_validation_samples_and_shows_the_test_set() -> None:
     first = {e.run_id for e in manifest.entries if e.labels["algorithm"] == METHODS[0]}
     assert numbers.marks.best == first and best.run_id not in first
     assert "and its marks are by `final`, on the test set" in str(said)
+    (text, _) = over_settings(numbers)
+    assert "the second best mean rank by `final`" in str(text)
 
 
 def test_a_setting_that_a_method_has_not_finished_counts_for_none(

@@ -179,8 +179,9 @@ def over_settings(numbers: Numbers) -> list[Block]:
         f"{count(len(methods.ranks), 'setting')} in which all methods have some, with "
         f"{' or '.join(map(str, sorted(seeds)))} seeds each. *Better than* is the share of these "
         "settings and seeds, in %, in which a method scores better than the baseline, or than the "
-        "method with the second best mean rank. What diverged has the worst score. Brackets hold "
-        f"{LEVEL:.0%} intervals, where there are enough seeds for one."
+        f"method with the second best mean rank by `{numbers.manifest.table.statistic}`. What "
+        f"diverged has the worst score. Brackets hold {LEVEL:.0%} intervals, where there are "
+        "enough seeds for one."
     )
     return [f"{text} {more}", replace(grid, head=head, rows=rows)]
 
