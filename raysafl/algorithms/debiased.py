@@ -17,7 +17,9 @@ class DebiasedFedAvg(Algorithm):
         w <- w - lr / N * sum_i(Delta_i / share_i)
 
     over the cohort, with N clients in all. share_i is the number of rounds so far in which
-    client i participated, divided by the number of rounds so far, both with this round.
+    client i participated, divided by the number of rounds so far, both with this round. A
+    round without participants counts. A round in which no client is asked to train (a
+    server round of SAFARI) does not.
 
     Source: Sun et al. 2025, ICLR (docs/papers.md#debiased). The paper has minimum
     separation in mind: a client that has participated may not again for some rounds. Its

@@ -20,7 +20,8 @@ class FedAWE(Algorithm):
     with both means over the cohort. Client j trains from its own model x_j, the one with
     which its last participation ended, and Delta_j is its update. age_j is the number of
     rounds since then, this one included, and counts from the start of the run for a client
-    that has not participated yet. Clients outside the cohort keep their models.
+    that has not participated yet. A round in which no client is asked to train (a server
+    round of SAFARI) does not count. Clients outside the cohort keep their models.
 
     The run's model is the mean of the models of all clients, as in the paper's theorem and
     in the authors' evaluation. No client trains from it, so training by the server

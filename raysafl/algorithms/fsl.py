@@ -46,7 +46,8 @@ class FSL(Around):
     """After each client round of `inner`, the server learns on D0 from the result.
 
     The server trains for E_s epochs at the learning rate gamma * eta_0, where
-    eta_0 = sqrt(S) * `rate` for a cohort of S clients. gamma = 0 is `inner` itself. In a
+    eta_0 = sqrt(S) * `rate` for a cohort of S clients. It takes plain SGD steps, whatever
+    momentum, weight decay or `clip_norm` the clients have. gamma = 0 is `inner` itself. In a
     round without participants, the server learns from the parameters as they are, with
     S = 1; the paper has no such round.
 
@@ -77,7 +78,8 @@ class FSL(Around):
 
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=lambda: FedAvg(lr=None),
-        description="The algorithm of the client rounds.",
+        description="The algorithm of the client rounds; by default FedAvg whose server rate "
+        "is sqrt(S), as in the paper.",
     )
     gamma: float = Field(
         default=1.0, ge=0, description="Weight of the server's learning rate."
