@@ -60,10 +60,12 @@ def entries_text(numbers: Numbers) -> str:
     meaning = as_markdown(manifest.meaning(table.statistic))
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
     unit = f", in {as_markdown(table.unit)}" if table.unit else ""
-    used = set(entries["replicates"] - entries["without"]) - {0}
-    seeds = " or ".join(map(str, sorted(used))) or "no"
+    used = sorted(set(entries["replicates"] - entries["without"]) - {0})
+    seeds = " or ".join(map(str, used)) or "no"
+    if len(used) > 2:
+        seeds = f"{used[0]} to {used[-1]}"
     text = f"Each entry shows the mean ± standard deviation over {seeds} seeds of {what}{unit}."
-    if used == {1}:
+    if used == [1]:
         text = f"Each entry shows {what}{unit}, of one seed."
     known = manifest.statistic(table.statistic)
     # What the statistics of every run mean is plain from their names.
