@@ -211,6 +211,11 @@ def test_the_answer_says_where_a_method_is_higher_and_where_none_is() -> None:
         "(p = 1). In the other 1, among them all with p = 10, 5 seeds show no significant "
         "difference."
     ) in answer_text(numbers)
+    grid = {(s, *key): own for s in "04" for key, own in values.items()}
+    for p in ("1", "2"):
+        grid["0", p, "SAFARI"] = base
+    text = answer_text(Numbers.of(*made(grid, axes=("s", "p", "algorithm"))))
+    assert "among them all with s = 0 or p = 10, 5 seeds" in text
 
 
 def means_of(numbers: Numbers) -> dict[str, str]:

@@ -87,7 +87,7 @@ def _differences_text(numbers: Numbers) -> str:
     text = f"In {statistic}, {as_markdown(method)} is {', and '.join(sides)}."
     if rest := len(own) - len(clear):
         like = _alike(numbers, own)
-        among = f", among them all with {first_of(like, NAMED)}," if like else ""
+        among = f", among them all with {first_of(like, NAMED, ' or ')}," if like else ""
         text += f" In the other {rest}{among} {seeds} show no significant difference."
     return text
 
