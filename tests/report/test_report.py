@@ -468,12 +468,13 @@ def test_replicates_that_are_counted_as_left_out_are_those_of_the_figure() -> No
     first = sweep.entries[0].run_id
     rounds = pd.DataFrame(rounds_of(sweep))
     moving = rounds["run_id"] == first
-    q = np.where(moving, rounds["round"] / 10, 0.5)
+    q = np.where(moving, 1 - rounds["round"] / 10, 0.5)
     runs = runs_of(sweep)
     runs.loc[[2, 3, 4, 5], "status"] = "diverged"
     study = study_of(sweep, rounds.assign(enforce_prob=q), runs)
     moving_lines = drawn(enforcement_curves(study))
     assert "1 diverged seed left out" in moving_lines.get_label()
+    assert moving_lines.axes[0].get_ylim()[1] > 1  # the first round is seen, too
     kept = drawn(curves(study))
     assert "4 diverged seeds left out" in kept.get_label()
     line = kept.axes[0].get_lines()[0].get_ydata()
