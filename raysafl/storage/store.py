@@ -386,9 +386,9 @@ def sweeps_in(root: Path) -> list[Store]:
     if found := find_sweeps(root):
         return found
     if not root.exists():
-        beside = [str(folder) for folder in root.parent.glob("*") if folder.is_dir()]
-        close = closest(str(root), beside)
-        hint = f": did you mean {close}?" if close else ""
+        beside = [folder.name for folder in root.parent.glob("*") if folder.is_dir()]
+        close = closest(root.name, beside)
+        hint = f": did you mean {root.parent / close}?" if close else ""
         raise ValueError(f"there is no folder {root}{hint}")
     raise ValueError(
         f"{root} holds no sweep: no manifest.json in it or one level below"
