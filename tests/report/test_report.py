@@ -25,6 +25,7 @@ from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import LINES, curves, enforcement_curves
 from raysafl.report.figures.means import heatmap
+from raysafl.report.figures.style import first_ones
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.methods import methods
 from raysafl.report.pages.sections import share_text
@@ -450,6 +451,12 @@ def test_the_cost_is_that_of_finished_replicates() -> None:
     assert found["local steps"] == "30.0"
     assert (found["to clients"], found["from clients"]) == ("1 kB", "2 kB")
     assert (found["server rounds"], found["enforced rounds |"]) == ("3.0", "4.0")
+
+
+def test_a_note_says_of_how_many_the_first_are_shown() -> None:
+    assert first_ones(1, 2, "panels") == "shown is the first of 2 panels"
+    assert first_ones(3, 4000, "panels") == "shown are the first 3 of 4,000 panels"
+    assert not first_ones(2, 2, "panels")
 
 
 def test_a_replicate_that_ended_early_keeps_its_last_value_in_the_curve() -> None:
