@@ -402,7 +402,7 @@ def test_finish_returns_although_a_server_is_silent(
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
-    with pytest.raises(ValueError, match="there is no folder .*nothing$"):
+    with pytest.raises(ValueError, match=r"there is no folder .*nothing$"):
         sync(tmp_path / "nothing", None, print)
     with pytest.raises(ValueError, match=rf"did you mean {tmp_path}/study\?"):
         sync(tmp_path / "studdy", None, print)
