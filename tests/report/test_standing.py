@@ -82,7 +82,15 @@ def test_without_common_seeds_the_answer_and_the_dagger_say_so() -> None:
     last = runs["run_id"] == manifest.entries[1].run_id
     runs = runs.assign(seed=runs["seed"] + 2 * last)
     text = markdown(results_document(Numbers.of(runs, manifest)))
-    assert "or they have fewer than two seeds in common" in text
+    assert "seed by seed, holds 0, or they have fewer than two seeds in common" in text
+
+
+def test_a_dagger_by_partitions_is_said_to_be_so() -> None:
+    own = np.array([0.5, 0.6, 0.7, 0.8])
+    runs, manifest = made({("a", "FedAvg"): own, ("a", "SAFARI"): [0.5, 0.6, 0.7, 0.9]})
+    runs = runs.assign(partition_seed=runs["seed"] // 2)
+    text = markdown(results_document(Numbers.of(runs, manifest)))
+    assert "interval of the difference, partition by partition, holds 0." in text
 
 
 @given(
