@@ -9,7 +9,7 @@ without any client. FedAvg needs no D0. The accuracy is the mean of the last ten
 so that no method gains by its best moment. The bytes that were sent are in
 `runs.parquet`.
 
-Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 entries with 5
+Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 entries with 6
 seeds each take about 25 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """

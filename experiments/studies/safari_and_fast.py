@@ -8,7 +8,7 @@ the probability that a round is the server's (1 - q of SAFARI, docs/papers.md#sa
 with n0 = 100 or 1,000 samples at the server. A snapshot that falls on a server round
 involves no client and is not counted.
 
-Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 entries with 5
+Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 entries with 6
 seeds each take about 7 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """

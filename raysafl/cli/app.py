@@ -135,8 +135,8 @@ def results_command(
 ) -> None:
     """Filter and sort stored runs; statistics are means over finished seeds.
 
-    Stopped runs have those of the rounds that they ran. Runs that have not ended are
-    listed without statistics, as running or waiting.
+    Stopped runs have those of the rounds that they ran. Runs that have not ended
+    are listed without statistics, as running or waiting.
     """
     from raysafl.report.query import as_text, results
 

@@ -255,8 +255,8 @@ class Augmented(Source):
     With `test`, the test images are augmented as well, once for all rounds and runs, so
     that all models are tested on equal images.
 
-    Source: `RandomCrop` and `RandomHorizontalFlip` of torchvision, with which FAST
-    (docs/papers.md#fast) trains on CIFAR-10. Its code draws new test images for each
+    Source: FAST (docs/papers.md#fast), which trains so on CIFAR-10, by torchvision's
+    `RandomCrop` and `RandomHorizontalFlip`. Its code draws new test images for each
     evaluation.
     """
 

@@ -211,4 +211,4 @@ def _default(runs: pd.DataFrame, asked: Sequence[str]) -> list[str]:
 def as_text(answer: pd.DataFrame) -> str:
     """Write an answer as a table for a terminal, its numbers with four digits."""
     table = answer.to_string(index=False, na_rep="", float_format="{:.4g}".format)
-    return f"{table}\n{count(len(answer), 'row')}"
+    return ("" if answer.empty else f"{table}\n") + count(len(answer), "row")

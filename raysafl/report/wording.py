@@ -159,7 +159,7 @@ def winner_text(winner: Winner, manifest: Manifest) -> str:
         text += f" Brackets hold 95 % intervals of the means over {winner.seeds} seeds."
     return (
         f"{text} {len(winner.ties)} of {count(winner.candidates - 1, 'other')} cannot be told "
-        f"apart from it in `{winner.metric}`, seed by seed."
+        f"apart from it in `{winner.metric}`."
     )
 
 

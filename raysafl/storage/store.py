@@ -82,12 +82,11 @@ class RunResult:
     def reason(self) -> str:
         """Why it did not run all of its rounds, and how many seeds; mostly empty."""
         first = self.worst
-        alike = sum(
-            end.status is first.status and bool(end.reason) for end in self.cells
-        )
         if not first.reason or len(self.cells) == 1:
             return first.reason
-        return f"{alike} of {len(self.cells)} seeds: {first.reason}"
+        alike = [e.reason for e in self.cells if e.status is first.status and e.reason]
+        one = ", the first" if len(set(alike)) > 1 else ""
+        return f"{len(alike)} of {len(self.cells)} seeds{one}: {first.reason}"
 
     @property
     def has_begun(self) -> bool:
@@ -387,9 +386,9 @@ def sweeps_in(root: Path) -> list[Store]:
     if found := find_sweeps(root):
         return found
     if not root.exists():
-        beside = [str(folder) for folder in root.parent.glob("*") if folder.is_dir()]
-        close = closest(str(root), beside)
-        hint = f": did you mean {close}?" if close else ""
+        beside = [folder.name for folder in root.parent.glob("*") if folder.is_dir()]
+        close = closest(root.name, beside)
+        hint = f": did you mean {root.parent / close}?" if close else ""
         raise ValueError(f"there is no folder {root}{hint}")
     raise ValueError(
         f"{root} holds no sweep: no manifest.json in it or one level below"

@@ -129,6 +129,7 @@ def test_list_names_every_family_with_a_line_each(
     assert code == 0 and {*families} == {*catalogue()}
     prob = families["algorithm"]["SAFARI"]["fields"]["client_prob"]
     assert prob["type"] == "float" and prob["default"] == "0.8" and prob["description"]
+    assert families["dataset"]["Augmented"]["source"] == "FAST"
     code, said = call(monkeypatch, "list")
     assert code == 0 and "StratifiedServer" in said
 

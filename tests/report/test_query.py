@@ -251,6 +251,7 @@ def test_the_terminal_csv_and_json_show_the_same_runs(
     assert [shown.index(r["run_id"]) for r in records] == sorted(
         shown.index(r["run_id"]) for r in records
     )
+    assert call(monkeypatch, "p == 99", str(real_results)).strip() == "0 rows"
 
 
 def test_a_statistic_that_a_query_names_is_computed(real_results: Path) -> None:

@@ -25,6 +25,7 @@ from raysafl.report.analysis.numbers import MOST, Numbers
 from raysafl.report.export import table_tex
 from raysafl.report.figures.curves import LINES, curves, enforcement_curves
 from raysafl.report.figures.means import heatmap
+from raysafl.report.figures.style import first_ones
 from raysafl.report.pages.document import Grid
 from raysafl.report.pages.methods import methods
 from raysafl.report.pages.sections import share_text
@@ -452,6 +453,12 @@ def test_the_cost_is_that_of_finished_replicates() -> None:
     assert (found["server rounds"], found["enforced rounds |"]) == ("3.0", "4.0")
 
 
+def test_a_note_says_of_how_many_the_first_are_shown() -> None:
+    assert first_ones(1, 2, "panels") == "shown is the first of 2 panels"
+    assert first_ones(3, 4000, "panels") == "shown are the first 3 of 4,000 panels"
+    assert not first_ones(2, 2, "panels")
+
+
 def test_a_replicate_that_ended_early_keeps_its_last_value_in_the_curve() -> None:
     sweep = manifest({"algorithm": ["FedAvg"]})
     rounds = pd.DataFrame(rounds_of(sweep, replicates=2))
@@ -468,12 +475,13 @@ def test_replicates_that_are_counted_as_left_out_are_those_of_the_figure() -> No
     first = sweep.entries[0].run_id
     rounds = pd.DataFrame(rounds_of(sweep))
     moving = rounds["run_id"] == first
-    q = np.where(moving, rounds["round"] / 10, 0.5)
+    q = np.where(moving, 1 - rounds["round"] / 10, 0.5)
     runs = runs_of(sweep)
     runs.loc[[2, 3, 4, 5], "status"] = "diverged"
     study = study_of(sweep, rounds.assign(enforce_prob=q), runs)
     moving_lines = drawn(enforcement_curves(study))
     assert "1 diverged seed left out" in moving_lines.get_label()
+    assert moving_lines.axes[0].get_ylim()[1] > 1  # the first round is seen, too
     kept = drawn(curves(study))
     assert "4 diverged seeds left out" in kept.get_label()
     line = kept.axes[0].get_lines()[0].get_ydata()

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from helpers.drawn import drawn, study_of
 from helpers.scored import made
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -90,3 +91,15 @@ def test_a_raster_shows_who_participated_and_each_client_s_share_of_the_rounds(
         else side.patches[0].get_data().values
     )
     np.testing.assert_allclose(widths, 100 * took_part.mean(axis=0))
+
+
+def test_in_a_small_raster_the_gaps_between_clients_hide_no_client() -> None:
+    figure = Figure((3.25, 1.2), dpi=200)
+    axes = figure.subplots()
+    draw_raster(axes, np.ones((9, FEW), bool), "", np.zeros(9, bool))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    left, low, right, high = axes.bbox.extents.astype(int)
+    pixels = np.asarray(canvas.buffer_rgba())[::-1][low + 3 : high, left + 3 : right]
+    # Four fifths of each row are blue, whose red is 0.
+    assert 0.15 < pixels[..., 0].mean() / 255 < 0.3

@@ -82,7 +82,15 @@ def test_without_common_seeds_the_answer_and_the_dagger_say_so() -> None:
     last = runs["run_id"] == manifest.entries[1].run_id
     runs = runs.assign(seed=runs["seed"] + 2 * last)
     text = markdown(results_document(Numbers.of(runs, manifest)))
-    assert "or they have fewer than two seeds in common" in text
+    assert "seed by seed, holds 0, or they have fewer than two seeds in common" in text
+
+
+def test_a_dagger_by_partitions_is_said_to_be_so() -> None:
+    own = np.array([0.5, 0.6, 0.7, 0.8])
+    runs, manifest = made({("a", "FedAvg"): own, ("a", "SAFARI"): [0.5, 0.6, 0.7, 0.9]})
+    runs = runs.assign(partition_seed=runs["seed"] // 2)
+    text = markdown(results_document(Numbers.of(runs, manifest)))
+    assert "interval of the difference, partition by partition, holds 0." in text
 
 
 @given(
@@ -213,6 +221,11 @@ def test_the_answer_says_where_a_method_is_higher_and_where_none_is() -> None:
         "(p = 1). In the other 1, among them all with p = 10, 5 seeds show no significant "
         "difference."
     ) in answer_text(numbers)
+    grid = {(s, *key): own for s in "04" for key, own in values.items()}
+    for p in ("1", "2"):
+        grid["0", p, "SAFARI"] = base
+    text = answer_text(Numbers.of(*made(grid, axes=("s", "p", "algorithm"))))
+    assert "among them all with s = 0 or p = 10, 5 seeds" in text
 
 
 def means_of(numbers: Numbers) -> dict[str, str]:

@@ -128,7 +128,7 @@ def test_the_report_of_a_search_begins_with_its_winner() -> None:
         "Best run: **lr = 0.3**, with the highest `val_accuracy` 80.00 % [80.00, 80.00] in the "
         "last round, of 3 finished; on the test set, which had no part in the choice: "
         "`test_accuracy` 75.00 % [68.65, 81.35]. Brackets hold 95 % intervals of the means over "
-        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`, seed by seed.\n\n"
+        "2 seeds. 0 of 2 others cannot be told apart from it in `val_accuracy`.\n\n"
         "Sweep s, 3 of 3 runs: 6 seeds finished."
     )
 

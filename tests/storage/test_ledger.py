@@ -84,4 +84,6 @@ def test_the_worst_cell_stands_for_its_run_and_the_reason_says_of_how_many() -> 
     assert run(diverged, end(Status.FAILED, "no memory")).status is Status.FAILED
     assert run(finished, end(Status.WAITING)).status is Status.WAITING
     assert run(finished, diverged, diverged).reason == "2 of 3 seeds: round 3"
+    later = end(Status.DIVERGED, "round 5")
+    assert run(diverged, later).reason == "2 of 2 seeds, the first: round 3"
     assert run(stopped).reason == "a rule" and run(finished, finished).reason == ""

@@ -401,8 +401,11 @@ def test_finish_returns_although_a_server_is_silent(
 
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no folder"):
+    (tmp_path / "study").mkdir()
+    with pytest.raises(ValueError, match=r"there is no folder .*nothing$"):
         sync(tmp_path / "nothing", None, print)
+    with pytest.raises(ValueError, match=rf"did you mean {tmp_path}/study\?"):
+        sync(tmp_path / "studdy", None, print)
     uri = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ValueError, match=rf"MLflow at {uri} cannot be used"):
         sync(store.path, uri, print)

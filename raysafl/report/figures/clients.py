@@ -157,8 +157,8 @@ def draw_raster(
         extent=(-0.5, rounds - 0.5, edges[0], edges[-1]),
     )
     if clients <= FEW:
-        # Rows of neighbours are told apart.
-        axes.hlines(edges[1:], -0.5, rounds - 0.5, "white", linewidth=1)
+        # Rows of neighbours are told apart, by gaps as those of the bars beside them.
+        axes.barh(edges[1:-1], rounds, height=0.2, left=-0.5, color="white")
     axes.set_xlabel("round")
     axes.set_ylabel("client")
     axes.set_title(fitted(axes, title))

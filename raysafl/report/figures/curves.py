@@ -32,9 +32,7 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.statistics import declaration_of
 
-# Marks on each line, and the share of the first rounds that the vertical axis may cut off.
 MARKS_OF_LINE = 4
-CLIMB = 0.2
 ROUND = "round"
 
 
@@ -47,12 +45,14 @@ class Quantity:
         label: the text at the vertical axis.
         scale: the factor by which its values are multiplied.
         over: the column of the horizontal axis.
+        climb: the share of the first rounds that the vertical axis may cut off.
     """
 
     column: str
     label: str
     scale: float = 1.0
     over: str = ROUND
+    climb: float = 0.2
 
     @classmethod
     def judging(cls, manifest: Manifest) -> "Quantity":
@@ -64,7 +64,7 @@ class Quantity:
         return cls(manifest.quality, text)
 
 
-ENFORCED = Quantity("enforce_prob", "probability of an enforced round")
+ENFORCED = Quantity("enforce_prob", "probability of an enforced round", climb=0.0)
 
 
 def draw_curve(
@@ -90,7 +90,7 @@ def draw_curve(
             that lines do not have theirs at the same rounds.
 
     Returns:
-        The lowest and the highest mean after the first fifth of the rounds.
+        The lowest and the highest mean after the rounds that may be cut off.
     """
     held = rounds.pivot(index=what.over, columns="replicate", values=what.column)
     # Where a replicate has no value yet, the others alone are no mean.
@@ -119,7 +119,7 @@ def draw_curve(
             alpha=band,
             linewidth=0,
         )
-    later = mean.iloc[int(CLIMB * len(mean)) :]
+    later = mean.iloc[int(what.climb * len(mean)) :]
     return float(later.min()), float(later.max())
 
 

@@ -237,7 +237,8 @@ def entitle(figure: Figure, title: str, notes: Sequence[str], style: Style) -> N
 
 def first_ones(shown: int, every: int, what: str) -> str:
     """Say that the first ones are shown, if these are not all."""
-    return f"shown are the first {shown} of {every:,} {what}" if shown < every else ""
+    first = "is the first" if shown == 1 else f"are the first {shown}"
+    return f"shown {first} of {every:,} {what}" if shown < every else ""
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -86,8 +86,8 @@ def _differences_text(numbers: Numbers) -> str:
             sides.append(f"{word}{than} {_extent_text(numbers, some, of, len(own))}")
     text = f"In {statistic}, {as_markdown(method)} is {', and '.join(sides)}."
     if rest := len(own) - len(clear):
-        like = _alike(numbers, own)
-        among = f", among them all with {first_of(like, NAMED)}," if like else ""
+        like = first_of(_alike(numbers, own), NAMED, " or ")
+        among = f", among them all with {like}," if like else ""
         text += f" In the other {rest}{among} {seeds} show no significant difference."
     return text
 

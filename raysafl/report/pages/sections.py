@@ -94,12 +94,13 @@ def marks_text(numbers: Numbers) -> str:
     text = f"Bold is {best}."
     if numbers.marks.close:
         runs = numbers.runs[numbers.runs["status"] == Status.FINISHED]
-        seeds = units_of(runs).groupby(runs["run_id"]).agg(frozenset)
+        units = units_of(runs)
+        seeds = units.groupby(runs["run_id"]).agg(frozenset)
         few = len(frozenset.intersection(*seeds)) < 2
         text += (
             f" {CLOSE} marks the {what} next to it that cannot be told apart from it: the "
-            f"{LEVEL:.0%} interval of the difference, seed by seed, holds 0"
-            f"{', or they have fewer than two seeds in common' if few else ''}."
+            f"{LEVEL:.0%} interval of the difference, {units.name} by {units.name}, holds 0"
+            f"{f', or they have fewer than two {units.name}s in common' if few else ''}."
         )
     return text
 
