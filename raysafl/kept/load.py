@@ -26,6 +26,7 @@ from raysafl.kept.content import (
     read_model,
     tensors_of,
 )
+from raysafl.models.flat import FROZEN_SEED
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import parse_location
 from raysafl.storage.store import Store
@@ -256,6 +257,8 @@ def _built(about: AboutModel) -> nn.Module:
         )
     model = Model.from_json(json.dumps(recipe))
     with torch.random.fork_rng(devices=[]):
+        # A tensor that is neither a parameter nor a buffer is drawn as for the training.
+        torch.default_generator.manual_seed(FROZEN_SEED)
         return model.build(about.input_shape, about.num_outputs)
 
 
