@@ -139,11 +139,23 @@ class Component(BaseModel):
             k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()
         }
 
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """Return the fields as a tree, see pydantic; of a part all fields of its own class.
+
+        Pydantic leaves out those that the class in the field's annotation does not have.
+        """
+        return super().model_dump(**{"serialize_as_any": True, **options})
+
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         name = {"kind": type(self).__name__}
+        fields = serialize(self)
+        for own, value in self:
+            # The order of a set of texts changes from process to process.
+            if isinstance(value, set | frozenset) and own in fields:
+                fields[own] = sorted(fields[own], key=repr)
         # It comes first, and a computed field of this name does not replace it.
-        return {**name, **serialize(self), **name}
+        return {**name, **fields, **name}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -220,8 +232,8 @@ class Component(BaseModel):
         for value in vars(self).values():
             if isinstance(value, Component):
                 yield from value.components()
-            elif isinstance(value, list | tuple):
-                for part in value:
+            elif isinstance(value, list | tuple | dict):
+                for part in value.values() if isinstance(value, dict) else value:
                     if isinstance(part, Component):
                         yield from part.components()
 
