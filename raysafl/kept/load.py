@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysafl.core.problem import Features, Model
+from raysafl.core.problem import FROZEN_SEED, Features, Model
 from raysafl.core.text import in_brief
 from raysafl.data.own_columns import (
     as_float32,
@@ -26,7 +26,6 @@ from raysafl.kept.content import (
     read_model,
     tensors_of,
 )
-from raysafl.models.flat import FROZEN_SEED
 from raysafl.simulation.run import Run
 from raysafl.storage.paths import parse_location
 from raysafl.storage.store import Store

@@ -10,15 +10,11 @@ from torch import Tensor, nn
 
 from raysafl.core.component import method_name
 from raysafl.core.objective import Objective
-from raysafl.core.problem import Dataset, Model
+from raysafl.core.problem import FROZEN_SEED, Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.core.work import NamedModel
 from raysafl.models.layers import RandomWords, drawing_from, fuse_pooling, seed_dropout
-
-# Frozen parameters are those of a module that was built with torch's generator at this
-# seed, whatever the seed of the run. So they are the same in every process.
-FROZEN_SEED = 0
 
 
 def _itself(value: Any) -> Any:

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from raysafl.core.component import method_name
 from raysafl.core.objective import Objective, measures_of
-from raysafl.core.problem import Dataset, Model
+from raysafl.core.problem import FROZEN_SEED, Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.models import FlatModel
-from raysafl.models.flat import FROZEN_SEED
 from raysafl.training.evaluation import metric_sums
 from raysafl.training.inputs import Inputs
 
