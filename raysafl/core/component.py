@@ -23,6 +23,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     ModelWrapValidatorHandler,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -139,21 +140,16 @@ class Component(BaseModel):
             k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()
         }
 
-    def model_dump(self, **options: Any) -> dict[str, Any]:
-        """Return the fields as a tree, see pydantic; of a part all fields of its own class.
-
-        Pydantic leaves out those that the class in the field's annotation does not have.
-        """
-        return super().model_dump(**{"serialize_as_any": True, **options})
-
     @model_serializer(mode="wrap")
-    def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _name_kind(
+        self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
         name = {"kind": type(self).__name__}
         fields = serialize(self)
-        for own, value in self:
-            # The order of a set of texts changes from process to process.
-            if isinstance(value, set | frozenset) and own in fields:
-                fields[own] = sorted(fields[own], key=repr)
+        if info.mode == "json":
+            for own, value in vars(self).items():
+                if own in fields and isinstance(value, _HOLDERS):
+                    fields[own] = _whole(value, fields[own])
         # It comes first, and a computed field of this name does not replace it.
         return {**name, **fields, **name}
 
@@ -274,6 +270,34 @@ class Component(BaseModel):
     def flat(self) -> dict[str, Any]:
         """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
+
+
+# What is, or may hold, a component, and what has no order.
+_HOLDERS = (Component, list, tuple, dict, set, frozenset)
+
+
+def _whole(value: Any, given: Any) -> Any:
+    """Return a field's JSON as pydantic writes it, completed and in a fixed order.
+
+    Of a component, pydantic leaves out the fields that the class in the annotation lacks.
+    """
+    if isinstance(value, Component):
+        is_whole = type(value).model_fields.keys() <= given.keys()
+        return given if is_whole else value.model_dump(mode="json")
+    if isinstance(value, dict) and isinstance(given, dict):
+        return dict(
+            zip(given, _whole([*value.values()], [*given.values()]), strict=True)
+        )
+    if isinstance(value, set | frozenset):
+        # Its order changes from process to process.
+        return sorted(given, key=repr)
+    if not isinstance(given, list) or len(given) != len(value):
+        # A serializer of the user's own has made something else of it.
+        return given
+    return [
+        _whole(own, part) if isinstance(own, _HOLDERS) else part
+        for own, part in zip(value, given, strict=True)
+    ]
 
 
 def public_names() -> dict[str, str]:
