@@ -23,6 +23,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     ModelWrapValidatorHandler,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -140,10 +141,17 @@ class Component(BaseModel):
         }
 
     @model_serializer(mode="wrap")
-    def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _name_kind(
+        self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
         name = {"kind": type(self).__name__}
+        fields = serialize(self)
+        if info.mode == "json":
+            for own, value in vars(self).items():
+                if own in fields and isinstance(value, _HOLDERS):
+                    fields[own] = _whole(value, fields[own])
         # It comes first, and a computed field of this name does not replace it.
-        return {**name, **serialize(self), **name}
+        return {**name, **fields, **name}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -220,8 +228,8 @@ class Component(BaseModel):
         for value in vars(self).values():
             if isinstance(value, Component):
                 yield from value.components()
-            elif isinstance(value, list | tuple):
-                for part in value:
+            elif isinstance(value, list | tuple | dict):
+                for part in value.values() if isinstance(value, dict) else value:
                     if isinstance(part, Component):
                         yield from part.components()
 
@@ -262,6 +270,34 @@ class Component(BaseModel):
     def flat(self) -> dict[str, Any]:
         """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
+
+
+# What is, or may hold, a component, and what has no order.
+_HOLDERS = (Component, list, tuple, dict, set, frozenset)
+
+
+def _whole(value: Any, given: Any) -> Any:
+    """Return a field's JSON as pydantic writes it, completed and in a fixed order.
+
+    Of a component, pydantic leaves out the fields that the class in the annotation lacks.
+    """
+    if isinstance(value, Component):
+        is_whole = type(value).model_fields.keys() <= given.keys()
+        return given if is_whole else value.model_dump(mode="json")
+    if isinstance(value, dict) and isinstance(given, dict):
+        return dict(
+            zip(given, _whole([*value.values()], [*given.values()]), strict=True)
+        )
+    if isinstance(value, set | frozenset):
+        # Its order changes from process to process.
+        return sorted(given, key=repr)
+    if not isinstance(given, list) or len(given) != len(value):
+        # A serializer of the user's own has made something else of it.
+        return given
+    return [
+        _whole(own, part) if isinstance(own, _HOLDERS) else part
+        for own, part in zip(value, given, strict=True)
+    ]
 
 
 def public_names() -> dict[str, str]:

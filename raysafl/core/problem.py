@@ -23,6 +23,9 @@ from raysafl.core.randomness import Key as Key
 # data as one, for centralised SGD.
 SERVER = -1
 EVERYONE = -2
+# Frozen parameters are those of a module that was built with torch's generator at this
+# seed, whatever the seed of the run. So they are the same in every process.
+FROZEN_SEED = 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysafl.core.problem import Features, Model
+from raysafl.core.problem import FROZEN_SEED, Features, Model
 from raysafl.core.text import in_brief
 from raysafl.data.own_columns import (
     as_float32,
@@ -256,6 +256,8 @@ def _built(about: AboutModel) -> nn.Module:
         )
     model = Model.from_json(json.dumps(recipe))
     with torch.random.fork_rng(devices=[]):
+        # A tensor that is neither a parameter nor a buffer is drawn as for the training.
+        torch.default_generator.manual_seed(FROZEN_SEED)
         return model.build(about.input_shape, about.num_outputs)
 
 

@@ -1,8 +1,8 @@
 """Any module as a function of one flat vector of parameters."""
 
 import hashlib
-from collections.abc import Hashable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Self
 
 import torch
@@ -10,15 +10,45 @@ from torch import Tensor, nn
 
 from raysafl.core.component import method_name
 from raysafl.core.objective import Objective
-from raysafl.core.problem import Dataset, Model
+from raysafl.core.problem import FROZEN_SEED, Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.core.work import NamedModel
-from raysafl.models.layers import drawing_from, fuse_pooling, seed_dropout
+from raysafl.models.layers import RandomWords, drawing_from, fuse_pooling, seed_dropout
 
-# Frozen parameters are those of a module that was built with torch's generator at this
-# seed, whatever the seed of the run. So they are the same in every process.
-FROZEN_SEED = 0
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class _Then(nn.Module):
+    """A module, and what is made of its output while its parameters are in place.
+
+    Raises:
+        ValueError: dropout was drawn again for it, and so from other numbers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(
+        self,
+        x_B: Tensor,
+        precision: AbstractContextManager[object],
+        draws: RandomWords | None,
+        then: Callable[[Any], Any],
+    ) -> Any:
+        with precision:
+            out = self.module(x_B)
+        count = draws and draws.count
+        made = then(out)
+        if draws and draws.count != count:
+            raise ValueError(
+                "the module computes parts with dropout again for the gradient, where their "
+                "masks are others; leave dropout out of what torch.utils.checkpoint is for"
+            )
+        return made
 
 
 class FlatModel:
@@ -81,7 +111,7 @@ class FlatModel:
         *several, width = output_shape or (num_classes,)
         self.output_shape = (*several, model.outputs_for(width))
         # A part that `build` leaves in eval mode follows the module's mode like all others.
-        self.module = self._build(FROZEN_SEED).eval()
+        self.module = self.build(FROZEN_SEED).eval()
 
         self.is_channels_last = not _has_small_strided(self.module)
         self.pools = fuse_pooling(self.module) if self.is_channels_last else []
@@ -97,10 +127,11 @@ class FlatModel:
         }
         # The name of the parameter at each place of the module; a tied one has several places.
         # torch finds them by itself, but not where a part of the module has two names.
+        self._then = _Then(self.module)
         name_of = {p: name for name, p in self.module.named_parameters()}
         self._places = {
-            f"{path}.{own}".lstrip("."): name_of[p]
-            for path, part in self.module.named_modules()
+            f"{path}.{own}": name_of[p]
+            for path, part in self._then.named_modules()
             for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
         }
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
@@ -134,7 +165,7 @@ class FlatModel:
 
     def init(self, key: Key) -> Tensor:
         """Draw initial parameters [P] as the module does, from the key alone."""
-        fresh = self._build(int(key("init").integers(2**63)))
+        fresh = self.build(int(key("init").integers(2**63)))
         trainable = [p for p in fresh.parameters() if p.requires_grad]
         return nn.utils.parameters_to_vector(trainable).detach().clone()
 
@@ -171,7 +202,8 @@ class FlatModel:
         Returns:
             [B, *output_shape] float32.
         """
-        return self.forward(self.named_parameters(w_P), x_B, seed, stacked)
+        out: Tensor = self.forward(self.named_parameters(w_P), x_B, seed, stacked)
+        return out
 
     def forward(
         self,
@@ -179,13 +211,28 @@ class FlatModel:
         x_B: Tensor,
         seed: Tensor | None = None,
         stacked: bool = False,
-    ) -> Tensor:
+        then: Callable[[Tensor], Any] = _itself,
+    ) -> Any:
         """Compute the outputs of a batch from parameters by name; see `logits`.
+
+        Args:
+            parameters: the parameters by name.
+            x_B: [B, *input_shape] inputs.
+            seed: an int64 from which dropout draws, or None.
+            stacked: whether this is called under `torch.func.vmap`.
+            then: what is made of the outputs while the module has these parameters. A
+                backward pass belongs here: `torch.utils.checkpoint` computes again in it.
 
         Raises:
             ValueError: the module's output has another shape.
         """
-        return self._checked(self._output(parameters, x_B, seed, stacked), len(x_B))
+        return self._output(
+            parameters,
+            x_B,
+            seed,
+            stacked,
+            lambda out: then(self._checked(out, len(x_B))),
+        )
 
     def _output(
         self,
@@ -193,8 +240,9 @@ class FlatModel:
         x_B: Tensor,
         seed: Tensor | None,
         stacked: bool,
+        then: Callable[[Any], Any] = _itself,
     ) -> Any:
-        """Return what the module returns for a batch."""
+        """Return what is made of the module's output for a batch."""
         for pool in self.pools:
             pool.fused = not stacked
         is_training = seed is not None
@@ -205,7 +253,7 @@ class FlatModel:
         for part in self._recurrent:
             part.train(is_training or torch.is_grad_enabled())
 
-        precision: torch.autocast | nullcontext[None] = nullcontext()
+        precision: AbstractContextManager[object] = nullcontext()
         if self.is_bfloat16:
             precision = torch.autocast(x_B.device.type, torch.bfloat16)
         placed = {
@@ -213,9 +261,9 @@ class FlatModel:
             for place, name in self._places.items()
             if name in parameters
         }
-        with drawing_from(seed if self.has_dropout else None), precision:
+        with drawing_from(seed if self.has_dropout else None) as draws:
             return torch.func.functional_call(
-                self.module, placed, (x_B,), tie_weights=False
+                self._then, placed, (x_B, precision, draws, then), tie_weights=False
             )
 
     def _checked(self, out: Any, batch: int) -> Tensor:
@@ -321,7 +369,7 @@ class FlatModel:
                 return layer.out_features, layer.in_features
         return None
 
-    def _build(self, seed: int) -> nn.Module:
+    def build(self, seed: int) -> nn.Module:
         """Build the module with torch's generator at a seed, and leave the generator."""
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also note for each kind of accelerator from where it
@@ -375,7 +423,7 @@ class FlatModel:
         frozen = self.frozen
         if not frozen:
             return
-        again = self._frozen_in(self._build(FROZEN_SEED))
+        again = self._frozen_in(self.build(FROZEN_SEED))
         changed = [n for n, p in frozen.items() if not torch.equal(p, again[n])]
         if changed:
             raise ValueError(

@@ -89,16 +89,17 @@ _DRAWS: ContextVar[RandomWords | None] = ContextVar("draws", default=None)
 
 
 @contextmanager
-def drawing_from(seed: Tensor | None) -> Iterator[None]:
-    """Make every `Dropout` inside the block draw from a seed.
+def drawing_from(seed: Tensor | None) -> Iterator[RandomWords | None]:
+    """Make every `Dropout` inside the block draw from a seed, and yield what it draws from.
 
     Args:
         seed: an int64 tensor without dimensions, at least 0 and below 2^62; None leaves
             torch's global generator in use.
     """
-    token = _DRAWS.set(None if seed is None else RandomWords(seed))
+    draws = None if seed is None else RandomWords(seed)
+    token = _DRAWS.set(draws)
     try:
-        yield
+        yield draws
     finally:
         _DRAWS.reset(token)
 

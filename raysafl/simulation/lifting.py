@@ -191,7 +191,7 @@ class _Draw:
     def __getattr__(self, name: str) -> NoReturn:
         raise NotLiftable("it does more with a draw than to compare it")
 
-    __bool__ = __eq__ = __float__ = __hash__ = __getattr__  # type: ignore[assignment]
+    __bool__ = __eq__ = __float__ = __hash__ = __repr__ = __getattr__  # type: ignore[assignment]
 
 
 class _Outcome:
@@ -213,7 +213,7 @@ class _Outcome:
     def __eq__(self, other: object) -> NoReturn:
         raise NotLiftable("it does more with an outcome than to branch on it")
 
-    __hash__ = __eq__  # type: ignore[assignment]
+    __hash__ = __repr__ = __eq__  # type: ignore[assignment]
 
 
 class _Generator:
@@ -256,6 +256,11 @@ class _Key:
     def __getattr__(self, name: str) -> NoReturn:
         raise NotLiftable(f"it uses `{name}` of its key")
 
+    def __repr__(self, *others: object) -> NoReturn:
+        raise NotLiftable("it looks at its key as a whole")
+
+    __eq__ = __hash__ = __repr__
+
 
 class _Ids(CohortIds):
     """A cohort of each replicate, of which only the size can be seen."""
@@ -276,6 +281,8 @@ class _Ids(CohortIds):
 
     def __iter__(self) -> NoReturn:
         raise NotLiftable("it looks at single ids")
+
+    __repr__ = __iter__
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

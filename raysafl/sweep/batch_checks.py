@@ -4,16 +4,17 @@ What is computed of a sample must not depend on the others of its batch, and wha
 summed over a batch must be the sum of its halves: batches differ from machine to machine.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysafl.core.component import method_name
 from raysafl.core.objective import Objective, measures_of
-from raysafl.core.problem import Dataset, Model
+from raysafl.core.problem import FROZEN_SEED, Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.models import FlatModel
@@ -41,8 +42,8 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
         dataset: the training and test samples.
 
     Raises:
-        ValueError: an output depends on the other samples. The message names the method,
-            its file and its line.
+        ValueError: an output depends on the other samples, or outputs and gradients are not
+            those of the module by itself. The message names the method, its file and its line.
     """
     # In bfloat16, rounding would hide what depends little on other samples.
     model = copy(model)
@@ -58,6 +59,37 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
             "BatchNorm with its statistics?) or on what was computed before (an attribute, or "
             "inputs, that forward changes?). Normalise within a sample, as GroupNorm and "
             "LayerNorm do"
+        )
+    _try_gradient(recipe, model, w_P, x_B)
+
+
+@torch.enable_grad()
+def _try_gradient(recipe: Model, model: FlatModel, w_P: Tensor, x_B: Tensor) -> None:
+    """Compare a gradient with that of the module as it is, which is built anew."""
+
+    def gradient(leaves: Sequence[Tensor], out_B: Tensor) -> Tensor:
+        loss = out_B.float().square().mean()
+        parts = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return torch.cat([part.flatten() for part in parts])
+
+    leaf_P = w_P.detach().requires_grad_()
+    named = model.named_parameters(leaf_P)
+    g_P = model.forward(named, x_B, then=partial(gradient, [leaf_P]))
+    module = model.build(FROZEN_SEED).eval()
+    trained = [p for p in module.parameters() if p.requires_grad]
+    # `build` may return a module that it keeps.
+    before = [p.data for p in trained]
+    nn.utils.vector_to_parameters(w_P, trained)
+    exact_P = gradient(trained, module(x_B))
+    for p, data in zip(trained, before, strict=True):
+        p.data = data
+    if _differ(g_P, exact_P):
+        raise ValueError(
+            f"{method_name(recipe, Model, 'build')} makes a module that, built anew and with "
+            "the same parameters, has other outputs or another gradient. Draw random numbers "
+            "with torch alone, which raysafl seeds; keep parameters as attributes alone (not "
+            "in a list or a dictionary, too); and scale gradients in `forward`, not by a hook "
+            "of a parameter"
         )
 
 

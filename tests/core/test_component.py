@@ -40,8 +40,9 @@ class Cube(Solid):
 class Pile(Solid):
     """A node."""
 
-    below: SerializeAsAny[Solid]
+    below: Solid
     above: SerializeAsAny[Solid] | None = None
+    beside: dict[str, Solid] = Field(default={})
     floors: int = Field(default=1, gt=0)
 
 
@@ -58,7 +59,11 @@ LEAVES = st.builds(
 SOLIDS = st.recursive(
     LEAVES,
     lambda inner: st.builds(
-        Pile, below=inner, above=st.none() | inner, floors=st.integers(min_value=1)
+        Pile,
+        below=inner,
+        above=st.none() | inner,
+        beside=st.dictionaries(st.sampled_from("ab"), inner),
+        floors=st.integers(min_value=1),
     ),
     max_leaves=5,
 )
@@ -91,6 +96,16 @@ def test_json_is_canonical_and_the_digest_is_its_sha256() -> None:
     config = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
     assert config.to_json() == text
     assert config.digest() == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_a_set_is_in_ascending_order_in_every_process() -> None:
+    class Marked(Cube):
+        marks: frozenset[str]
+
+    assert (
+        '"marks":["a","b","c","d","e","f","g"]'
+        in Marked(edge=1, marks=frozenset("gfedcba")).to_json()
+    )
 
 
 def test_the_class_names_its_json_whatever_else_is_called_kind() -> None:

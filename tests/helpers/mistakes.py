@@ -274,6 +274,9 @@ MODEL_PARTS = {
     "Mixed()": OTHERS,
     "Counts()": "(an attribute, or inputs, that forward changes?)",
     "Drops()": "the model draws from torch's global generator",
+    "Noisy()": "Draw random numbers with torch alone, which raysafl seeds",
+    "Hooked()": "scale gradients in `forward`, not by a hook of a parameter",
+    "Listed()": "keep parameters as attributes alone",
 }
 MODEL_MISTAKES |= {
     f"{part} in a model of {precision}": (
@@ -288,6 +291,22 @@ MODEL_MISTAKES |= {
         "class Drops(nn.Module):\n"
         "    def forward(self, x):\n"
         "        return nn.functional.dropout(x, 0.5, self.training)\n"
+        "class Noisy(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.scale = 1 + np.random.default_rng().random()\n"
+        "    def forward(self, x):\n"
+        "        return x * self.scale\n"
+        "class Hooked(nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(64, 64)\n"
+        "        self.weight.register_hook(lambda g: g / 2)\n"
+        "class Listed(nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(64, 64)\n"
+        "        self.all = [self.weight]\n"
+        "    def forward(self, x):\n"
+        "        return x @ self.all[0]\n"
         + model(
             f"parts = nn.Flatten(), {part}, nn.Linear(64, num_classes)",
             "nn.init.zeros_(parts[2].weight)",

@@ -32,6 +32,21 @@ class Tied(fl.Model):
         return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second, head)
 
 
+class RandomFeatures(fl.Model):
+    """A matrix that the module draws, and that is neither a parameter nor a buffer."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build a layer on cosines of products with the matrix."""
+
+        class Module(nn.Linear):
+            matrix = torch.randn(math.prod(input_shape), 32)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return super().forward((x.flatten(1) @ self.matrix).cos())
+
+        return Module(32, num_classes)
+
+
 def folder_of(path: Path, *runs: fl.Run) -> Store:
     """A folder with these runs, which have run in this process."""
     labelled = {(i,): run for i, run in enumerate(runs)}
@@ -43,7 +58,16 @@ def inputs_of(samples: fl.data.Samples) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "model", [fl.Logistic(), fl.MLP(hidden=[8]), Backbone(), Masked(), Tied()], ids=repr
+    "model",
+    [
+        fl.Logistic(),
+        fl.MLP(hidden=[8]),
+        Backbone(),
+        Masked(),
+        Tied(),
+        RandomFeatures(),
+    ],
+    ids=repr,
 )
 def test_a_loaded_model_has_the_accuracy_of_the_round_after_which_it_was_kept(
     model: fl.Model, tiny: fl.Run, tmp_path: Path

@@ -458,6 +458,17 @@ class Types(fl.Algorithm):
         return replace(state, w_P=state.w_P - factor * update.delta_P)
 
 
+class Texts(fl.Algorithm):
+    """Writes ids, its key and a draw into texts, and hashes the key."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        update = yield fl.TrainMean(state.w_P, ids)
+        draw = key("text").random()
+        texts = {0: f"{ids}", 1: f"{key}", 2: str(draw < 0.5), 3: f"{draw}"}
+        text = texts.get(key.round, str(hash(key)))
+        return replace(state, w_P=state.w_P - update.delta_P / sum(map(ord, text)))
+
+
 class Recalls(fl.Algorithm):
     """Remembers its clients by `recall` and `remember`, in some rounds, and writes in place."""
 
@@ -522,6 +533,7 @@ ALGORITHMS: list[fl.Algorithm] = [
     Constants(),
     Double(),
     Types(),
+    Texts(),
     Recalls(),
     RecallsSome(),
 ]
