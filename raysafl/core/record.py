@@ -236,7 +236,8 @@ class Record:
         int,
         ColumnDescription(
             "int64",
-            "local steps of clients and server since the replicate's previous row",
+            "local steps of clients and server since the replicate's previous row; a "
+            "mini-batch on which a client computes a loss for a selection counts as a step",
             Summary.SUM,
             total="local steps of clients and server",
         ),

@@ -1,8 +1,8 @@
 """Any module as a function of one flat vector of parameters."""
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Hashable, Mapping
+from contextlib import nullcontext, suppress
 from typing import Any, Self
 
 import torch
@@ -14,41 +14,7 @@ from raysafl.core.problem import FROZEN_SEED, Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.text import in_brief
 from raysafl.core.work import NamedModel
-from raysafl.models.layers import RandomWords, drawing_from, fuse_pooling, seed_dropout
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-class _Then(nn.Module):
-    """A module, and what is made of its output while its parameters are in place.
-
-    Raises:
-        ValueError: dropout was drawn again for it, and so from other numbers.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(
-        self,
-        x_B: Tensor,
-        precision: AbstractContextManager[object],
-        draws: RandomWords | None,
-        then: Callable[[Any], Any],
-    ) -> Any:
-        with precision:
-            out = self.module(x_B)
-        count = draws and draws.count
-        made = then(out)
-        if draws and draws.count != count:
-            raise ValueError(
-                "the module computes parts with dropout again for the gradient, where their "
-                "masks are others; leave dropout out of what torch.utils.checkpoint is for"
-            )
-        return made
+from raysafl.models.layers import drawing_from, fuse_pooling, seed_dropout
 
 
 class FlatModel:
@@ -127,11 +93,10 @@ class FlatModel:
         }
         # The name of the parameter at each place of the module; a tied one has several places.
         # torch finds them by itself, but not where a part of the module has two names.
-        self._then = _Then(self.module)
         name_of = {p: name for name, p in self.module.named_parameters()}
         self._places = {
-            f"{path}.{own}": name_of[p]
-            for path, part in self._then.named_modules()
+            f"{path}.{own}".lstrip("."): name_of[p]
+            for path, part in self.module.named_modules()
             for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
         }
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
@@ -202,8 +167,7 @@ class FlatModel:
         Returns:
             [B, *output_shape] float32.
         """
-        out: Tensor = self.forward(self.named_parameters(w_P), x_B, seed, stacked)
-        return out
+        return self.forward(self.named_parameters(w_P), x_B, seed, stacked)
 
     def forward(
         self,
@@ -211,28 +175,13 @@ class FlatModel:
         x_B: Tensor,
         seed: Tensor | None = None,
         stacked: bool = False,
-        then: Callable[[Tensor], Any] = _itself,
-    ) -> Any:
+    ) -> Tensor:
         """Compute the outputs of a batch from parameters by name; see `logits`.
-
-        Args:
-            parameters: the parameters by name.
-            x_B: [B, *input_shape] inputs.
-            seed: an int64 from which dropout draws, or None.
-            stacked: whether this is called under `torch.func.vmap`.
-            then: what is made of the outputs while the module has these parameters. A
-                backward pass belongs here: `torch.utils.checkpoint` computes again in it.
 
         Raises:
             ValueError: the module's output has another shape.
         """
-        return self._output(
-            parameters,
-            x_B,
-            seed,
-            stacked,
-            lambda out: then(self._checked(out, len(x_B))),
-        )
+        return self._checked(self._output(parameters, x_B, seed, stacked), len(x_B))
 
     def _output(
         self,
@@ -240,9 +189,8 @@ class FlatModel:
         x_B: Tensor,
         seed: Tensor | None,
         stacked: bool,
-        then: Callable[[Any], Any] = _itself,
     ) -> Any:
-        """Return what is made of the module's output for a batch."""
+        """Return what the module returns for a batch."""
         for pool in self.pools:
             pool.fused = not stacked
         is_training = seed is not None
@@ -253,7 +201,7 @@ class FlatModel:
         for part in self._recurrent:
             part.train(is_training or torch.is_grad_enabled())
 
-        precision: AbstractContextManager[object] = nullcontext()
+        precision: torch.autocast | nullcontext[None] = nullcontext()
         if self.is_bfloat16:
             precision = torch.autocast(x_B.device.type, torch.bfloat16)
         placed = {
@@ -261,9 +209,9 @@ class FlatModel:
             for place, name in self._places.items()
             if name in parameters
         }
-        with drawing_from(seed if self.has_dropout else None) as draws:
+        with drawing_from(seed if self.has_dropout else None), precision:
             return torch.func.functional_call(
-                self._then, placed, (x_B, precision, draws, then), tie_weights=False
+                self.module, placed, (x_B,), tie_weights=False
             )
 
     def _checked(self, out: Any, batch: int) -> Tensor:

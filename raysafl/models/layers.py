@@ -89,17 +89,16 @@ _DRAWS: ContextVar[RandomWords | None] = ContextVar("draws", default=None)
 
 
 @contextmanager
-def drawing_from(seed: Tensor | None) -> Iterator[RandomWords | None]:
-    """Make every `Dropout` inside the block draw from a seed, and yield what it draws from.
+def drawing_from(seed: Tensor | None) -> Iterator[None]:
+    """Make every `Dropout` inside the block draw from a seed.
 
     Args:
         seed: an int64 tensor without dimensions, at least 0 and below 2^62; None leaves
             torch's global generator in use.
     """
-    draws = None if seed is None else RandomWords(seed)
-    token = _DRAWS.set(draws)
+    token = _DRAWS.set(None if seed is None else RandomWords(seed))
     try:
-        yield draws
+        yield
     finally:
         _DRAWS.reset(token)
 

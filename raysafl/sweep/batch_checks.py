@@ -4,7 +4,7 @@ What is computed of a sample must not depend on the others of its batch, and wha
 summed over a batch must be the sum of its halves: batches differ from machine to machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 
@@ -67,20 +67,24 @@ def try_model(recipe: Model, model: FlatModel, dataset: Dataset) -> None:
 def _try_gradient(recipe: Model, model: FlatModel, w_P: Tensor, x_B: Tensor) -> None:
     """Compare a gradient with that of the module as it is, which is built anew."""
 
-    def gradient(leaves: Sequence[Tensor], out_B: Tensor) -> Tensor:
-        loss = out_B.float().square().mean()
-        parts = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    def gradient(leaves: Sequence[Tensor], out_of: Callable[[], Tensor]) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(FROZEN_SEED)
+            loss = out_of().float().square().mean()
+            parts = torch.autograd.grad(loss, leaves, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts])
 
+    # Dropout would draw other masks; a module without it is tried as it is in training.
+    seed = None if model.has_dropout else torch.tensor(0)
     leaf_P = w_P.detach().requires_grad_()
     named = model.named_parameters(leaf_P)
-    g_P = model.forward(named, x_B, then=partial(gradient, [leaf_P]))
-    module = model.build(FROZEN_SEED).eval()
+    g_P = gradient([leaf_P], lambda: model.forward(named, x_B, seed))
+    module = model.build(FROZEN_SEED).train(seed is not None)
     trained = [p for p in module.parameters() if p.requires_grad]
     # `build` may return a module that it keeps.
     before = [p.data for p in trained]
     nn.utils.vector_to_parameters(w_P, trained)
-    exact_P = gradient(trained, module(x_B))
+    exact_P = gradient(trained, lambda: module(x_B))
     for p, data in zip(trained, before, strict=True):
         p.data = data
     if _differ(g_P, exact_P):
@@ -88,8 +92,9 @@ def _try_gradient(recipe: Model, model: FlatModel, w_P: Tensor, x_B: Tensor) -> 
             f"{method_name(recipe, Model, 'build')} makes a module that, built anew and with "
             "the same parameters, has other outputs or another gradient. Draw random numbers "
             "with torch alone, which raysafl seeds; keep parameters as attributes alone (not "
-            "in a list or a dictionary, too); and scale gradients in `forward`, not by a hook "
-            "of a parameter"
+            "in a list or a dictionary, too); scale gradients in `forward`, not by a hook of "
+            "a parameter; and have nothing computed again for the gradient "
+            "(torch.utils.checkpoint)"
         )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysafl.core.component import is_users_class, method_name
 from raysafl.core.objective import Objective, PerSample, hits_of
@@ -100,24 +100,20 @@ class Loop:
                 name: w.detach().requires_grad_()
                 for name, w in self.model.named_parameters(w_P).items()
             }
-            row = functools.partial(self._row, list(leaves.values()), y_B, weight_B)
-            x_B = self._in_format(x_B)
             with torch.enable_grad():
-                rows.append(self.model.forward(leaves, x_B, seed, then=row))
+                out_B = self.model.forward(leaves, self._in_format(x_B), seed)
+                loss_B = self._losses(out_B, y_B)
+                loss = (loss_B * weight_B).sum()
+                # materialize_grads: a parameter that the loss does not depend on has
+                # zeros
+                parts = torch.autograd.grad(
+                    loss, list(leaves.values()), materialize_grads=True
+                )
+            g_P = torch.cat([part.reshape(-1) for part in parts])
+            seen = () if self._hits is None else (self._hits(out_B, y_B),)
+            rows.append((g_P, loss_B.detach(), *seen))
         g_TP, *seen_TB = (_stack_rows(column) for column in zip(*rows, strict=True))
         return Gradients(g_TP, *seen_TB)
-
-    def _row(
-        self, leaves: list[Tensor], y_B: Tensor, weight_B: Tensor, out_B: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Return a task's gradient, and what is seen of its samples, from the outputs."""
-        loss_B = self._losses(out_B, y_B)
-        loss = (loss_B * weight_B).sum()
-        # materialize_grads: a parameter that the loss does not depend on has zeros
-        parts = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        g_P = torch.cat([part.reshape(-1) for part in parts])
-        seen = () if self._hits is None else (self._hits(out_B.detach(), y_B),)
-        return g_P, loss_B.detach(), *seen
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, ...] outputs without dropout, by one forward pass per model."""
@@ -321,9 +317,8 @@ def _stacks_right(
     model: FlatModel, x_TB: Tensor, y_TB: Tensor, objective: Objective
 ) -> bool:
     """Whether a model's gradients for stacked tasks are those of the loop."""
-    parts = [p for p in model.module.parameters() if p.requires_grad]
-    w_P = nn.utils.parameters_to_vector(parts).detach()
-    w_TP = w_P.repeat(len(x_TB), 1)
+    parts = [model.module.get_parameter(name).detach() for name in model.shapes]
+    w_TP = torch.cat([part.flatten() for part in parts]).repeat(len(x_TB), 1)
     weight_TB = w_TP.new_full(y_TB.shape[:2], 1 / y_TB.shape[1])
     # A task's number is its dropout seed.
     seed_T = torch.arange(len(x_TB), device=w_TP.device)

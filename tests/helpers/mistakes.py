@@ -277,6 +277,7 @@ MODEL_PARTS = {
     "Noisy()": "Draw random numbers with torch alone, which raysafl seeds",
     "Hooked()": "scale gradients in `forward`, not by a hook of a parameter",
     "Listed()": "keep parameters as attributes alone",
+    "Again()": "have nothing computed again for the gradient",
 }
 MODEL_MISTAKES |= {
     f"{part} in a model of {precision}": (
@@ -307,6 +308,15 @@ MODEL_MISTAKES |= {
         "        self.all = [self.weight]\n"
         "    def forward(self, x):\n"
         "        return x @ self.all[0]\n"
+        "class Again(nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(64, 64)\n"
+        "    def forward(self, x):\n"
+        "        forward = lambda x: nn.functional.linear(x, self.weight).sin()\n"
+        "        if not self.training:\n"
+        "            return forward(x)\n"
+        "        again = torch.utils.checkpoint.checkpoint\n"
+        "        return again(forward, x, use_reentrant=False)\n"
         + model(
             f"parts = nn.Flatten(), {part}, nn.Linear(64, num_classes)",
             "nn.init.zeros_(parts[2].weight)",

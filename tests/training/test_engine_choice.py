@@ -7,10 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from raysafl import CNN, MLP, Logistic, Model
-from raysafl.algorithms import Key
 from raysafl.models import CharLSTM, FlatModel
 from raysafl.training.engines import ENGINES, Loop, choose_engine, make_engine
 from raysafl.training.inputs import Batch, Gradients
@@ -131,43 +129,3 @@ def test_an_engine_that_is_unknown_or_not_for_the_model_is_refused() -> None:
     with pytest.raises(ValueError, match="is for float32 models of one linear layer"):
         make_engine("fused", flat(MLP(hidden=[4])))
     assert isinstance(make_engine("fused", flat(Logistic())), Fused)
-
-
-class Again(Model):
-    """A part whose outputs may be computed again in the backward pass, and its dropout."""
-
-    again: bool = True
-    p: float = 0.0
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        first = nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Dropout(self.p))
-        again = self.again
-
-        class Module(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.first = first
-                self.last = nn.Linear(8, num_classes)
-
-            def forward(self, x: Tensor) -> Tensor:
-                x = x.flatten(1)
-                if again and self.training:
-                    x = checkpoint(self.first, x, use_reentrant=False)
-                else:
-                    x = self.first(x)
-                out: Tensor = self.last(x)
-                return out
-
-        return Module()
-
-
-def test_what_is_computed_again_for_a_gradient_is_so_with_the_same_parameters() -> None:
-    again, once = flat(Again()), flat(Again(again=False))
-    assert choose_engine(again, X_NB, Y_NB) == "loop"
-    w_TP = torch.stack([once.init(Key(seed)) for seed in range(3)])
-    batch = Batch(w_TP, X_NB, Y_NB, torch.ones(3, 5), torch.arange(3))
-    assert torch.equal(
-        Loop(again).gradients(batch).g_TP, Loop(once).gradients(batch).g_TP
-    )
-    with pytest.raises(ValueError, match="leave dropout out of what"):
-        Loop(flat(Again(p=0.5))).gradients(batch)
