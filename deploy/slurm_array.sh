@@ -22,7 +22,8 @@ out=$2
 shift 2
 
 if [ -z "${SLURM_ARRAY_TASK_ID:-}" ]; then
-    exec raysafl merge "$out"/parts/* --out "$out/whole"
+    # MLflow's database is there, too.
+    exec raysafl merge "$out"/parts/*-of-* --out "$out/whole"
 fi
 
 # If the part needs Ray, `raysafl run` starts one that listens on this node only.

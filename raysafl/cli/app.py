@@ -6,6 +6,7 @@ fast.
 """
 
 import itertools
+import os
 import shlex
 import sys
 import time
@@ -230,7 +231,9 @@ def merge_command(
     with ExitStack() as locks:
         for store in stores:
             store.manifest()
-            locks.enter_context(store.lock())
+            # Somebody else's folder cannot be locked where it may only be read.
+            if os.access(store.path, os.W_OK) or store.is_running:
+                locks.enter_context(store.lock())
         done = merge(stores, into)
         _report_anew(into)
     console.print(f"{short(into.path)}: {done}", soft_wrap=True)

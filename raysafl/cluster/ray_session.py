@@ -106,7 +106,10 @@ def _start(address: str | None, preload: str) -> None:
     is_told = address is None and cores < (os.cpu_count() or 1)
     at_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        with _connecting_once(address) if address else lean_local_ray(preload):
+        with (
+            _connecting_once(address) if address else lean_local_ray(preload),
+            nullcontext() if address else _interrupted_later(),
+        ):
             ray.init(
                 address=address or "local",
                 num_cpus=cores if is_told else None,
@@ -156,6 +159,26 @@ def _shut_down() -> None:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Let Ctrl-C wait until the block has ended.
+
+    Where it comes while Ray starts, Ray ends the process at its next start, and a notebook
+    with it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

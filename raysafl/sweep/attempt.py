@@ -137,7 +137,10 @@ class Attempt:
         self.store.tidy()
         manifest = self.manifest
         if self.earlier and self.sweep.is_searched and self.options.resume:
-            manifest = manifest.extended(self.earlier.entries)
+            # Runs of which no seed has ended are in it again if they are asked for again.
+            ended = self.store.ledger().keys()
+            there = [e for e in self.earlier.entries if not ended.isdisjoint(e.cells)]
+            manifest = manifest.extended(there)
             manifest = manifest.measuring(self.earlier.columns, self.earlier.quality)
         self.store.write_manifest(manifest)
 

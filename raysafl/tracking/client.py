@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
@@ -74,14 +75,27 @@ def connect(uri: str) -> "MlflowClient":
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
+    from sqlalchemy import make_url
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with _one_at_a_time(uri):
+
+    def asked(uri: str) -> "MlflowClient":
         client = MlflowClient(tracking_uri=uri)
-        # The first request finds out whether a server is down.
+        # The first request finds out whether a server is down, or makes a database.
         client.search_experiments(max_results=1)
-    return client
+        return client
+
+    with _one_at_a_time(uri):
+        file = database(uri)
+        if file is not None and not file.is_file():
+            # MLflow can never use one of which a full disk or a kill has left a part.
+            with TemporaryDirectory(prefix=".mlflow-", dir=file.parent) as folder:
+                new = Path(folder, file.name)
+                url = make_url(uri).set(database=str(new))
+                disconnect(asked(url.render_as_string(hide_password=False)))
+                new.replace(file)
+        return asked(uri)
 
 
 def open_experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:

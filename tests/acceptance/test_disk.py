@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.commands import call_here
 
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
 from raysafl.algorithms import Key
@@ -157,8 +158,8 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(
     assert "--shm-size" in done.stderr and "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_goes_on_when_it_is_writable(
-    tiny: Run, disk: Path, tmp_path: Path
+def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_is_merged_and_goes_on_later(
+    tiny: Run, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def remount(how: str) -> None:
         subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
@@ -171,12 +172,17 @@ def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_goes_on_when_it_is_
         return outcome.store
 
     go(disk / "s", 0)
+    go(tmp_path / "other", 10)
+    folders = [str(folder) for folder in (disk / "s", tmp_path / "other")]
     remount("ro")
     try:
         with pytest.raises(StorageError, match="cannot write results to"):
             go(disk / "s", 0, 10)
+        out = tmp_path / "merged"
+        code, said = call_here(monkeypatch, "merge", *folders, "--out", str(out))
+        assert code == 0, said
     finally:
         remount("rw")
-    found = go(disk / "s", 0, 10)
-    expected = go(tmp_path / "s", 0, 10)
-    pd.testing.assert_frame_equal(found.rounds()[FACTS], expected.rounds()[FACTS])
+    expected = go(tmp_path / "s", 0, 10).rounds()
+    for found in (Store(out), go(disk / "s", 0, 10)):
+        pd.testing.assert_frame_equal(found.rounds()[FACTS], expected[FACTS])

@@ -1,6 +1,7 @@
 """Ray's private parts: they exist, are restored, and their absence is refused."""
 
 import os
+import signal
 import socket
 
 import pytest
@@ -70,3 +71,14 @@ def test_what_accepts_no_connections_is_refused_at_once() -> None:
         with pytest.raises(OSError, match="nothing accepts connections"):
             with _connecting_once(address):
                 pass
+
+
+def test_ctrl_c_while_a_ray_starts_here_waits_until_it_has_started() -> None:
+    """Ray ends the process at its next start if it is interrupted while it makes its worker."""
+    from raysafl.cluster.ray_session import _interrupted_later
+
+    ended = False
+    with pytest.raises(KeyboardInterrupt), _interrupted_later():
+        signal.raise_signal(signal.SIGINT)
+        ended = True
+    assert ended and signal.getsignal(signal.SIGINT) is signal.default_int_handler

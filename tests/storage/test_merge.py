@@ -1,5 +1,6 @@
 """Folders of one sweep put together: `raysafl merge`."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.commands import call_here
+from helpers.commands import RAYSAFL, call_here, checked_output
 from helpers.pictures import without_pictures
 from helpers.sweeps_here import go
 
@@ -155,3 +156,24 @@ def test_a_folder_that_is_written_to_is_not_merged(
         code, said = raysafl("merge", store.path, folders[1], "--out", out)
     assert code == 2 and "another raysafl process is writing to" in said
     assert not Store(out).ledger()
+
+
+def test_the_script_of_a_job_array_merges_the_parts_beside_mlflow_s_files(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    parts = tmp_path / "study" / "parts"
+    (parts / "mlartifacts").mkdir(parents=True)
+    (parts / "mlflow.db").touch()
+    for k, folder in enumerate(folders[:2], 1):
+        folder.rename(parts / f"{k}-of-2")
+    program = tmp_path / "raysafl"
+    program.write_text(f"#!/bin/sh\nexec {RAYSAFL[0]} -c '{RAYSAFL[2]}' \"$@\"\n")
+    program.chmod(0o755)
+    script = Path(__file__).parents[2] / "deploy" / "slurm_array.sh"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    said = checked_output(
+        ["bash", script, "study.py", tmp_path / "study"],
+        env={**os.environ, "PATH": path},
+    )
+    assert "8 cells; 0 cells" in said
+    assert len(Store(tmp_path / "study" / "whole").ledger()) == 8

@@ -107,3 +107,22 @@ def test_evaluations_count_as_often_as_they_take_place(
     )
     expected = 100 * (0.1 + 1 / eval_every)
     assert forecast(tmp_path / "s", run).seconds == pytest.approx(expected)
+
+
+def test_what_is_compiled_in_a_later_round_takes_no_time(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By this clock a round takes 0.1 s, and 60 s more when the third one first happens."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    compiling = [60.0]
+
+    class Compiles(FedAvg):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            clock[0] += 0.1
+            if key.round == 2 and compiling:
+                clock[0] += compiling.pop()
+            return super().round(state, ids, key)
+
+    run = tiny.replace(algorithm=Compiles(), replicates=1, rounds=100)
+    assert forecast(tmp_path / "s", run).seconds == pytest.approx(10)

@@ -56,6 +56,13 @@ def test_a_search_algorithm_is_told_every_result_also_at_later_attempts(
     assert again.ok
     pd.testing.assert_frame_equal(again.store.rounds(), outcome.store.rounds())
 
+    # As if this one had not ended: another search does not ask for it again.
+    (cut,) = (e for e in again.manifest.entries if e.labels["local.lr"] == 0.05)
+    again.store.forget(cut.cells)
+    other, _ = search(searched(tiny, Halving(0.5)), tmp_path / "s")
+    assert rates(other) == {0.25, 0.125, 0.0625, 0.2, 0.1}
+    assert len(other.manifest.entries) == 5
+
     anew, _ = search(searched(tiny, Halving(0.5)), tmp_path / "s", resume=False)
     labels = [entry.labels["local.lr"] for entry in anew.manifest.entries]
     assert labels == [0.25, 0.125, 0.0625] and anew.ok

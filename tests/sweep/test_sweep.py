@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -305,3 +306,17 @@ def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     expected = finish(grid(tiny, short=short), tmp_path / "f").store.rounds()
     found = outcome.store.rounds(expected["run_id"].unique())
     pd.testing.assert_frame_equal(found[FACTS], expected[FACTS])
+
+
+@on_ray
+def test_a_sweep_of_another_thread_waits_until_ray_is_free() -> None:
+    def use() -> None:
+        with tune_of_sweep.OnRay(Hardware(cpus=0.5), None, print).started():
+            pass
+
+    with ThreadPoolExecutor(1) as thread:
+        with tune_of_sweep.OnRay(Hardware(cpus=0.5), None, print).started():
+            other = thread.submit(use)
+            with pytest.raises(TimeoutError):
+                other.result(timeout=0.5)
+        other.result(timeout=60)

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -31,7 +32,7 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
-from raysafl.tracking.client import default_uri, disconnect
+from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.descriptions import saved_view
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.tracker import Tracker, sync
@@ -387,6 +388,24 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     )
     assert sync(store.path, None, print) == 2
     assert len(view().points(B, "test/accuracy")) == 5
+
+
+def test_a_database_is_there_only_when_all_of_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or a kill while MLflow makes its tables, leaves none."""
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+    def full(*_: object, **options: object) -> None:
+        assert [file.name for file in tmp_path.glob(".mlflow-*/*")] == ["mlflow.db"]
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(sqlite3.OperationalError):
+        patched.setattr("mlflow.MlflowClient.search_experiments", full)
+        connect(uri)
+    assert [file.name for file in tmp_path.iterdir()] == [".mlflow.db.lock"]
+    disconnect(connect(uri))
+    assert (tmp_path / "mlflow.db").is_file() and not list(tmp_path.glob(".mlflow-*"))
 
 
 def test_finish_returns_although_a_server_is_silent(

@@ -1,6 +1,7 @@
 """Carries out packs on Ray: each is a trial of Ray Tune."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ QUIET = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+# A process has one Ray, and one register of Tune's trainables, which threads would change
+# under each other: sweeps of several threads are carried out one after the other.
+ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass
@@ -67,15 +71,14 @@ class OnRay:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Provide Ray for the block.
+        """Provide Ray for the block, once no other thread uses it.
 
         Raises:
             ValueError: no cluster answers, or a trial does not fit it, or needs GPUs that
                 torch does not see.
         """
-        with ray_session(
-            self.address, preload=Coordinator.__module__, wait_nodes=self.wait_nodes
-        ):
+        preload = Coordinator.__module__
+        with ONE_AT_A_TIME, ray_session(self.address, preload, self.wait_nodes):
             nodes = resources_of_nodes()
             gpus = sum(node.get("GPU", 0) for node in nodes)
             self.hardware = self.hardware.where_there_are(gpus)
