@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from raysafl.algorithms.safari import five_passes
 from raysafl.core.algorithm import (
@@ -27,7 +27,7 @@ class ServerOnly(Algorithm):
     """
 
     acts_without_clients: ClassVar[bool] = True
-    server_update: LocalTraining | None = Field(
+    server_update: SerializeAsAny[LocalTraining] | None = Field(
         default=None,
         description="How the server trains in one round; None: as the clients do, in five "
         "passes over D0.",
@@ -59,7 +59,7 @@ class Centralised(Algorithm):
     """
 
     acts_without_clients: ClassVar[bool] = True
-    local: LocalTraining | None = Field(
+    local: SerializeAsAny[LocalTraining] | None = Field(
         default=None,
         description="How a round trains; None: as the run's `local` says.",
     )

@@ -49,7 +49,7 @@ class KnowsLocalTraining(Algorithm):
     """An algorithm that is told the run's local training before the first round."""
 
     abstract: ClassVar[bool] = True
-    local: LocalTraining | None = Field(
+    local: SerializeAsAny[LocalTraining] | None = Field(
         default=None,
         description="Leave it out: it is filled in with the run's local training.",
     )

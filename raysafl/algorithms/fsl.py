@@ -97,7 +97,7 @@ class FSL(Around):
         gt=0,
         description="Server learning rate divided by sqrt(S); None: from the run.",
     )
-    local: LocalTraining | None = Field(
+    local: SerializeAsAny[LocalTraining] | None = Field(
         default=None,
         description="Leave it out: it is filled in with the run's local training, whose "
         "schedule `rate` follows.",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from raysafl.algorithms.bases import Around
 from raysafl.core.algorithm import LocalTraining, Round, Setting, State, Train, Update
@@ -39,7 +39,7 @@ class SAFARI(Around):
         le=1,
         description="Probability of a client round (the paper's q).",
     )
-    server_update: LocalTraining | None = Field(
+    server_update: SerializeAsAny[LocalTraining] | None = Field(
         default=None,
         description="How the server trains in a server round; None: as the clients do, in "
         "five passes over D0.",

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from helpers.commands import checked_output
@@ -62,6 +63,18 @@ def test_the_json_has_the_names_that_python_accepts(kind: type[Component]) -> No
     written |= {n: None for n, f in fields if f.exclude_if and f.exclude_if(f.default)}
     # Where files lie is no part of a configuration.
     assert written.keys() == named - {"files"}
+
+
+@pytest.mark.parametrize("kind", components(), ids=lambda kind: kind.__name__)
+def test_a_field_of_a_family_keeps_what_the_users_own_class_adds(
+    kind: type[Component],
+) -> None:
+    """Completed is only the JSON of classes of the user's own: see `Component`."""
+    hints = get_type_hints(kind, include_extras=True)
+    text = " ".join(str(hints[name]) for name in kind.model_fields)
+    for base in (*FAMILIES.values(), fl.LocalTraining):
+        name = f"{base.__module__}.{base.__qualname__}"
+        assert text.count(f"Annotated[{name}, SerializeAsAny()]") == text.count(name)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
