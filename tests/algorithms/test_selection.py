@@ -12,13 +12,11 @@ from torch import Tensor
 
 import raysafl as fl
 from raysafl.algorithms import (
-    F3AST,
     FOCUS,
     SCAFFOLD,
     CAFed,
     Compressed,
     CountSamples,
-    FedLaAvg,
     Key,
     KnowsLocalTraining,
     MeanUpdate,
@@ -245,25 +243,6 @@ def test_where_at_most_m_are_available_the_inner_algorithm_runs_bitwise(
         for a, b in zip(mine.replicates, theirs.replicates, strict=True):
             assert torch.equal(a.state.w_P, b.state.w_P)
             assert a.state.server.keys() == b.state.server.keys() | {"~loss"}
-
-
-def test_all_methods_see_the_same_available_clients(tiny: fl.Run) -> None:
-    policy = Markov(mean=0.5, correlation=0.5)
-    algorithms: list[fl.Algorithm] = [
-        fl.FedAvg(),
-        Selected(by=PowerOfChoice(m=2, d=4)),
-        Selected(by=PowerOfChoice(m=1, d=4, loss="last")),
-        *(Selected(by=Oort(m=2)), FedLaAvg(K=2), F3AST(m=2), CAFed()),
-    ]
-    cohorts = [
-        [
-            r.cohorts
-            for r in played(tiny.replace(algorithm=own, participation=policy))[1]
-        ]
-        for own in algorithms
-    ]
-    assert all(own == cohorts[0] for own in cohorts)
-    assert len({*map(str, cohorts[0])}) > 2
 
 
 def test_compressed_updates_are_selected_by_losses_that_are_sent_whole(

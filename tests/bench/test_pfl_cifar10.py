@@ -1,9 +1,9 @@
 """`python -m benchmarks.pfl_cifar10`: its constants, its network and the command."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from helpers.scripts import module_of
 
 from benchmarks import pfl_cifar10
 from benchmarks.found import Found
@@ -20,11 +20,7 @@ def test_the_network_has_no_padding_and_12544_inputs_of_its_dense_layer() -> Non
 
 
 def test_other_frameworks_have_the_same_network() -> None:
-    file = ROOT / "benchmarks" / "frameworks" / "task.py"
-    spec = importlib.util.spec_from_file_location("task", file)
-    assert spec is not None and spec.loader is not None
-    task = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(task)
+    task = module_of(ROOT / "benchmarks" / "frameworks" / "task.py")
     ours = PflCifarNet().build((3, 32, 32), 10)
     assert str(task.pfl_network(3, 32, 32)) == str(ours)
 

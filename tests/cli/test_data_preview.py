@@ -62,13 +62,6 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
     assert cells[6:] == ["0", "0"]
 
 
-def test_labels_choose_runs(tmp_path: Path) -> None:
-    _, files = preview(SWEEP, tmp_path, {"data": "skewed"}, rounds=3)
-    assert [file.name for file in files] == ["labels-1.png", "participation-1.png"]
-    with pytest.raises(ValueError, match="data=skewd: did you mean 'skewed'"):
-        preview(SWEEP, tmp_path, {"data": "skewd"})
-
-
 def test_the_stack_shows_each_class_in_its_share() -> None:
     one, two = "#0072B2", "#D55E00"
     counts = np.array([[30, 10]] * 5)

@@ -29,7 +29,6 @@ SWEEP = Sweep("mine", [BASE.replace({"data.dataset": Mine()})])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "defines no sweep: it needs SWEEP = Sweep(...)"),
         (b"x = 1\0\n", "source code string cannot contain null bytes"),
         ("x = 'é'\n".encode("latin-1"), "codec can't decode byte 0xe9"),
         (b"x = " + b"(" * 3000, "too many nested parentheses"),

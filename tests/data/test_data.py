@@ -171,12 +171,6 @@ def test_clients_hold_p_classes_alike_disjoint_and_evenly_covered(
     assert (counts[held] == share).all() and share > 0
 
 
-def test_more_classes_per_client_than_there_are_is_refused() -> None:
-    assert refused(Federation(partition=ClassesPerClient(p=11)).split, DIGITS, 0) == (
-        "p = 11 classes per client, but the data has 10; p must be from 1 to 10"
-    )
-
-
 # --- the server's data
 
 

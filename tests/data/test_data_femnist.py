@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from helpers.small_data import png
 
 import raysafl as fl
 from raysafl.data import ByUser, Dataset, Femnist
@@ -121,42 +118,3 @@ def test_files_that_are_missing_or_not_leafs_are_named(root: Path) -> None:
         file.write_text(text)
         with pytest.raises(ValueError, match=r"all_data_1\.json is not a file of LEAF"):
             Femnist().load()
-
-
-def test_hugging_faces_files_need_no_class(tmp_path: Path) -> None:
-    """flwrlabs/femnist has one split, and the columns of its card."""
-    writers = [writer for writer, size in SIZES.items() for _ in range(size)]
-    y = [label for writer in SIZES for label in classes(writer)]
-    names = [str(i) for i in range(62)]
-    features = {
-        "image": {"_type": "Image"},
-        "writer_id": {"dtype": "string", "_type": "Value"},
-        "hsf_id": {"dtype": "int64", "_type": "Value"},
-        "character": {"names": names, "_type": "ClassLabel"},
-    }
-    columns = {
-        "image": [
-            {"bytes": png(image)} for writer in SIZES for image in pixels(writer)
-        ],
-        "writer_id": writers,
-        "hsf_id": [0] * len(y),
-        "character": y,
-    }
-    table = pa.table(columns).replace_schema_metadata(
-        {"huggingface": json.dumps({"info": {"features": features}})}
-    )
-    (tmp_path / "data").mkdir()
-    pq.write_table(table, tmp_path / "data" / "train-00000-of-00001.parquet")
-    source = fl.from_parquet(
-        tmp_path, label="character", client="writer_id", test_share=0.1
-    )
-    partition = fl.ByColumn(column="writer_id", largest=True)
-    data = fl.Federation(dataset=source, clients=2, partition=partition)
-    dataset = data.load()
-    assert dataset.num_classes == 62 and len(dataset.test) == 4
-    split = data.split(dataset, seed=0)
-    assert data.client_names(dataset, split) == ("f5", "f9")
-    for client, writer in zip(split.clients, ["f5", "f9"], strict=True):
-        x, labels = dataset.train.x[client], dataset.train.y[client].tolist()
-        found = [(image.tobytes(), y) for image, y in zip(x, labels, strict=True)]
-        assert set(found) <= set(written_by(writer)) and len(found) >= 5

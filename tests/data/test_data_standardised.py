@@ -71,18 +71,6 @@ def test_a_pair_is_taken_as_given() -> None:
     assert inputs(Shades(standardise=PAIR).load().train) == pytest.approx(expected)
 
 
-def test_a_batch_of_a_client_is_pixels_over_255_less_mean_over_deviation() -> None:
-    source = Digits(standardise=PAIR)
-    data = Federation(dataset=source, clients=5)
-    dataset = data.load()
-    rows = data.split(dataset, 0).of(3)[:16]
-    x, _ = Inputs(dataset.train, torch.device("cpu")).at(torch.from_numpy(rows)[None])
-    pixels = Digits().load().train.x[rows].astype(np.float64)
-    np.testing.assert_allclose(
-        x[0].numpy(), (pixels / 16 - PAIR[0]) / PAIR[1], rtol=1e-6, atol=2e-7
-    )
-
-
 def test_statistics_are_those_of_many_images_in_blocks() -> None:
     train = Digits().load().train
     seen = train.x.astype(np.float64) / 16

@@ -21,7 +21,6 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import raysafl as fl
-from raysafl.data.own_columns import check_columns
 
 X = np.arange(24.0).reshape(8, 3)
 Y = np.array(["b", "a", "b", "a", "c", "c", "a", "b"])
@@ -413,16 +412,6 @@ def test_a_bad_value_is_named_with_its_column_and_row(
     assert told in refused(table, TABLE.assign(**{column: values}))
 
 
-def test_columns_that_are_missing_are_named_together() -> None:
-    text = refused(check_columns, pd.DataFrame({"x": [1]}), [*"abcdefgh"], "")
-    assert "lacks the columns a, b, c, d, e and 3 more: " in text
-
-
-def test_a_number_to_predict_that_is_missing_is_not_to_be_filled_in() -> None:
-    text = refused(table, TABLE.assign(ill=[0, 1, np.nan, 1, 0, 1]))
-    assert text.endswith("Drop these rows: a target must be known")
-
-
 HALF = {"test_share": 0.5}
 AB = pd.DataFrame({"a": [1.0, 2], "b": [3.0, 4]})
 
@@ -451,8 +440,6 @@ AB = pd.DataFrame({"a": [1.0, 2], "b": [3.0, 4]})
         (X[:4], [0, 0, 1.0, 0], {**HALF, "scale": 0}, "scale must be a finite number"),
         (X[:2], [0, 1], {"test": X}, "test must be a tuple (x, y)"),
         (X[:2], [0, 1], {"test": (X[:2, :1], [0, 1])}, "training inputs are float32"),
-        (X[:2], [0, 1], {"test": (X[:2], [0, 1]), "test_share": 0.5}, "by test and by test_share"),
-        (X[:2], [0, 1], {}, "there are no test data: give test="),
         (X[:2] * np.nan, [0, 1], {}, "column 0 of x: 2 (the first in row 0)"),
         (np.zeros((200, 1)), np.arange(200), HALF, "target='number'"),
     ],

@@ -1,10 +1,12 @@
 """Code of a user's that a test runs: a file as `python FILE` does, and the blocks of a page."""
 
+import importlib.util
 import io
 import re
 import runpy
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,15 @@ BLOCK = re.compile(
 )
 NUMBER = r"\d+(?:\.\d+)?"
 SPREAD = rf"± +{NUMBER}"
+
+
+def module_of(file: Path) -> Any:
+    """Import a file that is in no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_script(file: Path) -> str:

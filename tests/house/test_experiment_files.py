@@ -172,9 +172,7 @@ def test_a_file_without_a_sweep_says_what_it_needs(tmp_path: Path) -> None:
     assert refused(path) == f"{path} defines no sweep: it needs SWEEP = Sweep(...)"
     path = write(tmp_path / "wrong.py", HEAD, "SWEEP = [RUN]")
     assert refused(path) == f"{path} defines no sweep: it needs SWEEP = Sweep(...)"
-
-
-def test_a_sweep_under_another_name_is_found(tmp_path: Path) -> None:
+    # A sweep under another name is found.
     path = write(
         tmp_path / "named.py",
         HEAD,

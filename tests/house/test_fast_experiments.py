@@ -62,24 +62,29 @@ def test_the_deviation_of_one_run_is_that_of_the_authors_pairs(fast: Any) -> Non
         np.testing.assert_allclose(deviation.loc[alpha], expected, rtol=0.15)
 
 
-def test_the_page_shows_our_curves_as_they_were_measured(
+def test_the_pages_show_what_the_scripts_print(
     fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = pages()
+    out = ["--out", str(tmp_path)]
+    commands = [("authors_curves", out), ("slips", list[str]())]
     for name, data in (
         ("curves_fashion_mnist", "fashion"),
         ("table3_fashion_mnist", "fashion"),
         ("curves_cifar10", "cifar10"),
     ):
         folder = FOLDER.parent / "results" / "measured" / f"fast_{name}"
-        fast("against_authors").main(
-            [str(folder), "--data", data, "--out", str(tmp_path)]
-        )
-        told = capsys.readouterr().out.splitlines()
-        assert len(told) > 3 and [line for line in told if line not in page] == []
+        commands.append(("against_authors", [str(folder), "--data", data, *out]))
         store = Store(folder)
         number = f"{len(store.ledger())} of the {len(store.manifest().entries)} runs"
         assert number in page
+    for script, options in commands:
+        fast(script).main(options)
+        printed = capsys.readouterr().out.splitlines()
+        told = [line for line in printed if line.startswith("|")]
+        assert len(told) > (60 if script == "authors_curves" else 3)
+        assert [line for line in told if line not in page] == []
+    assert (tmp_path / "authors_curves.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("data", ["fashion", "cifar10"])
@@ -111,19 +116,6 @@ def test_curves_that_are_the_authors_lie_inside_and_shifted_ones_do_not(
     shares = [row["our share of snapshots"] for row in probabilities]
     assert shares == ["0.300"] * (data == "fashion")
     assert all(0.1 < float(row["authors' mean q"]) < 0.9 for row in probabilities)
-
-
-def test_a_page_shows_what_the_authors_curves_say_by_themselves(
-    fast: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    published = fast("authors_curves")
-    published.main(["--out", str(tmp_path)])
-    assert (tmp_path / "authors_curves.png").stat().st_size > 10_000
-    page = pages()
-    printed = capsys.readouterr().out
-    tables = [line for line in printed.splitlines() if line.startswith("| ")]
-    assert len(tables) > 60
-    assert [line for line in tables if line not in page] == []
 
 
 def test_gains_and_differences_of_invented_curves_are_judged_by_their_spread(
@@ -216,13 +208,3 @@ def test_a_mean_change_is_over_the_last_five_tests_of_all_seeds(fast: Any) -> No
     row = slips.mean_changes(found).iloc[0]
     # Two changes of 2 and 4 points: the standard error is 1, and t with one degree 12.7.
     assert row["mean change"] == "+3.0 ± 12.7" and row["entries"] == 2
-
-
-def test_the_page_shows_what_the_slips_change(
-    fast: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fast("slips").main([])
-    page = pages()
-    tables = capsys.readouterr().out.strip().split("\n\n")
-    assert len(tables) == 3
-    assert [table for table in tables if f"\n\n{table}\n\n" not in page] == []

@@ -1,12 +1,10 @@
 """The pictures of docs/policies.md show the cohorts that a simulated run has."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
+from helpers.scripts import module_of
 from PIL import Image
 
 import raysafl as fl
@@ -15,16 +13,7 @@ from raysafl.quickstart import BASE
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def script() -> ModuleType:
-    path = DOCS / "policies_picture.py"
-    spec = importlib.util.spec_from_file_location("policies_picture", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-DRAWN: Any = script()
+DRAWN = module_of(DOCS / "policies_picture.py")
 
 
 def test_each_picture_stands_on_the_page() -> None:

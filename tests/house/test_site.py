@@ -1,18 +1,17 @@
 """The documentation site: built by one command, it needs no network, and search finds pages."""
 
-import importlib.util
 import json
 import re
 import sys
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from helpers.browser import opened_browser
 from helpers.commands import checked_output
+from helpers.scripts import module_of
 
 import raysafl as fl
 from raysafl.core.component import Component
@@ -55,15 +54,7 @@ FOUND = "a[role=option]"
 NAMESPACES = ("algorithms", "data", "models", "objectives", "participation", "training")
 
 
-def loaded(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BUILD: Any = loaded("build_site", ROOT / "docs" / "build_site.py")
+BUILD = module_of(ROOT / "docs" / "build_site.py")
 
 
 def test_every_page_of_docs_is_in_the_navigation_once() -> None:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from raysafl import CNN, MLP, Logistic, Model
@@ -232,17 +230,3 @@ def test_one_linear_layer_is_recognised() -> None:
 )
 def test_any_other_module_is_not_taken_for_a_linear_one(model: Model) -> None:
     assert FlatModel(model, (1, 8, 8), 4).linear_shape is None
-
-
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(2, 6), st.integers(0, 99))
-def test_a_linear_model_is_weights_then_bias(
-    channels: int, side: int, classes: int, seed: int
-) -> None:
-    flat = FlatModel(Logistic(), (channels, side, side), classes)
-    rng = torch.Generator().manual_seed(seed)
-    w_P = torch.randn(flat.num_parameters, generator=rng)
-    x_B = torch.randn(3, channels, side, side, generator=rng)
-    assert flat.linear_shape is not None
-    weight = w_P[:-classes].view(*flat.linear_shape)
-    expected = x_B.flatten(1) @ weight.T + w_P[-classes:]
-    torch.testing.assert_close(flat.logits(w_P, x_B), expected)

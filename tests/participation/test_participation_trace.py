@@ -70,6 +70,7 @@ def test_a_log_in_seconds_tells_who_is_there_when_a_round_begins(
         (1, float("nan"), 9),
         (1, 3, float("inf")),
         (0.5, 3, 9),
+        (0, "2024-03-01 10:00", "2024-03-01 11:00"),
     ],
 )
 def test_a_wrong_log_in_seconds_is_refused(
@@ -80,12 +81,6 @@ def test_a_wrong_log_in_seconds_is_refused(
         policy.check(3)
     with pytest.raises(ValueError, match="round_seconds"):
         Trace(file=policy.file, round_seconds=0)
-
-
-def test_a_log_of_dates_is_refused(tmp_path: Path) -> None:
-    rows: list[tuple[Any, ...]] = [(0, "2024-03-01 10:00", "2024-03-01 11:00")]
-    with pytest.raises(ValueError, match=r"row 0, has client = 0, start = 2024-03-01"):
-        Trace(file=csv(tmp_path, rows), round_seconds=60).check(1)
 
 
 def test_with_m_at_most_m_come(tmp_path: Path) -> None:

@@ -114,13 +114,6 @@ def test_of_equal_runs_the_first_of_the_sweep_wins_and_the_others_are_ties(
     assert list(best.ties.values()) == [last]
 
 
-def test_without_a_goal_it_goes_by_validation_samples_if_all_runs_have_some() -> None:
-    runs, manifest = searched(None)
-    assert outcome(runs, manifest).best.metric == "val_accuracy"
-    without = runs.drop(columns="final_val_accuracy")
-    assert outcome(without, manifest).best.metric == "test_accuracy"
-
-
 def test_the_report_of_a_search_begins_with_its_winner() -> None:
     text = markdown(*searched())
     answer = text.partition("## Answer")[2].partition("## Table")[0].strip()
@@ -141,6 +134,7 @@ def test_the_terminal_names_the_best_run_unless_it_is_that_of_the_table() -> Non
     # Without validation samples, the best one is that of the table.
     by_test = compared.drop(columns="final_val_accuracy")
     assert "Best run" not in on_screen(by_test, manifest, 300)
+    assert outcome(by_test, manifest).best.metric == "test_accuracy"
 
 
 def test_a_run_with_an_unfinished_replicate_or_one_without_value_loses() -> None:

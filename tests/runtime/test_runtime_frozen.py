@@ -76,19 +76,6 @@ def test_frozen_models_on_actors_give_the_rows_of_one_process(frozen: Run) -> No
         assert torch.equal(one.state.w_P, other.state.w_P)
 
 
-def test_a_run_that_is_continued_in_another_process_equals_the_undisturbed_one(
-    frozen: Run,
-) -> None:
-    expected = rows(Simulation(frozen, worker(frozen)))
-    first = Simulation(frozen, worker(frozen))
-    first.step()
-    first.step()
-    torch.rand(5)
-    second = Simulation(frozen, worker(frozen))
-    restore(second, dump(first))
-    assert rows(second) == expected[-len(frozen.seeds) * 2 :]
-
-
 @pytest.mark.acceptance
 def test_client_actors_take_the_frozen_parameters_that_they_are_sent(
     frozen: Run,

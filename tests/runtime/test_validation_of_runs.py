@@ -5,8 +5,7 @@ import pytest
 import torch
 from helpers.evaluation import scored
 
-from raysafl import Federation, IidServer, Run, Validation
-from raysafl.core.problem import SERVER
+from raysafl import Federation, Run, Validation
 from raysafl.core.work import TEST, VALIDATION, Evaluation
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.population import Population
@@ -76,17 +75,6 @@ def test_cells_with_equal_validation_samples_are_evaluated_together(tiny: Run) -
     cells = [cell for run in runs for cell in run.cells]
     population = Population(cells, held.load())
     assert population.validation_of.tolist() == [0, 0, 1, 1, 2]
-
-
-def test_the_server_does_not_train_on_its_validation_samples(tiny: Run) -> None:
-    run = tiny.replace(
-        {"data.server": IidServer(n0=50), "data.validation": Validation(server=0.5)}
-    )
-    population = Population(run.cells, run.data.load())
-    held = population.splits[0].of(SERVER)
-    assert len(held) == 25
-    assert not np.isin(held, population.splits[0].validation).any()
-    assert population.sizes(0)[1] == 25
 
 
 def test_data_of_the_users_must_declare_their_validation_samples(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.checkpoints import dump
 from helpers.four_clients import FOUR
+from helpers.frozen import Backbone
 from helpers.objectives import REGRESSION
 from helpers.packs import play, worker_of
 
@@ -101,6 +102,7 @@ KEEPS: dict[str, tuple[fl.Run | None, dict[str, Any]]] = {
         {"eval_clients": fl.PerClient(every=2, on="own", personal_steps=1)},
     ),
     "no accuracy": (REGRESSION, {}),
+    "frozen parameters": (None, {"model": Backbone()}),
     "no participants": (None, {"participation": Bernoulli(rate=0.1), "eval_every": 3}),
     "an accuracy": (
         None,

@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.folders import apart, finished
-from helpers.here import run_in_process, session_of, write
 from helpers.made import ended
 from helpers.objectives import DETAILED, PLAIN, REGRESSION
 
 from raysafl.core.record import further_column
-from raysafl.runtime.in_process import Worker
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.statistics import (
@@ -86,30 +84,6 @@ def test_pandas_and_duckdb_read_all_columns_of_all_files(store: Store) -> None:
     for other in (by_pandas, by_duckdb):
         read = other.sort_values(["cell", "round"], ignore_index=True)
         pd.testing.assert_frame_equal(read[list(mine)], mine, check_dtype=False)
-
-
-def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> None:
-    store, run = Store(tmp_path / "s"), REGRESSION
-    work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
-    store.create()
-    store.write_manifest(Sweep("s", [run]).manifest())
-    first = session_of([run], work)
-    for _ in range(2):
-        first.advance(0.0)
-    news = first.news(at_once=True)
-    write(news, store, [run])
-    rows = store.rounds()
-    last = rows.query("round == 1")
-    assert list(news.metrics)[:3] == ["round", "test_mae", "test_loss"]
-    for name in ("test_mae", "test_loss", "test_rmse", "test_r2"):
-        assert news.metrics[name] == pytest.approx(last[name].mean())
-    assert (news.judged_by, news.value) == ("test_mae", last["test_mae"].mean())
-    assert len(rows) == 4 and rows["test_mae"].notna().all()
-    assert run_in_process(run, store, work) == ""
-    whole = finished(Sweep("whole", [run]), tmp_path / "whole").rounds()
-    pd.testing.assert_frame_equal(
-        store.rounds().drop(columns="seconds"), whole.drop(columns="seconds")
-    )
 
 
 def frame_of(**columns: list[float]) -> pd.DataFrame:

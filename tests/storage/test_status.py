@@ -103,10 +103,3 @@ def test_the_drivers_last_line_is_told_with_its_age_while_it_runs(
         # The folder may hold anything.
         file.write_bytes(b"\xff\x1b[31m")
         assert "\x1b" not in status_of(store).heartbeat
-
-
-def test_a_folder_without_a_sweep_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, said = call_here(monkeypatch, "status", str(tmp_path))
-    assert code == 2 and "holds no sweep" in said

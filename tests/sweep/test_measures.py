@@ -45,12 +45,6 @@ def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
     ]
 
 
-def test_a_table_of_classifiers_shows_further_metrics_but_not_each_class() -> None:
-    table = manifest(DETAILED).table
-    assert (table.statistic, table.scale, table.unit) == ("final", 100.0, "%")
-    assert table.also[4:] == ["final_loss", "final_f1"]
-
-
 def test_runs_with_different_objectives_are_compared_by_their_loss() -> None:
     own = manifest(PLAIN, REGRESSION)
     assert own.quality == "test_loss" and "test_mae" in own.columns

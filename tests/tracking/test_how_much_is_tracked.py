@@ -1,6 +1,5 @@
 """How much MLflow gets of a sweep: nothing, summaries, or curves of at most 100 points."""
 
-import datetime
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -100,21 +99,6 @@ def test_of_seeds_that_come_one_after_the_other_curves_go_as_far_as_all_have_com
         end(store, A, second, replicates=[1])
         projection.sync_runs([A])
     assert view().points(A, "test/accuracy") == accuracy
-
-
-def test_sync_gives_an_interrupted_run_its_parameters_its_start_and_thinned_curves(
-    store: Store, view: Any
-) -> None:
-    with_config(store, rounds=250)
-    save(store, A, rows(0, 9))
-    sync(store.path, None, quiet)
-    now = view()
-    run = now.children[A]
-    assert steps(now) == [2, 5, 8]
-    assert run.data.params["algorithm.client_prob"] == "0.5"
-    start = datetime.datetime(2026, 11, 21, 2, tzinfo=datetime.UTC)
-    assert run.info.start_time == 1000 * start.timestamp()
-    assert run.info.status == "KILLED"
 
 
 def test_a_run_that_is_damaged_loses_its_number_in_mlflow(

@@ -318,6 +318,10 @@ def test_failed_diverged_and_waiting_runs_say_so(store: Store, view: Any) -> Non
     reasons = [now.children[i].data.tags["reason"] for i in (A, third)]
     assert reasons == ["2 of 2 seeds: worker died", "2 of 2 seeds: after 1 of 5 rounds"]
     assert now.parents[0].info.status == "KILLED"
+    waiting = now.children[third]
+    started = pd.Timestamp(waiting.info.start_time, unit="ms")
+    assert started == pd.Timestamp("2026-11-21 02:00")
+    assert waiting.data.params["algorithm.client_prob"] == "0.5"
 
 
 def test_what_diverged_is_in_no_mean_of_final_statistics(
@@ -420,11 +424,6 @@ def test_finish_returns_although_a_server_is_silent(
 
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "study").mkdir()
-    with pytest.raises(ValueError, match=r"there is no folder .*nothing$"):
-        sync(tmp_path / "nothing", None, print)
-    with pytest.raises(ValueError, match=rf"did you mean {tmp_path}/study\?"):
-        sync(tmp_path / "studdy", None, print)
     uri = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ValueError, match=rf"MLflow at {uri} cannot be used"):
         sync(store.path, uri, print)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from test_trainer_dropout import Branching
 
 from raysafl import CNN, MLP, Logistic, Model
 from raysafl.models import CharLSTM, FlatModel
@@ -102,21 +102,6 @@ def test_an_engine_with_wrong_gradients_is_out(monkeypatch: pytest.MonkeyPatch) 
 
 def test_gradients_that_are_no_numbers_leave_the_loop() -> None:
     assert choose_engine(flat(MLP()), X_NB * float("nan"), Y_NB) == "loop"
-
-
-class Branching(Model):
-    """vmap does not allow a branch on data."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        class Net(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layer = nn.Linear(64, num_classes)
-
-            def forward(self, x: Tensor) -> Tensor:
-                return self.layer(x.flatten(1) * (2 if x.sum() > 0 else 1))
-
-        return Net()
 
 
 def test_a_model_that_vmap_cannot_run_is_trained_in_a_loop() -> None:

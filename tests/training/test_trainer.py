@@ -11,7 +11,6 @@ from helpers.frozen import Backbone, FrozenBias, Masked, plain_module
 from helpers.tasks import Dropping, Task, Trainer, columns
 from helpers.torch_loop import by_torch, of_rows
 
-from experiments.theorems.gradients import gradients
 from raysafl import CNN, MLP, LocalTraining, Logistic, Model
 from raysafl.algorithms import Key
 from raysafl.core.problem import SERVER
@@ -297,14 +296,6 @@ def test_a_limit_that_no_gradient_reaches_changes_no_bit(engine: str) -> None:
     assert torch.equal(free, limited)
 
 
-def test_a_limit_makes_the_step_of_plain_sgd_at_most_as_long() -> None:
-    local = trainer(Logistic(zero_init=False), "fused")
-    one_step = LocalTraining(lr=0.5, batch_size=10, steps=1, clip_norm=0.01)
-    delta_MP = local.train(tasks(local.model, one_step)).delta_MP
-    assert delta_MP.norm(dim=1).max() <= 0.5 * 0.01 * (1 + 1e-6)
-    assert delta_MP.norm(dim=1).min() > 0.5 * 0.01 * (1 - 1e-3)
-
-
 def test_buffers_do_not_outlive_a_round() -> None:
     local = trainer(Logistic(), "linear")
     asked = tasks(local.model, KINDS[0])
@@ -349,17 +340,6 @@ def test_engines_for_logistic_regression_refuse_a_frozen_bias(engine: str) -> No
 @pytest.mark.parametrize("model", FROZEN, ids=repr)
 def test_auto_takes_vmap_for_a_model_with_frozen_parameters(model: Model) -> None:
     assert trainer(model, "auto").engine_name == "vmap"
-
-
-def test_gradients_are_those_of_the_trainable_parameters() -> None:
-    local = trainer(Backbone(), "loop")
-    w_P = local.model.init(Key(0))
-    (g_P,) = gradients(local, w_P[None], [HELD[0]])
-    module = plain_module(local.model, w_P)
-    x_B, y_B = of_rows(DATASET.train, HELD[0])
-    F.cross_entropy(module(x_B), y_B).backward()
-    expected = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
-    torch.testing.assert_close(g_P, torch.cat(expected), **TOLERANCE)
 
 
 def test_tokens_stay_integers_and_unscaled() -> None:
