@@ -159,7 +159,7 @@ def come(
         nearest = np.argmin(u_RN[nobody] / np.maximum(chance_KN, 1e-300), axis=1)
         takes_part_RN = on_RN.copy()
         takes_part_RN[nobody, nearest] = True
-    # It takes a tenth of the time of nonzero, which looks for places in two axes.
+    # nonzero, which finds places in both axes, takes ten times as long.
     ids = np.flatnonzero(takes_part_RN) % takes_part_RN.shape[1]
     return on_RN, of_sizes(ids, np.count_nonzero(takes_part_RN, axis=1))
 
